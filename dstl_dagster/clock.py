@@ -1,0 +1,46 @@
+"""Where time comes from. Owns nothing else; in particular it decides nothing by age.
+
+Every component that waits or stamps takes a `Clock`, so that a simulation can replay a seed.
+Durable decisions never depend on a clock: an old attempt is not a dead one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """Three ways to meet time. Implementations must be safe to use from any thread."""
+
+    def now(self) -> datetime:
+        """The wall clock, timezone-aware, in UTC. For people to read, never for ordering."""
+        ...
+
+    def monotonic_seconds(self) -> float:
+        """Seconds since an arbitrary start; never goes back. For durations and deadlines."""
+        ...
+
+    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        """Wait for `seconds` (0 or more), or until `wake` is set. True if it was `wake`."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_seconds(self) -> float:
+        return time.monotonic()
+
+    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        if wake is not None:
+            return wake.wait(seconds)
+        time.sleep(seconds)
+        return False
