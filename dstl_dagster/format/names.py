@@ -1,0 +1,127 @@
+"""Where everything of a job lies in the store. The one place that spells an object name of ours.
+
+    dstl/<job>/timeline/<slot, 20 digits>                                 a decision
+    dstl/<job>/tail-hint                                                  where the tail was; may lag
+    dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>                what a checkpoint holds
+    dstl/<job>/attempts/<attempt>/report                                  what the tasks of an attempt made
+    dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>             changelog files of an attempt
+    .inprogress/<bucket>/<object>/<uuid>                                  components of files (upstream's pattern)
+
+Numbers are zero-padded so that the order of names is the order of numbers. Everything temporary carries
+the attempt: in its folder, or as the upper 64 bits of a component's UUID. So what a dead attempt left is
+found by its name alone. Pure: reads and writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = [
+    "JobNames",
+    "attempt_of_component",
+    "component_prefix",
+    "validated_job",
+]
+
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MANIFEST = re.compile(r"(\d{10})-([0-9a-f-]{36})")
+_MAX_SLOT = 10**20 - 1
+
+
+def validated_job(job: str) -> str:
+    """The job's name, if it can be one: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit."""
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise InvalidInputError(
+            f"job name {job!r} cannot be used: take 1 to 100 letters, digits, dots, underscores or dashes, "
+            "beginning with a letter or digit",
+            kind="bad_job_name",
+        )
+    return job
+
+
+def component_prefix(bucket_name: str) -> str:
+    """What the names of all components of files in this bucket begin with."""
+    return f".inprogress/{bucket_name}/"
+
+
+def attempt_of_component(object_name: str) -> int | None:
+    """The upper 64 bits of the UUID that a component's name ends in, or `None` if it ends in none."""
+    try:
+        return uuid.UUID(object_name.rpartition("/")[2]).int >> 64
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class JobNames:
+    """The object names of one job."""
+
+    job: str
+
+    def __post_init__(self) -> None:
+        validated_job(self.job)
+
+    @property
+    def root(self) -> str:
+        return f"dstl/{self.job}/"
+
+    @property
+    def timeline_prefix(self) -> str:
+        return f"{self.root}timeline/"
+
+    @property
+    def manifests_prefix(self) -> str:
+        return f"{self.root}manifests/"
+
+    @property
+    def attempts_prefix(self) -> str:
+        return f"{self.root}attempts/"
+
+    @property
+    def tail_hint(self) -> str:
+        return f"{self.root}tail-hint"
+
+    def slot(self, slot: int) -> str:
+        """The record in this slot (1 or more)."""
+        if not 1 <= slot <= _MAX_SLOT:
+            raise InvalidInputError(f"slot {slot} is outside 1..{_MAX_SLOT}")
+        return f"{self.timeline_prefix}{slot:020d}"
+
+    def slot_of(self, name: str) -> int | None:
+        """The slot number that a name under `timeline_prefix` stands for; `None` for a foreign name."""
+        digits = name.removeprefix(self.timeline_prefix)
+        return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
+
+    def manifest(self, checkpoint_id: int, attempt: uuid.UUID) -> str:
+        return f"{self.manifests_prefix}{checkpoint_id:010d}-{attempt}"
+
+    def attempt_of_manifest(self, name: str) -> uuid.UUID | None:
+        """The attempt that a manifest's name carries; `None` for a foreign name."""
+        match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
+        return _uuid_or_none(match[2]) if match else None
+
+    def attempt_folder(self, attempt: uuid.UUID) -> str:
+        return f"{self.attempts_prefix}{attempt}/"
+
+    def attempt_of_folder(self, name: str) -> uuid.UUID | None:
+        """The attempt in whose folder this name lies; `None` for a foreign name."""
+        return _uuid_or_none(name.removeprefix(self.attempts_prefix).partition("/")[0])
+
+    def report(self, attempt: uuid.UUID) -> str:
+        return f"{self.attempt_folder(attempt)}report"
+
+    def changelog_base_path(self, attempt: uuid.UUID) -> str:
+        """The `base_path` under which the tasks of an attempt write changelog files."""
+        return f"{self.attempt_folder(attempt)}changelog"
+
+
+def _uuid_or_none(text: str) -> uuid.UUID | None:
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        return None
+    return found if str(found) == text else None
