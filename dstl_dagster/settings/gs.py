@@ -1,0 +1,133 @@
+"""The options of the Google Storage file system and its recoverable writer.
+
+Owns `GSFileSystemOptions` and the upstream keys. Does not own what the options do: time-outs and retries
+are applied by `storage`, temporary names by `recoverable`.
+
+Source: Flink's `GSFileSystemOptions`; same keys, same meaning, unset means the client's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.units import (
+    ConfigValue,
+    parse_bool,
+    parse_duration,
+    parse_float,
+    parse_int,
+    parse_memory_size,
+    parse_text,
+    pick,
+    refuse_unknown,
+)
+
+__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GSFileSystemOptions"]
+
+CHUNK_SIZE_UNIT_BYTES = 256 * 1024
+"""An upload chunk is a multiple of this (the service's rule)."""
+
+_UPSTREAM_KEYS: Mapping[str, str] = {
+    "writer_temporary_bucket_name": "gs.writer.temporary.bucket.name",
+    "writer_chunk_size": "gs.writer.chunk.size",
+    "filesink_entropy_enabled": "gs.filesink.entropy.enabled",
+    "http_connect_timeout": "gs.http.connect-timeout",
+    "http_read_timeout": "gs.http.read-timeout",
+    "retry_max_attempt": "gs.retry.max-attempt",
+    "retry_init_rpc_timeout": "gs.retry.init-rpc-timeout",
+    "retry_rpc_timeout_multiplier": "gs.retry.rpc-timeout-multiplier",
+    "retry_max_rpc_timeout": "gs.retry.max-rpc-timeout",
+    "retry_total_timeout": "gs.retry.total-timeout",
+}
+
+_PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
+    "writer_temporary_bucket_name": parse_text,
+    "writer_chunk_size": parse_memory_size,
+    "filesink_entropy_enabled": parse_bool,
+    "http_connect_timeout": lambda key, value: parse_int(key, value, minimum=0),
+    "http_read_timeout": lambda key, value: parse_int(key, value, minimum=0),
+    "retry_max_attempt": lambda key, value: parse_int(key, value, minimum=0),
+    "retry_init_rpc_timeout": parse_duration,
+    "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),
+    "retry_max_rpc_timeout": parse_duration,
+    "retry_total_timeout": parse_duration,
+}
+
+
+@dataclass(frozen=True)
+class GSFileSystemOptions:
+    """Frozen; equal values are equal options. `None` means: what the client does by itself.
+
+    Attributes:
+        writer_temporary_bucket_name: bucket of the temporary objects; None: that of the final object.
+        writer_chunk_size: upload chunk in bytes, above 0 and a multiple of 256 KiB.
+        filesink_entropy_enabled: put the temporary object's id in front of its name, to spread load.
+        http_connect_timeout: milliseconds to connect; 0 is no limit.
+        http_read_timeout: milliseconds between bytes of an answer; 0 is no limit.
+        retry_max_attempt: attempts of one request, the first included; 0 leaves it to the total time-out.
+        retry_init_rpc_timeout: time-out of the first attempt.
+        retry_rpc_timeout_multiplier: each next attempt's time-out is this times the one before.
+        retry_max_rpc_timeout: cap of an attempt's time-out.
+        retry_total_timeout: time in which a request may be attempted again.
+
+    Raises: InvalidInputError for a value that cannot be used.
+
+    """
+
+    writer_temporary_bucket_name: str | None = None
+    writer_chunk_size: int | None = None
+    filesink_entropy_enabled: bool = False
+    http_connect_timeout: int | None = None
+    http_read_timeout: int | None = None
+    retry_max_attempt: int | None = None
+    retry_init_rpc_timeout: timedelta | None = None
+    retry_rpc_timeout_multiplier: float | None = None
+    retry_max_rpc_timeout: timedelta | None = None
+    retry_total_timeout: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                parsed = _PARSERS[option.name](_UPSTREAM_KEYS[option.name], value)
+                object.__setattr__(self, option.name, parsed)
+        chunk_size = self.writer_chunk_size
+        if chunk_size is not None and (chunk_size <= 0 or chunk_size % CHUNK_SIZE_UNIT_BYTES != 0):
+            raise InvalidInputError(
+                f"gs.writer.chunk.size: {chunk_size} bytes cannot be used: "
+                "the chunk size must be greater than zero and a multiple of 256KB"
+            )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
+        """Options from upstream's keys (`gs.writer.chunk.size`) or the attribute names here.
+
+        Keys of other parts of a configuration are ignored; a slip in one of these is not.
+
+        Raises: InvalidInputError naming the key.
+        """
+        known = {*_UPSTREAM_KEYS, *_UPSTREAM_KEYS.values()}
+        refuse_unknown(mapping, known, ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry."))
+        given: dict[str, Any] = {}
+        for name, upstream_key in _UPSTREAM_KEYS.items():
+            found = pick(mapping, upstream_key, name)
+            if found is not None:
+                given[name] = _PARSERS[name](*found)
+        return cls(**given)
+
+    def to_mapping(self) -> dict[str, str]:
+        """Upstream keys with texts that `from_mapping` reads back to equal options."""
+        texts: dict[str, str] = {}
+        for name, upstream_key in _UPSTREAM_KEYS.items():
+            value = getattr(self, name)
+            if value is None or value is False:
+                continue
+            if isinstance(value, timedelta):
+                texts[upstream_key] = f"{value // timedelta(microseconds=1)} us"
+            else:
+                texts[upstream_key] = "true" if value is True else str(value)
+        return texts
