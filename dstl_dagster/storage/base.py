@@ -36,6 +36,7 @@ MAX_COMPOSE_SOURCES = 32
 """The most sources one compose takes (GCS's limit, kept by every store)."""
 
 Buffer = bytes | bytearray | memoryview
+"""Bytes to store. A memoryview may have any item format, but must be contiguous."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class ObjectStat:
         crc32c: CRC-32C (Castagnoli) of the bytes, unsigned 32 bits.
         updated: when this generation was made, by the server's clock, in UTC.
         metadata: the writer's own text pairs, as given.
+
     """
 
     name: str
@@ -107,6 +109,8 @@ class ObjectWriter(Protocol):
 
     def close(self) -> ObjectStat:
         """Make the object visible and durable. Called again, returns the same stat.
+
+        After an exception it may be called again: the same upload is finished, or fails again.
 
         Raises: ConflictError (precondition), UnavailableError (outcome unknown).
         """
@@ -204,8 +208,10 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
-        """Bytes `[start, start+length)`, shorter where the object ends. A part has no checksum:
-        the caller verifies it by its own."""
+        """Bytes `[start, start+length)`, shorter where the object ends.
+
+        A part has no checksum: the caller verifies it by its own.
+        """
         ...
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
@@ -228,11 +234,13 @@ class ObjectStore(Protocol):
         precondition: Precondition,
         metadata: Mapping[str, str] | None = None,
         delete_sources: bool = False,
+        crc32c: int | None = None,
     ) -> ObjectStat:
         """Concatenate 1 to 32 objects of this store into one, without moving bytes through here.
 
         With `delete_sources` the sources are gone when it returns. NotFoundError where a source, or
-        the wanted generation of it, is missing; then nothing has changed.
+        the wanted generation of it, is missing; then nothing has changed. With `crc32c` the result must
+        have that checksum, or it is FormatError; the store compares before any source goes.
         """
         ...
 

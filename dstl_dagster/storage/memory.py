@@ -1,0 +1,363 @@
+"""Objects in this process's memory, with the semantics of a real bucket.
+
+Owns `MemoryObjectStore` and the process-wide account behind `memory://`. Does not own durability: nothing
+outlives the process.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
+
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.storage import rules
+from dstl_dagster.storage.base import (
+    Buffer,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    Precondition,
+    Source,
+)
+from dstl_dagster.storage.crc32c import crc32c as checksum
+
+__all__ = ["MemoryObjectStore", "open_memory"]
+
+_PAGE_OBJECTS = 1000
+
+
+@dataclass(frozen=True)
+class _Object:
+    payload: bytes
+    stat: ObjectStat  # its name is the full name in the bucket
+
+
+class _Bucket:
+    def __init__(self) -> None:
+        self.objects: dict[str, _Object] = {}
+        self.ordered_names: list[bytes] = []
+
+
+class _Account:
+    """All buckets of one address space. Every access holds `lock`, so each request is atomic."""
+
+    def __init__(self, identity: str, clock: Clock) -> None:
+        self.identity = identity
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.buckets: dict[str, _Bucket] = {}
+        self._last_generation = 0
+
+    def bucket(self, bucket_name: str) -> _Bucket:
+        return self.buckets.setdefault(bucket_name, _Bucket())
+
+    def next_generation(self) -> int:
+        # One count for the account: a name that is deleted and made again gets a higher one.
+        self._last_generation += 1
+        return self._last_generation
+
+
+_account_numbers = itertools.count(1)
+_accounts: WeakValueDictionary[str, _Account] = WeakValueDictionary()
+_shared = _Account("", SystemClock())
+
+
+class MemoryObjectStore:
+    """A bucket in memory. Alone it is private; its `uri` opens it again while any store on it lives.
+
+    Args:
+        bucket_name: the bucket; `in_bucket` gives the others of the same private account.
+        clock: stamps `ObjectStat.updated`.
+    """
+
+    def __init__(self, bucket_name: str = "memory", *, clock: Clock | None = None) -> None:
+        account = _Account(f"private-{next(_account_numbers)}", clock or SystemClock())
+        _accounts[account.identity] = account
+        self._attach(account, bucket_name, "")
+
+    @classmethod
+    def _of(cls, account: _Account, bucket_name: str, prefix: str) -> MemoryObjectStore:
+        store = cls.__new__(cls)
+        store._attach(account, bucket_name, prefix)
+        return store
+
+    def _attach(self, account: _Account, bucket_name: str, prefix: str) -> None:
+        self._account = account
+        self._bucket_name = rules.check_bucket_name(bucket_name)
+        self._prefix = rules.check_prefix(prefix)
+
+    def __repr__(self) -> str:
+        return f"MemoryObjectStore({self.uri!r})"
+
+    # -- where objects are
+
+    @property
+    def uri(self) -> str:
+        owner = f"{self._account.identity}@" if self._account.identity else ""
+        return f"memory://{owner}{self._bucket_name}/{self._prefix}".rstrip("/")
+
+    @property
+    def bucket_name(self) -> str:
+        return self._bucket_name
+
+    @property
+    def prefix(self) -> str:
+        return self._prefix
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        return MemoryObjectStore._of(self._account, bucket_name, "")
+
+    def locate(self, uri: str) -> tuple[str, str]:
+        """Takes `memory://bucket/object`, with or without the private account, and `gs://bucket/object`."""
+        scheme = "gs" if isinstance(uri, str) and uri.startswith("gs://") else "memory"
+        authority, name = rules.split_object_uri(uri, scheme)
+        owner, at, bucket_name = authority.rpartition("@")
+        if at and owner != self._account.identity:
+            raise InvalidInputError(f"{uri!r} lies in another memory account than {self.uri!r}")
+        return rules.check_bucket_name(bucket_name), name
+
+    def uri_of(self, name: str) -> str:
+        owner = f"{self._account.identity}@" if self._account.identity else ""
+        return f"memory://{owner}{self._bucket_name}/{self._full(name)}"
+
+    def _full(self, name: str) -> str:
+        rules.check_name(name)
+        return rules.check_name(self._prefix + name)
+
+    def _relative(self, found: _Object) -> ObjectStat:
+        return replace(found.stat, name=found.stat.name[len(self._prefix) :])
+
+    def _check(self, full_name: str, current: _Object | None, precondition: Precondition) -> None:
+        live_generation = None if current is None else current.stat.generation
+        rules.check_precondition(f"memory://{self._bucket_name}/{full_name}", live_generation, precondition)
+
+    # -- writing
+
+    def put(
+        self,
+        name: str,
+        payload: Buffer,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        pairs = rules.check_metadata(metadata)
+        full_name = self._full(name)
+        with self._account.lock:
+            return self._create(full_name, bytes(payload), precondition, pairs)
+
+    def open_write(
+        self,
+        name: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+    ) -> ObjectWriter:
+        self._full(name)
+        rules.check_chunk_size(chunk_size)
+        return _MemoryWriter(self, name, precondition, rules.check_metadata(metadata))
+
+    def _create(
+        self, full_name: str, payload: bytes, precondition: Precondition, metadata: Mapping[str, str]
+    ) -> ObjectStat:
+        bucket = self._account.bucket(self._bucket_name)
+        current = bucket.objects.get(full_name)
+        self._check(full_name, current, precondition)
+        stat = ObjectStat(
+            name=full_name,
+            generation=self._account.next_generation(),
+            size=len(payload),
+            crc32c=checksum(payload),
+            updated=self._account.clock.now(),
+            metadata=metadata,
+        )
+        if current is None:
+            bisect.insort(bucket.ordered_names, full_name.encode())
+        made = bucket.objects[full_name] = _Object(payload, stat)
+        return self._relative(made)
+
+    # -- reading
+
+    def _find(self, name: str, generation: int | None) -> _Object | None:
+        full_name = self._full(name)
+        with self._account.lock:
+            found = self._account.bucket(self._bucket_name).objects.get(full_name)
+        if found is None or generation not in (None, found.stat.generation):
+            return None
+        return found
+
+    def _need(self, name: str, generation: int | None) -> _Object:
+        found = self._find(name, generation)
+        if found is None:
+            raise rules.missing(self.uri_of(name), generation)
+        return found
+
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        found = self._find(name, generation)
+        return None if found is None else self._relative(found)
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        found = self._need(name, generation)
+        rules.check_crc32c(self.uri_of(name), checksum(found.payload), found.stat.crc32c)
+        return found.payload
+
+    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+        rules.check_range(name, start, length)
+        return self._need(name, generation).payload[start : start + length]
+
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
+        rules.check_range(name, start)
+        reader = io.BytesIO(self._need(name, generation).payload)
+        reader.seek(start)
+        return reader
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        full_prefix = (self._prefix + prefix).encode()
+        position = max(full_prefix, (self._prefix + (start_offset or "")).encode())
+        while True:
+            page, ended = self._page(full_prefix, position)
+            yield from (self._relative(found) for found in page)
+            if ended:
+                return
+            # The least name above the last one listed.
+            position = page[-1].stat.name.encode() + b"\0"
+
+    def _page(self, full_prefix: bytes, position: bytes) -> tuple[Sequence[_Object], bool]:
+        with self._account.lock:
+            bucket = self._account.bucket(self._bucket_name)
+            first = bisect.bisect_left(bucket.ordered_names, position)
+            window = bucket.ordered_names[first : first + _PAGE_OBJECTS]
+            page = [bucket.objects[key.decode()] for key in window if key.startswith(full_prefix)]
+            return page, len(page) < _PAGE_OBJECTS
+
+    # -- compose, copy, delete
+
+    def compose(
+        self,
+        sources: Sequence[Source],
+        target: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        delete_sources: bool = False,
+        crc32c: int | None = None,
+    ) -> ObjectStat:
+        rules.check_compose(sources, target)
+        pairs = rules.check_metadata(metadata)
+        full_target = self._full(target)
+        with self._account.lock:
+            bucket = self._account.bucket(self._bucket_name)
+            self._check(full_target, bucket.objects.get(full_target), precondition)
+            payload = b"".join(self._need(source.name, source.generation).payload for source in sources)
+            rules.check_crc32c(self.uri_of(target), checksum(payload), crc32c)
+            made = self._create(full_target, payload, precondition, pairs)
+            if delete_sources:
+                for full_name in {self._full(source.name) for source in sources} - {full_target}:
+                    self._remove(full_name)
+            return made
+
+    def copy(
+        self,
+        source: Source,
+        target: str,
+        *,
+        to: ObjectStore | None = None,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        destination = self if to is None else to
+        if not isinstance(destination, MemoryObjectStore) or destination._account is not self._account:
+            raise InvalidInputError(f"cannot copy from {self.uri!r} to another kind of store, {to!r}")
+        pairs = rules.check_metadata(metadata)
+        full_target = destination._full(target)
+        with self._account.lock:
+            payload = self._need(source.name, source.generation).payload
+            return destination._create(full_target, payload, precondition, pairs)
+
+    def delete(self, name: str, *, precondition: Precondition) -> bool:
+        rules.check_delete(name, precondition)
+        full_name = self._full(name)
+        with self._account.lock:
+            current = self._account.bucket(self._bucket_name).objects.get(full_name)
+            if current is None:
+                return False
+            self._check(full_name, current, precondition)
+            self._remove(full_name)
+            return True
+
+    def _remove(self, full_name: str) -> None:
+        bucket = self._account.bucket(self._bucket_name)
+        del bucket.objects[full_name]
+        del bucket.ordered_names[bisect.bisect_left(bucket.ordered_names, full_name.encode())]
+
+    def close(self) -> None:
+        """Nothing to free: the account lives as long as a store on it."""
+
+
+class _MemoryWriter:
+    """Collects the parts; the store's lock makes `close` one step."""
+
+    def __init__(
+        self,
+        store: MemoryObjectStore,
+        name: str,
+        precondition: Precondition,
+        metadata: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._precondition = precondition
+        self._metadata = metadata
+        self._parts: list[bytes] = []
+        self._made: ObjectStat | None = None
+        self._aborted = False
+
+    def write(self, payload: Buffer) -> int:
+        self._check_open()
+        part = bytes(payload)
+        self._parts.append(part)
+        return len(part)
+
+    def flush(self) -> None:
+        self._check_open()
+
+    def close(self) -> ObjectStat:
+        if self._made is None:
+            self._check_open()
+            self._made = self._store.put(
+                self._name,
+                b"".join(self._parts),
+                precondition=self._precondition,
+                metadata=self._metadata,
+            )
+            self._parts.clear()
+        return self._made
+
+    def abort(self) -> None:
+        self._aborted = self._made is None
+        self._parts.clear()
+
+    def _check_open(self) -> None:
+        if self._aborted or self._made is not None:
+            raise rules.closed_writer(self._name)
+
+
+def open_memory(uri: str) -> MemoryObjectStore:
+    """The store of `memory://bucket[/prefix]`: process-wide, so that opening it twice shares its objects.
+
+    Raises: InvalidInputError; NotFoundError for a private account that no store holds any more.
+    """
+    authority, prefix = rules.split_bucket_uri(uri, "memory")
+    owner, at, bucket_name = authority.rpartition("@")
+    account = _accounts.get(owner) if at else _shared
+    if account is None:
+        raise NotFoundError(f"{uri!r}: nothing in this process holds the private memory account {owner!r}")
+    return MemoryObjectStore._of(account, bucket_name, prefix)

@@ -1,0 +1,38 @@
+"""From a URI to a store. Owns the schemes; does not own what a store does, nor credentials."""
+
+from __future__ import annotations
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import ObjectStore
+
+__all__ = ["open_store"]
+
+
+def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
+    """The store on the objects that `uri` names, the same in every process.
+
+    Args:
+        uri: `memory://bucket[/prefix]` (shared within this process only), `file:///absolute/folder`, or
+            `gs://bucket[/prefix]` with credentials as Google's libraries find them.
+        options: time-outs and retries of `gs://`; the others need none.
+
+    Raises: InvalidInputError (unknown scheme, or not a URI of a bucket or folder).
+    """
+    scheme = uri.partition("://")[0] if isinstance(uri, str) and "://" in uri else ""
+    match scheme:
+        # Each kind is imported when it is wanted: `gs` alone costs half a second.
+        case "memory":
+            from dstl_dagster.storage.memory import open_memory
+
+            return open_memory(uri)
+        case "file":
+            from dstl_dagster.storage.local import open_local
+
+            return open_local(uri)
+        case "gs":
+            from dstl_dagster.storage.gcs import open_gcs
+
+            return open_gcs(uri, options or GSFileSystemOptions())
+        case _:
+            raise InvalidInputError(f"{uri!r}: no store has this scheme; use memory://, file:/// or gs://")

@@ -1,0 +1,148 @@
+"""What to believe after doubt. Owns the two rules and the writes that follow them.
+
+Does not own retries (`retrying`), nor what a caller does with a rival's object.
+
+The rules:
+
+1. After a *failed precondition* the object exists, and it may be ours: an earlier answer of this very
+   write may have been lost.
+2. After a *lost answer* nothing is known: only an object that is provably ours is success; none, or
+   another's, is not yet failure of our write, and the same write may be sent again.
+
+Provably ours is an object that carries the pairs the write stamped on it (at least a writer id that no
+other write has) and has the size and CRC-32C of what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dstl_dagster.errors import ConflictError, UnavailableError
+from dstl_dagster.storage.base import (
+    ABSENT,
+    Absent,
+    Buffer,
+    Generation,
+    ObjectStat,
+    ObjectStore,
+    Precondition,
+)
+from dstl_dagster.storage.crc32c import crc32c
+
+__all__ = ["WRITER_ID_KEY", "Expected", "Verdict", "judge", "put_own", "write_own"]
+
+WRITER_ID_KEY = "dstl-writer-id"
+"""The metadata key of a write's id. The id is chosen before the first try, and kept by every retry."""
+
+
+class Verdict(Enum):
+    """What a stat says about a write in doubt."""
+
+    OURS = "ours"  # the effect happened: success
+    FOREIGN = "foreign"  # the name belongs to another write
+    ABSENT = "absent"  # nothing is there (now): the write may still arrive, or was deleted since
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an object must look like to be provably ours. `None` is not compared."""
+
+    stamp: Mapping[str, str]
+    size: int | None = None
+    crc32c: int | None = field(default=None)
+
+    def matches(self, stat: ObjectStat) -> bool:
+        """True if it bears the whole stamp and has the expected bytes. An empty stamp proves nothing."""
+        return (
+            bool(self.stamp)
+            and all(stat.metadata.get(key) == value for key, value in self.stamp.items())
+            and self.size in (None, stat.size)
+            and self.crc32c in (None, stat.crc32c)
+        )
+
+
+def judge(stat: ObjectStat | None, expected: Expected) -> Verdict:
+    """Compare what is there with what we sent. Pure."""
+    if stat is None:
+        return Verdict.ABSENT
+    return Verdict.OURS if expected.matches(stat) else Verdict.FOREIGN
+
+
+def write_own(
+    store: ObjectStore,
+    name: str,
+    expected: Expected,
+    write: Callable[[], ObjectStat],
+    *,
+    precondition: Precondition = ABSENT,
+) -> ObjectStat:
+    """Perform one conditional write of `name`; in doubt read back by the two rules.
+
+    Args:
+        store: where `name` lies.
+        name: the object that `write` makes.
+        expected: how to know it again; `write` must stamp exactly this.
+        write: sends the write once, with the stamp and `precondition`.
+        precondition: what the write demands; it decides whether another's object means that we lost.
+
+    Returns: the stat of the object, made by this call or by an earlier one with the same stamp.
+
+    Raises: ConflictError (the name is another write's, or ours came and is gone), UnavailableError (the
+    outcome is unknown: call again with the same stamp).
+
+    """
+    try:
+        return write()
+    except ConflictError:
+        stat = store.stat(name)
+        if stat is not None and judge(stat, expected) is Verdict.OURS:
+            return stat
+        raise
+    except UnavailableError as lost:
+        stat = store.stat(name)
+        if stat is not None and judge(stat, expected) is Verdict.OURS:
+            return stat
+        if stat is not None and not _may_still_arrive(stat, precondition):
+            raise ConflictError(
+                f"{name!r} is another writer's object (generation {stat.generation}); read it, then decide",
+                "precondition_failed",
+            ) from lost
+        raise
+
+
+def _may_still_arrive(stat: ObjectStat, precondition: Precondition) -> bool:
+    # Another's object ends a create-only write for as long as it lives. A replacement is still open
+    # while the generation it replaces is there.
+    match precondition:
+        case Absent():
+            return False
+        case Generation(generation):
+            return stat.generation == generation
+        case _:
+            return True
+
+
+def put_own(
+    store: ObjectStore,
+    name: str,
+    payload: Buffer,
+    *,
+    writer_id: str,
+    metadata: Mapping[str, str] | None = None,
+    precondition: Precondition = ABSENT,
+) -> ObjectStat:
+    """Put one object so that a repeat with the same `writer_id` and payload is the same write.
+
+    Raises: as `write_own`.
+    """
+    pairs = {**(metadata or {}), WRITER_ID_KEY: writer_id}
+    expected = Expected({WRITER_ID_KEY: writer_id}, len(memoryview(payload).cast("B")), crc32c(payload))
+    return write_own(
+        store,
+        name,
+        expected,
+        lambda: store.put(name, payload, precondition=precondition, metadata=pairs),
+        precondition=precondition,
+    )
