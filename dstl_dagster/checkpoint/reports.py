@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.documents import write_once
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.storage import ABSENT, ObjectStore
-from dstl_dagster.storage.readback import put_once
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report"]
 
@@ -180,12 +180,12 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
     """
     name = attempt.names.report(attempt.attempt)
     payload = encode_document(_KIND, _VERSION, report.to_json())
-    if put_once(store, name, payload, precondition=ABSENT) is None:
-        raise ConflictError(
-            f"attempt {attempt.attempt} of job {attempt.job!r} already stored another report: trigger a new "
-            "attempt for a second try",
-            kind="other_report",
-        )
+    other = ConflictError(
+        f"attempt {attempt.attempt} of job {attempt.job!r} already stored another report: trigger a new "
+        "attempt for a second try",
+        kind="other_report",
+    )
+    write_once(store, name, payload, otherwise=other)
 
 
 def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:

@@ -1,11 +1,11 @@
 """Where everything of a job lies in the store. The one place that spells an object name of ours.
 
-    dstl/<job>/timeline/<slot, 20 digits>                                 a decision
-    dstl/<job>/tail-hint                                                  where the tail was; may lag
-    dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>                what a checkpoint holds
-    dstl/<job>/attempts/<attempt>/report                                  what the tasks of an attempt made
-    dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>             changelog files of an attempt
-    .inprogress/<bucket>/<object>/<uuid>                                  components of files (upstream's pattern)
+    dstl/<job>/timeline/<slot, 20 digits>                         a decision
+    dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
+    dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt made
+    dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>     changelog files of an attempt
+    dstl/<job>/server-clock                                       empty; its time is the server's
+    .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
 
 Numbers are zero-padded so that the order of names is the order of numbers. Everything temporary carries
 the attempt: in its folder, or as the upper 64 bits of a component's UUID. So what a dead attempt left is
@@ -82,8 +82,8 @@ class JobNames:
         return f"{self.root}attempts/"
 
     @property
-    def tail_hint(self) -> str:
-        return f"{self.root}tail-hint"
+    def server_clock(self) -> str:
+        return f"{self.root}server-clock"
 
     def slot(self, slot: int) -> str:
         """The record in this slot (1 or more)."""

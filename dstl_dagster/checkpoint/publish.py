@@ -1,0 +1,76 @@
+"""Step 6: compose every file of a completed checkpoint to its final name.
+
+Owns running the files of one checkpoint side by side, and what their outcomes add up to. Does not own
+how one file is composed, resumed or recognised (`recoverable`), nor the `committed` record (`coordinator`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dstl_dagster.checkpoint.manifest import Manifest
+from dstl_dagster.checkpoint.records import BlockedFile
+from dstl_dagster.checkpoint.reports import FileReport
+from dstl_dagster.recoverable import CommitOutcome, commit_file
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["Publication", "publish_files"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What became of the files of one checkpoint, by final object name."""
+
+    published: tuple[str, ...]
+    blocked: tuple[BlockedFile, ...]
+
+
+def publish_files(
+    store: ObjectStore,
+    manifest: Manifest,
+    options: GSFileSystemOptions,
+    *,
+    threads: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Publication:
+    """Publish what is not published yet. Any number of processes may do this at once.
+
+    `progress` is called with (files done, files in all) from this thread. A file that cannot be published
+    for good (a foreign object has its name) stops no other. An UnavailableError stops the step after
+    the others were tried; run it again.
+    """
+
+    def publish(file: FileReport) -> CommitOutcome:
+        return commit_file(store, file.recoverable, file.components, options=options)
+
+    outcomes: list[CommitOutcome] = []
+    failure: Exception | None = None
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose") as pool:
+        for future in [pool.submit(publish, file) for file in manifest.files]:
+            try:
+                outcomes.append(future.result())
+            except Exception as error:  # noqa: BLE001 - raised below, when the other files had their turn
+                failure = failure or error
+            if progress is not None:
+                progress(len(outcomes), len(manifest.files))
+    if failure is not None:
+        raise failure
+    return _summed(manifest.files, outcomes)
+
+
+def _summed(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
+    published: list[str] = []
+    blocked: list[BlockedFile] = []
+    for file, outcome in zip(files, outcomes, strict=True):
+        if outcome.state == "blocked":
+            blocked.append(BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation))
+            log.warning("file %s is blocked: %s", file.object_name, outcome.reason)
+        else:
+            published.append(file.object_name)
+    return Publication(tuple(published), tuple(blocked))
