@@ -9,11 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
     from dstl_dagster.settings.gs import GSFileSystemOptions
 
-__all__ = ["GSFileSystemOptions"]
+__all__ = ["FsStateChangelogOptions", "GSFileSystemOptions", "LocalRecoveryConfig"]
 
 _HOME = {
+    "FsStateChangelogOptions": "dstl_dagster.settings.changelog",
+    "LocalRecoveryConfig": "dstl_dagster.settings.changelog",
     "GSFileSystemOptions": "dstl_dagster.settings.gs",
 }
 

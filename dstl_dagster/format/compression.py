@@ -1,0 +1,181 @@
+"""How the body of a changelog file is compressed, and how bytes hide from a decompressor. Pure.
+
+Owns the three kinds and their framing. Does not own the codecs (cramjam, Arrow) nor the layout inside.
+
+    none     the body as it is
+    snappy   Snappy's framing format, one stream over the whole body; Flink reads and writes it
+    zstd     Zstandard frames; ours alone. Flink takes such a file for a plain one, and fails on it
+
+Each change set begins with a frame of its own, so that it can be read without what stands before it.
+Both formats have frames that every decoder skips; the footer stands in one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final
+
+import cramjam
+import google_crc32c
+import pyarrow as pa
+
+from dstl_dagster.errors import FormatError, InternalError
+
+__all__ = ["Compression", "compressed", "decompressed", "hidden_frame_header", "stream_header"]
+
+
+class Compression(Enum):
+    """The kind of a file's body. The value is the flag byte that begins the file.
+
+    Flink knows 0 and 1, and takes every other flag for 0.
+    """
+
+    NONE = 0
+    SNAPPY = 1
+    ZSTD = 2
+
+
+_SNAPPY_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_BLOCK_BYTES: Final = 1 << 16
+_SNAPPY_HIDDEN: Final = 0x80
+_ZSTD_HIDDEN: Final = 0x184D2A50
+_MAX_HIDDEN_BYTES: Final = {
+    Compression.NONE: 2**63 - 1,
+    Compression.SNAPPY: 2**24 - 1,
+    Compression.ZSTD: 2**32 - 1,
+}
+_ZSTD_LEVEL: Final = 1
+
+
+def stream_header(compression: Compression) -> bytes:
+    """What stands once before the first compressed frame."""
+    return _SNAPPY_IDENTIFIER if compression is Compression.SNAPPY else b""
+
+
+def hidden_frame_header(compression: Compression, content_bytes: int) -> bytes | None:
+    """What makes decoders skip the `content_bytes` after it; None where one frame cannot hold so many."""
+    if content_bytes > _MAX_HIDDEN_BYTES[compression]:
+        return None
+    match compression:
+        case Compression.NONE:
+            return b""
+        case Compression.SNAPPY:
+            return bytes([_SNAPPY_HIDDEN]) + content_bytes.to_bytes(3, "little")
+        case Compression.ZSTD:
+            return struct.pack("<II", _ZSTD_HIDDEN, content_bytes)
+
+
+def compressed(compression: Compression, chunk: pa.Buffer) -> memoryview:
+    """One chunk of the body as one or more whole frames. NONE gives the chunk itself."""
+    match compression:
+        case Compression.NONE:
+            return memoryview(chunk)
+        case Compression.SNAPPY:
+            # The identifier stands once, at the beginning of the stream.
+            return memoryview(cramjam.snappy.compress(chunk))[len(_SNAPPY_IDENTIFIER) :]
+        case Compression.ZSTD:
+            # As bytes: a memoryview of the buffer Arrow gives back shows its capacity, not its length.
+            return memoryview(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(chunk, asbytes=True))
+
+
+def decompressed(compression: Compression, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Pieces of the body from a source of frames, as they come. FormatError for what is no such frame.
+
+    `read(n)` gives about n further bytes, fewer only at the end. The pieces are small (64 KiB and 1 MiB):
+    memory follows what the frames really hold, never what they claim.
+    """
+    match compression:
+        case Compression.NONE:
+            while piece := read(1 << 20):
+                yield piece
+        case Compression.SNAPPY:
+            yield from _snappy_pieces(read)
+        case Compression.ZSTD:
+            yield from _zstd_pieces(read)
+
+
+def _exactly(read: Callable[[int], bytes], byte_count: int) -> bytes:
+    received = read(byte_count)
+    while len(received) < byte_count:
+        more = read(byte_count - len(received))
+        if not more:
+            raise FormatError(f"a snappy frame ends early: {byte_count - len(received)} bytes are missing")
+        received += more
+    return received
+
+
+def _snappy_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while first := read(1):
+        kind = first[0]
+        size = int.from_bytes(_exactly(read, 3), "little")
+        if kind in (0x00, 0x01):
+            if not 4 <= size <= _SNAPPY_BLOCK_BYTES + _SNAPPY_BLOCK_BYTES // 6 + 32 + 4:
+                raise FormatError(f"a snappy frame claims {size} bytes")
+            content = _exactly(read, size)
+            yield _snappy_block(kind, content)
+        elif kind == 0xFF:
+            if size != 6 or _exactly(read, 6) != _SNAPPY_IDENTIFIER[4:]:
+                raise FormatError("a snappy stream begins with a foreign identifier")
+        elif kind >= 0x80:
+            _exactly(read, size)
+        else:
+            raise FormatError(f"a snappy stream holds a frame of kind {kind}, which may not be skipped")
+
+
+def _snappy_block(kind: int, content: bytes) -> bytes:
+    checksum = int.from_bytes(content[:4], "little")
+    payload = content[4:]
+    if kind == 0x01:
+        block = payload
+    else:
+        if _snappy_claim(payload) > _SNAPPY_BLOCK_BYTES:
+            raise FormatError("a snappy block claims more than 64 KiB")
+        try:
+            block = bytes(memoryview(cramjam.snappy.decompress_raw(payload)))
+        except (cramjam.DecompressionError, ValueError) as error:
+            raise FormatError(f"a snappy block cannot be decompressed: {error}") from error
+    if len(block) > _SNAPPY_BLOCK_BYTES:
+        raise FormatError("a snappy block holds more than 64 KiB")
+    crc = int(google_crc32c.value(block))
+    if ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) != checksum:
+        raise FormatError("a snappy block does not have its checksum")
+    return block
+
+
+def _snappy_claim(payload: bytes) -> int:
+    """The uncompressed length that a raw block begins with: a varint."""
+    claim = 0
+    for index, byte in enumerate(payload[:5]):
+        claim |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return claim
+    raise FormatError("a snappy block begins with no length")
+
+
+class _ReadableSource:
+    """A `read` function as the file object that Arrow wants."""
+
+    closed = False
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            raise InternalError("a compressed stream is read in steps")
+        return self._read(size)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _zstd_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    source = pa.PythonFile(_ReadableSource(read), mode="r")
+    stream = pa.CompressedInputStream(source, "zstd")
+    try:
+        while piece := stream.read(1 << 20):
+            yield piece
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"a zstd frame cannot be decompressed: {error}") from error

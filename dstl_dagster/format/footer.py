@@ -1,0 +1,228 @@
+"""The footer of a changelog file: where each change set stands, how long its changes are, its checksum. Pure.
+
+Owns the footer's bytes. Does not own the body (`change_set_codec`) nor how a file is read (`changelog_file`).
+
+The footer stands after the body, where Flink's reader never looks; in a compressed file it stands in
+frames that every decoder skips. In the order of the file:
+
+    block*    one for each change set: (key group: i32, number of changes: u32)*, length of change: u32 *
+    index     one entry for each change set, in the order of the file
+    trailer   fixed size, at the very end
+
+Integers are little-endian, because numpy reads them as they stand; only Flink's body is big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+import numpy as np
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.format.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
+
+__all__ = [
+    "MAX_CHANGE_SETS_PER_FILE",
+    "TRAILER_BYTES",
+    "ChangeSetEntry",
+    "FileIndex",
+    "Trailer",
+    "decode_block",
+    "decode_index",
+    "decode_trailer",
+    "encode_block",
+    "encode_index_and_trailer",
+]
+
+MAX_CHANGE_SETS_PER_FILE: Final = 1 << 16
+"""So that an index fits one hidden frame of every kind."""
+
+_MAGIC: Final = b"DSTLLOG1"
+_VERSION: Final = 1
+# log id, sequence number, offset, size, payload, stored offset, stored size, block offset, groups,
+# changes, CRC-32C of the body, CRC-32C of the block
+_ENTRY: Final = struct.Struct("<16sQQQQQQQIIII")
+# index offset, logical size of the body, entries, CRC-32C of the index, version, flag, reserved, CRC-32C of
+# the trailer before it, magic
+_TRAILER: Final = struct.Struct("<QQIIBBHI8s")
+_TRAILER_CRC_AT: Final = 28
+TRAILER_BYTES: Final = _TRAILER.size
+
+
+@dataclass(frozen=True)
+class ChangeSetEntry:
+    """One change set of a file.
+
+    Attributes:
+        log_id, sequence_number: whose it is.
+        offset: in the logical (uncompressed) body; what a handle's entry names.
+        size: bytes in the logical body.
+        payload_bytes: bytes of its changes alone.
+        stored_offset, stored_size: where its frames stand in the file.
+        block_offset: where its block stands in the file; None where it has none (its length is in the body).
+        group_count, change_count: how many it has.
+        crc32c: CRC-32C of its `size` bytes in the logical body.
+        block_crc32c: CRC-32C of its block.
+    """
+
+    log_id: uuid.UUID
+    sequence_number: SequenceNumber
+    offset: int
+    size: int
+    payload_bytes: int
+    stored_offset: int
+    stored_size: int
+    block_offset: int | None
+    group_count: int
+    change_count: int
+    crc32c: int
+    block_crc32c: int
+
+    @property
+    def block_bytes(self) -> int:
+        """How long its block is."""
+        return 8 * self.group_count + 4 * self.change_count
+
+
+@dataclass(frozen=True)
+class Trailer:
+    """The end of a file: where its index stands (absolute), and what the body's size and kind are."""
+
+    index_offset: int
+    body_size: int
+    entry_count: int
+    index_crc32c: int
+    compression: Compression
+
+    @property
+    def index_bytes(self) -> int:
+        """How long the index is."""
+        return self.entry_count * _ENTRY.size
+
+
+@dataclass(frozen=True)
+class FileIndex:
+    """All that the footer says of a file, except the blocks."""
+
+    compression: Compression
+    body_size: int
+    entries: tuple[ChangeSetEntry, ...]
+
+    def at_offset(self, offset: int) -> ChangeSetEntry | None:
+        """The change set that begins at this offset of the logical body."""
+        return next((entry for entry in self.entries if entry.offset == offset), None)
+
+
+def encode_block(layout: ChangeSetLayout) -> bytes:
+    """The layout of one change set."""
+    groups = np.empty((len(layout.key_groups), 2), dtype="<i4")
+    groups[:, 0] = layout.key_groups
+    groups[:, 1] = layout.counts
+    return groups.tobytes() + layout.lengths.astype("<u4").tobytes()
+
+
+def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
+    """The layout that a block holds. FormatError where it is not the one its entry describes."""
+    if len(block) != entry.block_bytes or google_crc32c.value(block) != entry.block_crc32c:
+        raise FormatError("the lengths recorded in the footer do not have their checksum", kind="checksum")
+    groups = np.frombuffer(block, dtype="<i4", count=2 * entry.group_count).reshape(-1, 2)
+    lengths = np.frombuffer(block, dtype="<u4", offset=8 * entry.group_count)
+    return ChangeSetLayout(
+        np.ascontiguousarray(groups[:, 0]).astype(np.int32, copy=False),
+        groups[:, 1].astype(np.int64),
+        lengths.astype(np.int64),
+    )
+
+
+def encode_index_and_trailer(index: FileIndex, index_offset: int) -> bytes:
+    """What ends the file, from `index_offset` on."""
+    packed = b"".join(
+        _ENTRY.pack(
+            entry.log_id.bytes,
+            entry.sequence_number.number,
+            entry.offset,
+            entry.size,
+            entry.payload_bytes,
+            entry.stored_offset,
+            entry.stored_size,
+            entry.block_offset or 0,
+            entry.group_count,
+            entry.change_count,
+            entry.crc32c,
+            entry.block_crc32c,
+        )
+        for entry in index.entries
+    )
+    head = _TRAILER.pack(
+        index_offset,
+        index.body_size,
+        len(index.entries),
+        google_crc32c.value(packed),
+        _VERSION,
+        index.compression.value,
+        0,
+        0,
+        _MAGIC,
+    )[:_TRAILER_CRC_AT]
+    return packed + head + struct.pack("<I", google_crc32c.value(head)) + _MAGIC
+
+
+def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
+    """The trailer that a file's last bytes are; None where they are none (a file of Flink's).
+
+    FormatError where it is ours but damaged, or of a newer version.
+    """
+    if len(tail) < TRAILER_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
+        return None
+    head = tail[-TRAILER_BYTES:]
+    index_offset, body_size, entry_count, index_crc, version, flag, _, crc, _ = _TRAILER.unpack(head)
+    if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
+        raise FormatError("the footer's end does not have its checksum", kind="checksum")
+    if version != _VERSION:
+        raise FormatError(f"the footer has version {version}, this package reads {_VERSION}: upgrade it", "version")
+    if flag not in (0, 1, 2):
+        raise FormatError(f"the footer names compression {flag}, which this version does not know: upgrade it")
+    trailer = Trailer(index_offset, body_size, entry_count, index_crc, Compression(flag))
+    if entry_count > MAX_CHANGE_SETS_PER_FILE or index_offset + trailer.index_bytes + TRAILER_BYTES != file_bytes:
+        raise FormatError("the footer's index does not stand where its end says")
+    return trailer
+
+
+def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
+    """The index. FormatError where it does not have its checksum, or names places outside the file."""
+    if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
+        raise FormatError("the footer's index does not have its checksum", kind="checksum")
+    entries = []
+    for fields in _ENTRY.iter_unpack(packed):
+        log_id, sqn, offset, size, payload, stored_offset, stored_size, block_offset, groups, changes, crc, bcrc = fields
+        if (
+            sqn > MAX_SEQUENCE_NUMBER
+            or offset + size > trailer.body_size
+            or stored_offset + stored_size > trailer.index_offset
+            or size < 4 + 8 * groups + 4 * changes
+            or block_offset + (8 * groups + 4 * changes if block_offset else 0) > trailer.index_offset
+        ):
+            raise FormatError("the footer's index names places that the file does not have")
+        entries.append(
+            ChangeSetEntry(
+                uuid.UUID(bytes=log_id),
+                SequenceNumber(sqn),
+                offset,
+                size,
+                payload,
+                stored_offset,
+                stored_size,
+                block_offset or None,
+                groups,
+                changes,
+                crc,
+                bcrc,
+            )
+        )
+    return FileIndex(trailer.compression, trailer.body_size, tuple(entries))

@@ -1,0 +1,219 @@
+"""Where persisted changes stand: small values that cross processes and stand in manifests.
+
+Owns their fields and their JSON form. Does not own the objects they name: nothing here reads or deletes.
+Twin of Flink's `FileStateHandle`, `ChangelogStateHandleStreamImpl` and `SnapshotResult`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Self
+
+from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.format.key_groups import KeyGroupRange
+
+__all__ = [
+    "STORAGE_IDENTIFIER",
+    "ChangelogStateHandle",
+    "LocalStateHandle",
+    "SnapshotResult",
+    "StreamStateHandle",
+]
+
+STORAGE_IDENTIFIER: Final = "filesystem"
+"""Flink's name of the changelog storage whose files these are."""
+
+
+def _checked_int(document: Mapping[str, Any], key: str, what: str) -> int:
+    value = document.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise FormatError(f"{what}: {key!r} is {value!r}, not a whole number of 0 or more")
+    return value
+
+
+def _checked_text(document: Mapping[str, Any], key: str, what: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value:
+        raise FormatError(f"{what}: {key!r} is {value!r}, not a non-empty text")
+    return value
+
+
+def _checked_mapping(document: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise FormatError(f"{what} is a JSON object, not {type(document).__name__}")
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStateHandle:
+    """One stored file of changes. Two handles are equal when name and size are.
+
+    Attributes:
+        name: the object's name in its store (for a `LocalStateHandle`, the path of a local file).
+        size: logical bytes of the body, uncompressed, without the flag byte and the footer: what
+            Flink calls the state size of the file. None where only the name is known.
+        generation: the store's generation of the object, where known.
+        crc32c: CRC-32C of the whole stored object, where known.
+        stored_bytes: bytes of the whole stored object, where known. Known means that this package
+            wrote the file, so that a reader insists on its footer.
+    """
+
+    name: str
+    size: int | None
+    generation: int | None = field(default=None, compare=False)
+    crc32c: int | None = field(default=None, compare=False)
+    stored_bytes: int | None = field(default=None, compare=False)
+
+    KIND: ClassVar[str] = "object"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInputError(f"a stream state handle needs the name of its object, not {self.name!r}")
+        if self.size is not None and self.size < 0:
+            raise InvalidInputError(f"size {self.size} of {self.name!r} is negative; unknown is None")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict; fields that are not known are left out."""
+        document: dict[str, Any] = {"kind": self.KIND, "name": self.name}
+        for key in ("size", "generation", "crc32c", "stored_bytes"):
+            value = getattr(self, key)
+            if value is not None:
+                document[key] = value
+        return document
+
+    @classmethod
+    def from_json(cls, document: object) -> StreamStateHandle:
+        """What `to_json` gave, of either kind. FormatError for anything else."""
+        what = "stream state handle"
+        fields = _checked_mapping(document, what)
+        kind = fields.get("kind", StreamStateHandle.KIND)
+        handle_class = {StreamStateHandle.KIND: StreamStateHandle, LocalStateHandle.KIND: LocalStateHandle}.get(kind)
+        if handle_class is None:
+            raise FormatError(f"{what}: unknown kind {kind!r}; a newer version may have written it")
+        known = {
+            key: _checked_int(fields, key, what)
+            for key in ("size", "generation", "crc32c", "stored_bytes")
+            if fields.get(key) is not None
+        }
+        return handle_class(_checked_text(fields, "name", what), known.pop("size", None), **known)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStateHandle(StreamStateHandle):
+    """The copy of one changelog file on this machine's disk; `name` is its absolute path."""
+
+    KIND: ClassVar[str] = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogStateHandle:
+    """The persisted changes of one writer, of one range of sequence numbers.
+
+    Attributes:
+        handles_and_offsets: ascending by sequence number; each entry points at one change set: the
+            file, and the offset in its logical (uncompressed) body.
+        key_group_range: the writer's, or an intersection with it. The list is not filtered by it.
+        state_size: payload bytes of all change sets named.
+        checkpointed_size: those of them that were not durable yet when persist was called.
+        state_handle_id: a random UUID text; it names this value, not the files.
+        storage_identifier: which kind of changelog storage wrote it.
+    """
+
+    handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...]
+    key_group_range: KeyGroupRange
+    state_size: int
+    checkpointed_size: int
+    state_handle_id: str = field(default_factory=lambda: str(uuid.uuid4()), compare=False)
+    storage_identifier: str = STORAGE_IDENTIFIER
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "handles_and_offsets", tuple(self.handles_and_offsets))
+        for handle, offset in self.handles_and_offsets:
+            if offset < 0:
+                raise InvalidInputError(f"offset {offset} in {handle.name!r} is negative")
+        if self.state_size < 0 or self.checkpointed_size < 0:
+            raise InvalidInputError("the sizes of a changelog handle are bytes, 0 or more")
+
+    @classmethod
+    def of_files(
+        cls, files_and_offsets: Iterable[tuple[str, int]], key_group_range: KeyGroupRange
+    ) -> ChangelogStateHandle:
+        """A handle on change sets that something else wrote (Flink, for one): (object name, offset) each.
+
+        Its sizes are 0, because nobody counted them.
+        """
+        entries = tuple((StreamStateHandle(name, None), offset) for name, offset in files_and_offsets)
+        return cls(entries, key_group_range, 0, 0)
+
+    def intersection(self, key_group_range: KeyGroupRange) -> ChangelogStateHandle | None:
+        """The same files for the key groups in both ranges, both sizes 0; None where there are none.
+
+        No change is filtered: a reader takes the range and leaves out the others.
+        """
+        shared = self.key_group_range.intersection(key_group_range)
+        if shared.number_of_key_groups == 0:
+            return None
+        return replace(
+            self, key_group_range=shared, state_size=0, checkpointed_size=0, state_handle_id=str(uuid.uuid4())
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict: `files` once each, `entries` as [index of the file, offset]."""
+        files: dict[StreamStateHandle, int] = {}
+        entries = [[files.setdefault(handle, len(files)), offset] for handle, offset in self.handles_and_offsets]
+        return {
+            "storage": self.storage_identifier,
+            "id": self.state_handle_id,
+            "key_groups": self.key_group_range.to_json(),
+            "state_size": self.state_size,
+            "checkpointed_size": self.checkpointed_size,
+            "files": [handle.to_json() for handle in files],
+            "entries": entries,
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """What `to_json` gave. FormatError for anything else."""
+        what = "changelog handle"
+        fields = _checked_mapping(document, what)
+        files, entries = fields.get("files"), fields.get("entries")
+        if not isinstance(files, list) or not isinstance(entries, list):
+            raise FormatError(f"{what}: 'files' and 'entries' must be lists")
+        handles = [StreamStateHandle.from_json(file) for file in files]
+        handles_and_offsets = []
+        for entry in entries:
+            match entry:
+                case [int(index), int(offset)] if 0 <= index < len(handles) and offset >= 0:
+                    handles_and_offsets.append((handles[index], offset))
+                case _:
+                    raise FormatError(f"{what}: entry {entry!r} is not [index of a file, offset]")
+        return cls(
+            tuple(handles_and_offsets),
+            KeyGroupRange.from_json(fields.get("key_groups")),
+            _checked_int(fields, "state_size", what),
+            _checked_int(fields, "checkpointed_size", what),
+            _checked_text(fields, "id", what),
+            _checked_text(fields, "storage", what),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResult:
+    """What a persist gave: the durable handle, and the one on local copies where all of them exist.
+
+    InvalidInputError for a local part without a durable one. `SnapshotResult()` is the empty result.
+    """
+
+    job_manager_owned_snapshot: ChangelogStateHandle | None = None
+    task_local_snapshot: ChangelogStateHandle | None = None
+
+    def __post_init__(self) -> None:
+        if self.job_manager_owned_snapshot is None and self.task_local_snapshot is not None:
+            raise InvalidInputError("a snapshot result with a local part needs the durable part it copies")
+
+    @property
+    def state_size(self) -> int:
+        """Payload bytes of the durable part; 0 without one."""
+        return 0 if self.job_manager_owned_snapshot is None else self.job_manager_owned_snapshot.state_size

@@ -1,0 +1,94 @@
+"""Ranges of key groups. Owns their arithmetic; does not own how a key becomes a key group.
+
+Twin of Flink's `KeyGroupRange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from dstl_dagster.errors import FormatError, InvalidInputError
+
+__all__ = ["MAX_KEY_GROUP", "KeyGroupRange"]
+
+MAX_KEY_GROUP: Final = 2**31 - 2
+"""The highest key group: the count of key groups of a range must itself fit 31 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """Key groups from `start_key_group` to `end_key_group`, both inclusive.
+
+    `KeyGroupRange.of(3, 1)` (start above end) is the one empty range, `EMPTY`, written (0, -1).
+    InvalidInputError for a negative start or a bound above `MAX_KEY_GROUP`.
+    """
+
+    EMPTY: ClassVar[KeyGroupRange]
+
+    start_key_group: int
+    end_key_group: int
+
+    def __post_init__(self) -> None:
+        for bound in (self.start_key_group, self.end_key_group):
+            if isinstance(bound, bool) or not isinstance(bound, int):
+                raise InvalidInputError(f"a key group is an int, not {type(bound).__name__}: {bound!r}")
+        if (self.start_key_group, self.end_key_group) == (0, -1):
+            return
+        if not 0 <= self.start_key_group <= self.end_key_group <= MAX_KEY_GROUP:
+            raise InvalidInputError(
+                f"key group range [{self.start_key_group}, {self.end_key_group}] is not within "
+                f"0..{MAX_KEY_GROUP} with start <= end: correct its bounds"
+            )
+
+    @classmethod
+    def of(cls, start_key_group: int, end_key_group: int) -> KeyGroupRange:
+        """The range of both bounds inclusive; `EMPTY` where start is above end."""
+        if start_key_group > end_key_group:
+            return cls.EMPTY
+        return cls(start_key_group, end_key_group)
+
+    @property
+    def number_of_key_groups(self) -> int:
+        """How many key groups it holds; 0 for `EMPTY`."""
+        return self.end_key_group - self.start_key_group + 1
+
+    def contains(self, key_group: int) -> bool:
+        """Whether the key group lies in the range."""
+        return self.start_key_group <= key_group <= self.end_key_group
+
+    def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
+        """The key groups in both; `EMPTY` where there are none."""
+        return KeyGroupRange.of(
+            max(self.start_key_group, other.start_key_group), min(self.end_key_group, other.end_key_group)
+        )
+
+    def key_group_id(self, index: int) -> int:
+        """The key group at `index` (0-based). InvalidInputError outside the range."""
+        if not 0 <= index < self.number_of_key_groups:
+            raise InvalidInputError(f"index {index} is outside the {self.number_of_key_groups} key groups of {self}")
+        return self.start_key_group + index
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start_key_group, self.end_key_group + 1))
+
+    def __str__(self) -> str:
+        return f"[{self.start_key_group}, {self.end_key_group}]"
+
+    def to_json(self) -> list[int]:
+        """`[start, end]`, both inclusive."""
+        return [self.start_key_group, self.end_key_group]
+
+    @classmethod
+    def from_json(cls, document: object) -> KeyGroupRange:
+        """What `to_json` gave. FormatError for anything else."""
+        if not isinstance(document, list) or len(document) != 2:
+            raise FormatError(f"a key group range is a list of two ints, not {document!r}")
+        try:
+            return cls(document[0], document[1])
+        except InvalidInputError as error:
+            raise FormatError(f"stored key group range is not one: {error}") from error
+
+
+KeyGroupRange.EMPTY = KeyGroupRange(0, -1)

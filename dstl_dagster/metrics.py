@@ -1,0 +1,177 @@
+"""What components say about their work, through one hook.
+
+Owns the vocabulary (`Measurement`, `MetricsHook`) and three hooks: silence, a logger, memory. Does not own
+the names of measurements (each component's module lists its own), nor any vendor.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+__all__ = [
+    "NO_METRICS",
+    "InMemoryMetrics",
+    "LoggingMetrics",
+    "Measurement",
+    "MeasurementKind",
+    "MetricsHook",
+    "fan_out",
+]
+
+_HISTOGRAM_WINDOW: Final = 1000
+
+
+class MeasurementKind(Enum):
+    """How values of one name belong together."""
+
+    COUNTER = "counter"  # values are added up
+    HISTOGRAM = "histogram"  # values are a distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One thing that happened.
+
+    Attributes:
+        name: what was measured, such as `ChangelogStorage.uploadSizes`.
+        kind: how to sum it up.
+        value: of the unit that its component documents.
+    """
+
+    name: str
+    kind: MeasurementKind
+    value: float
+
+
+class MetricsHook(Protocol):
+    """Where measurements go. Called from any thread, on the path of the work: be quick.
+
+    An exception from a hook is logged by the caller's guard (`fan_out`) and never fails the work.
+    """
+
+    def record(self, measurement: Measurement) -> None:
+        """Something happened. Called once for each event, in no particular order between threads."""
+        ...
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        """`read` gives the present value whenever asked, from any thread, until the returned call ends it."""
+        ...
+
+
+class _NoMetrics:
+    def record(self, measurement: Measurement) -> None:
+        return None
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        return lambda: None
+
+
+NO_METRICS: Final[MetricsHook] = _NoMetrics()
+"""The hook that drops everything."""
+
+
+class InMemoryMetrics:
+    """Keeps counters whole and the last 1,000 values of each histogram. For tests, notebooks and the CLI."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: dict[str, float] = {}
+        self._histograms: dict[str, deque[float]] = {}
+        self._gauges: dict[str, Callable[[], float]] = {}
+
+    def record(self, measurement: Measurement) -> None:
+        with self._lock:
+            if measurement.kind is MeasurementKind.COUNTER:
+                self._counters[measurement.name] = self._counters.get(measurement.name, 0) + measurement.value
+            else:
+                window = self._histograms.setdefault(measurement.name, deque(maxlen=_HISTOGRAM_WINDOW))
+                window.append(measurement.value)
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        with self._lock:
+            self._gauges[name] = read
+
+        def end() -> None:
+            with self._lock:
+                if self._gauges.get(name) is read:
+                    del self._gauges[name]
+
+        return end
+
+    def counter(self, name: str) -> float:
+        """The sum so far; 0 for a name never recorded."""
+        with self._lock:
+            return self._counters.get(name, 0)
+
+    def histogram(self, name: str) -> tuple[float, ...]:
+        """The last values, oldest first."""
+        with self._lock:
+            return tuple(self._histograms.get(name, ()))
+
+    def gauge(self, name: str) -> float | None:
+        """The present value; None where no such gauge is registered."""
+        with self._lock:
+            read = self._gauges.get(name)
+        return None if read is None else read()
+
+
+class LoggingMetrics:
+    """Writes each measurement to a logger, at DEBUG unless told otherwise, as fields of a constant message."""
+
+    def __init__(self, logger: logging.Logger | None = None, level: int = logging.DEBUG) -> None:
+        self._logger = logger or logging.getLogger(__name__)
+        self._level = level
+
+    def record(self, measurement: Measurement) -> None:
+        if self._logger.isEnabledFor(self._level):
+            fields = {"metric": measurement.name, "metric_kind": measurement.kind.value, "value": measurement.value}
+            self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        # A logger has nobody who asks; a gauge is logged when its component ends.
+        def end() -> None:
+            fields = {"metric": name, "metric_kind": "gauge", "value": read()}
+            self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
+
+        return end
+
+
+class _FanOut:
+    """Several hooks as one, none of which can fail the work."""
+
+    def __init__(self, hooks: tuple[MetricsHook, ...]) -> None:
+        self._hooks = hooks
+        self._logger = logging.getLogger(__name__)
+
+    def record(self, measurement: Measurement) -> None:
+        for hook in self._hooks:
+            try:
+                hook.record(measurement)
+            except Exception:  # noqa: BLE001 - a vendor's hook may raise anything, and must not fail the work
+                self._logger.warning("a metrics hook failed", exc_info=True)
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        ends = []
+        for hook in self._hooks:
+            try:
+                ends.append(hook.register_gauge(name, read))
+            except Exception:  # noqa: BLE001 - as above
+                self._logger.warning("a metrics hook failed", exc_info=True)
+
+        def end() -> None:
+            for end_one in ends:
+                end_one()
+
+        return end
+
+
+def fan_out(hooks: Iterable[MetricsHook | None]) -> MetricsHook:
+    """One hook that feeds all given (None is left out) and swallows, with a log line, what they raise."""
+    present = tuple(hook for hook in hooks if hook is not None and hook is not NO_METRICS)
+    return _FanOut(present) if present else NO_METRICS

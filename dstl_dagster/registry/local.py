@@ -1,0 +1,91 @@
+"""Which checkpoint used which local copy last.
+
+Owns the life of local copies on this machine. Does not own their making (`upload`) or reading (`changelog`).
+
+Source: Flink's `LocalChangelogRegistryImpl`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from dstl_dagster.errors import InternalError
+from dstl_dagster.format.handles import StreamStateHandle
+
+__all__ = ["LocalChangelogRegistry"]
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalChangelogRegistry:
+    """The local copies in use. All methods may be called from any thread.
+
+    Deleting runs on the executor, or in the caller where the executor takes nothing any more; its errors
+    are logged only, for a copy can always be made again.
+    """
+
+    def __init__(self, discard: Callable[[StreamStateHandle], None], executor: Executor) -> None:
+        self._discard = discard
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._last_use: dict[str, tuple[StreamStateHandle, int]] = {}
+
+    @classmethod
+    def with_thread(cls, discard: Callable[[StreamStateHandle], None]) -> LocalChangelogRegistry:
+        """A registry with one thread of its own, which `close()` ends."""
+        return cls(discard, ThreadPoolExecutor(1, thread_name_prefix="dstl-local-changelog-discard"))
+
+    @classmethod
+    def no_op(cls) -> LocalChangelogRegistry:
+        """A registry that keeps and deletes nothing."""
+        return _NoOpRegistry()
+
+    def register(self, handle: StreamStateHandle, checkpoint_id: int) -> None:
+        """The checkpoint uses the copy. InternalError where its name stands for another file already."""
+        with self._lock:
+            known = self._last_use.get(handle.name)
+            if known is not None and known[0] != handle:
+                raise InternalError(f"two different local copies share the path {handle.name!r}")
+            last_checkpoint_id = checkpoint_id if known is None else max(known[1], checkpoint_id)
+            self._last_use[handle.name] = (handle, last_checkpoint_id)
+
+    def discard_up_to_checkpoint(self, checkpoint_id: int) -> None:
+        """Delete every copy that no checkpoint from `checkpoint_id` (exclusive end) on has used."""
+        with self._lock:
+            unused = [handle for handle, last in self._last_use.values() if last < checkpoint_id]
+            for handle in unused:
+                del self._last_use[handle.name]
+        for handle in unused:
+            try:
+                self._executor.submit(self._discard_quietly, handle)
+            except RuntimeError:
+                self._discard_quietly(handle)
+
+    def _discard_quietly(self, handle: StreamStateHandle) -> None:
+        try:
+            self._discard(handle)
+        except Exception:  # noqa: BLE001 - a copy left behind costs disk, never correctness
+            _logger.warning("could not delete local changelog copy %s", handle.name, exc_info=True)
+
+    def close(self) -> None:
+        """End the thread after the deletions asked for; copies in use stay on disk. May be called again."""
+        self._executor.shutdown(wait=True)
+        with self._lock:
+            self._last_use.clear()
+
+
+class _NoOpRegistry(LocalChangelogRegistry):
+    def __init__(self) -> None:
+        """Holds nothing: every method is replaced."""
+
+    def register(self, handle: StreamStateHandle, checkpoint_id: int) -> None:
+        return None
+
+    def discard_up_to_checkpoint(self, checkpoint_id: int) -> None:
+        return None
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,122 @@
+"""Reference counts of changelog files that no checkpoint owns yet.
+
+Owns the counts, and the threads that delete. Does not own how a file is deleted (`discard`), nor a file
+from the moment a checkpoint owns it (`stop_tracking`).
+
+Source: Flink's `TaskChangelogRegistryImpl`; its threads never end, ours end with `close()`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.handles import StreamStateHandle
+
+__all__ = ["TaskChangelogRegistry"]
+
+_logger = logging.getLogger(__name__)
+
+Discard = Callable[[StreamStateHandle], None]
+
+
+class TaskChangelogRegistry:
+    """How many change sets still need each file. All methods may be called from any thread.
+
+    A file is known by its name. It is deleted when its last change set was released, and only then; never
+    after `stop_tracking`. An error while deleting is logged: the file is then an orphan of its attempt.
+    """
+
+    def __init__(self, discard: Discard, executor: Executor) -> None:
+        self._discard = discard
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    @classmethod
+    def with_threads(cls, discard: Discard, num_threads: int) -> TaskChangelogRegistry:
+        """A registry with its own threads, which `close()` ends."""
+        return cls(discard, ThreadPoolExecutor(num_threads, thread_name_prefix="dstl-changelog-discard"))
+
+    @classmethod
+    def no_op(cls) -> TaskChangelogRegistry:
+        """A registry that tracks nothing and deletes nothing."""
+        return _NoOpRegistry()
+
+    def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
+        """From now on `reference_count` (1 or more) change sets need the file. Replaces an earlier count."""
+        if reference_count <= 0:
+            raise InvalidInputError(f"the initial reference count of {handle.name!r} must be larger than zero")
+        with self._lock:
+            self._counts[handle.name] = reference_count
+
+    def stop_tracking(self, handle: StreamStateHandle) -> None:
+        """A checkpoint owns the file now: forget it, whatever its count. Unknown is fine."""
+        with self._lock:
+            self._counts.pop(handle.name, None)
+
+    def release(self, handle: StreamStateHandle) -> None:
+        """One change set less needs the file; after the last one it is deleted. Unknown: only a log line."""
+        with self._lock:
+            count = self._counts.get(handle.name)
+            if count is None:
+                _logger.debug("released a changelog file that is not tracked: %s", handle.name)
+                return
+            if count > 1:
+                self._counts[handle.name] = count - 1
+                return
+            del self._counts[handle.name]
+        self._schedule(handle)
+
+    def discard(self, handle: StreamStateHandle) -> None:
+        """Nobody was ever told of the file (a losing attempt wrote it): forget and delete it."""
+        self.stop_tracking(handle)
+        self._schedule(handle)
+
+    def tracked_count(self, handle: StreamStateHandle) -> int | None:
+        """How many change sets need the file; None where it is not tracked."""
+        with self._lock:
+            return self._counts.get(handle.name)
+
+    def _schedule(self, handle: StreamStateHandle) -> None:
+        try:
+            self._executor.submit(self._discard_quietly, handle)
+        except RuntimeError:
+            # The executor is shut down already; the file must not outlive the last who could delete it.
+            self._discard_quietly(handle)
+
+    def _discard_quietly(self, handle: StreamStateHandle) -> None:
+        try:
+            self._discard(handle)
+        except Exception:  # noqa: BLE001 - whatever it is, no caller waits for it; GC finds the file by its attempt
+            _logger.warning("could not delete changelog file %s; garbage collection will", handle.name, exc_info=True)
+
+    def close(self) -> None:
+        """Finish the deletions that were asked for and end the threads. May be called again."""
+        self._executor.shutdown(wait=True)
+
+
+class _NoOpRegistry(TaskChangelogRegistry):
+    def __init__(self) -> None:
+        """Holds nothing: every method is replaced."""
+
+    def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
+        return None
+
+    def stop_tracking(self, handle: StreamStateHandle) -> None:
+        return None
+
+    def release(self, handle: StreamStateHandle) -> None:
+        return None
+
+    def discard(self, handle: StreamStateHandle) -> None:
+        return None
+
+    def tracked_count(self, handle: StreamStateHandle) -> int | None:
+        return None
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,209 @@
+"""Options of the changelog storage, under Flink's keys. Owns their defaults, bounds and spellings.
+
+Does not own what the components do with them.
+
+Source: Flink's `FsStateChangelogOptions` and `LocalRecoveryConfig`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.units import (
+    ConfigValue,
+    parse_bool,
+    parse_duration,
+    parse_int,
+    parse_memory_size,
+    parse_text,
+    pick,
+    refuse_unknown,
+)
+
+__all__ = ["FsStateChangelogOptions", "LocalRecoveryConfig"]
+
+_MB: Final = 1 << 20
+_PREFIX: Final = "state.changelog."
+_MAX_BUFFER_BYTES: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class FsStateChangelogOptions:
+    """How changes are written, batched, retried, limited and cached. Frozen; InvalidInputError names the key.
+
+    Attributes (upstream's key begins with `state.changelog.dstl.dfs.`, or `dstl.dfs.`):
+        base_path: `base-path`; root for changelog files, inside the store. `None`: the store's own root.
+        compression: `compression.enabled` (true: snappy), or `compression` (none, snappy, zstd; ours).
+        preemptive_persist_threshold_in_bytes: `preemptive-persist-threshold`; pending bytes of one writer
+            at which they are uploaded without waiting for a checkpoint (inclusive).
+        batch_persist_delay: `batch.persist-delay`; how long a request waits for others to share its file.
+        batch_persist_size_threshold_bytes: `batch.persist-size-threshold`; waiting bytes of all writers at
+            which the wait ends (inclusive).
+        max_batch_bytes: `batch.max-size` (ours); a file takes no more payload, except one larger task alone.
+        upload_buffer_bytes: `upload.buffer-size`; bytes encoded and sent at a time.
+        num_upload_threads: `upload.num-threads`.
+        num_discard_threads: `discard.num-threads`.
+        max_in_flight_bytes: `upload.max-in-flight`; at this many bytes `upload` blocks.
+        retry_policy: `upload.retry-policy`: `fixed` or `none`.
+        upload_timeout: `upload.timeout`; then another attempt runs beside. 0: never. Only with `fixed`.
+        max_upload_attempts: `upload.max-attempts`, the first included. Only with `fixed`.
+        next_attempt_delay: `upload.next-attempt-delay`, after a failure that is no time-out.
+        cache_idle_timeout: `download.local-cache.idle-timeout-ms`; then an unused cached file goes.
+        max_cache_bytes: `download.local-cache.max-size` (ours); disk that cached files may take together.
+        cache_directories: `download.local-cache.directories` (ours), separated by the path separator.
+            None: the machine's directory for temporary files.
+    """
+
+    base_path: str | None = None
+    compression: Literal["none", "snappy", "zstd"] = "none"
+    preemptive_persist_threshold_in_bytes: int = 5 * _MB
+    batch_persist_delay: timedelta = timedelta(milliseconds=10)
+    batch_persist_size_threshold_bytes: int = 10 * _MB
+    max_batch_bytes: int = 64 * _MB
+    upload_buffer_bytes: int = _MB
+    num_upload_threads: int = 5
+    num_discard_threads: int = 1
+    max_in_flight_bytes: int = 100 * _MB
+    retry_policy: Literal["none", "fixed"] = "fixed"
+    upload_timeout: timedelta = timedelta(seconds=1)
+    max_upload_attempts: int = 3
+    next_attempt_delay: timedelta = timedelta(milliseconds=500)
+    cache_idle_timeout: timedelta = timedelta(minutes=10)
+    max_cache_bytes: int = 10 * 1024 * _MB
+    cache_directories: tuple[Path, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.compression in ("none", "snappy", "zstd"), "compression", self.compression, "none, snappy or zstd")
+        _require(self.retry_policy in ("none", "fixed"), "upload.retry-policy", self.retry_policy, "none or fixed")
+        for name, key, lowest in (
+            ("preemptive_persist_threshold_in_bytes", "preemptive-persist-threshold", 0),
+            ("batch_persist_size_threshold_bytes", "batch.persist-size-threshold", 0),
+            ("max_batch_bytes", "batch.max-size", 1),
+            ("upload_buffer_bytes", "upload.buffer-size", 1),
+            ("num_upload_threads", "upload.num-threads", 1),
+            ("num_discard_threads", "discard.num-threads", 1),
+            ("max_in_flight_bytes", "upload.max-in-flight", 1),
+            ("max_upload_attempts", "upload.max-attempts", 1),
+            ("max_cache_bytes", "download.local-cache.max-size", 0),
+        ):
+            _require(getattr(self, name) >= lowest, key, getattr(self, name), f"{lowest} or more")
+        for name, key in (
+            ("batch_persist_delay", "batch.persist-delay"),
+            ("upload_timeout", "upload.timeout"),
+            ("next_attempt_delay", "upload.next-attempt-delay"),
+            ("cache_idle_timeout", "download.local-cache.idle-timeout-ms"),
+        ):
+            _require(getattr(self, name) >= timedelta(0), key, getattr(self, name), "0 or more")
+        _require(
+            self.upload_buffer_bytes <= _MAX_BUFFER_BYTES,
+            "upload.buffer-size",
+            self.upload_buffer_bytes,
+            f"at most {_MAX_BUFFER_BYTES} bytes",
+        )
+        _require(
+            self.batch_persist_size_threshold_bytes <= self.max_in_flight_bytes,
+            "batch.persist-size-threshold",
+            self.batch_persist_size_threshold_bytes,
+            f"at most upload.max-in-flight ({self.max_in_flight_bytes} bytes)",
+        )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> FsStateChangelogOptions:
+        """Options from texts or values under upstream's keys (both spellings) or our field names.
+
+        Keys of other components are left alone; a slip under our prefixes is refused. A value of None is
+        not given. Raises InvalidInputError naming the key.
+        """
+        refuse_unknown(mapping, _KNOWN_KEYS, ("state.changelog.dstl.dfs.", "dstl.dfs."))
+        given: dict[str, Any] = {}
+        for name, (key, parse) in _KEYS.items():
+            found = pick(mapping, f"{_PREFIX}{key}", key, name)
+            if found is not None:
+                given[name] = parse(*found)
+        enabled = pick(mapping, f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled")
+        if enabled is not None:
+            if "compression" in given:
+                raise InvalidInputError(f"{enabled[0]} and compression both say how to compress: give one of them")
+            given["compression"] = "snappy" if parse_bool(*enabled) else "none"
+        return cls(**given)
+
+
+def _require(holds: bool, key: str, value: object, expected: str) -> None:
+    if not holds:
+        raise InvalidInputError(f"{_PREFIX}dstl.dfs.{key}: {value!r} cannot be used: expected {expected}")
+
+
+def _parse_choice(key: str, value: ConfigValue) -> str:
+    return parse_text(key, value).lower()
+
+
+def _parse_count(key: str, value: ConfigValue) -> int:
+    return parse_int(key, value, minimum=1)
+
+
+def _parse_directories(key: str, value: ConfigValue) -> tuple[Path, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(Path(directory) for directory in value)
+    return tuple(Path(part) for part in parse_text(key, value).split(os.pathsep) if part)
+
+
+_COMPRESSION_ENABLED: Final = "dstl.dfs.compression.enabled"
+_KEYS: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], Any]]]] = {
+    "base_path": ("dstl.dfs.base-path", parse_text),
+    "compression": ("dstl.dfs.compression", _parse_choice),
+    "preemptive_persist_threshold_in_bytes": ("dstl.dfs.preemptive-persist-threshold", parse_memory_size),
+    "batch_persist_delay": ("dstl.dfs.batch.persist-delay", parse_duration),
+    "batch_persist_size_threshold_bytes": ("dstl.dfs.batch.persist-size-threshold", parse_memory_size),
+    "max_batch_bytes": ("dstl.dfs.batch.max-size", parse_memory_size),
+    "upload_buffer_bytes": ("dstl.dfs.upload.buffer-size", parse_memory_size),
+    "num_upload_threads": ("dstl.dfs.upload.num-threads", _parse_count),
+    "num_discard_threads": ("dstl.dfs.discard.num-threads", _parse_count),
+    "max_in_flight_bytes": ("dstl.dfs.upload.max-in-flight", parse_memory_size),
+    "retry_policy": ("dstl.dfs.upload.retry-policy", _parse_choice),
+    "upload_timeout": ("dstl.dfs.upload.timeout", parse_duration),
+    "max_upload_attempts": ("dstl.dfs.upload.max-attempts", _parse_count),
+    "next_attempt_delay": ("dstl.dfs.upload.next-attempt-delay", parse_duration),
+    "cache_idle_timeout": ("dstl.dfs.download.local-cache.idle-timeout-ms", parse_duration),
+    "max_cache_bytes": ("dstl.dfs.download.local-cache.max-size", parse_memory_size),
+    "cache_directories": ("dstl.dfs.download.local-cache.directories", _parse_directories),
+}
+_KNOWN_KEYS: Final = frozenset(
+    {spelling for name, (key, _) in _KEYS.items() for spelling in (f"{_PREFIX}{key}", key, name)}
+    | {f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled"}
+)
+assert {field.name for field in fields(FsStateChangelogOptions)} == set(_KEYS), "every option has a key"
+
+
+@dataclass(frozen=True)
+class LocalRecoveryConfig:
+    """Whether a copy of each changelog file stays on this machine's disk, and where.
+
+    `directories` are allocation roots; a job uses one of them. None: no local copies.
+    """
+
+    directories: tuple[Path, ...] | None
+
+    def __post_init__(self) -> None:
+        if self.directories is not None and not self.directories:
+            raise InvalidInputError("local recovery needs a directory for its copies: LocalRecoveryConfig.enabled(path)")
+
+    @classmethod
+    def disabled(cls) -> LocalRecoveryConfig:
+        """No local copies."""
+        return cls(None)
+
+    @classmethod
+    def enabled(cls, directory: str | os.PathLike[str], *more: str | os.PathLike[str]) -> LocalRecoveryConfig:
+        """Local copies below `directory` (or one of several). It is made when it is first needed."""
+        return cls(tuple(Path(path).absolute() for path in (directory, *more)))
+
+    @property
+    def is_local_backup_enabled(self) -> bool:
+        """Whether copies are kept."""
+        return self.directories is not None
