@@ -1,0 +1,250 @@
+"""The file-system steps beneath the local store: durable files, temporary files, locks, generations.
+
+Owns `.dstl-store/`, the hidden folder under a root. Does not own objects or what is written of them
+(`local_records`), nor any decision (`local`).
+
+Every step leaves nothing behind that a kill could make wrong: a lock is the kernel's and dies with its
+process; a temporary file is locked while it is used, so that an unlocked one is nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import UnavailableError
+from dstl_dagster.storage.base import Buffer
+
+__all__ = [
+    "HIDDEN_FOLDER",
+    "HiddenFolder",
+    "TemporaryFile",
+    "empty_folder_removed",
+    "file_errors_told",
+    "prune_empty_folders",
+]
+
+HIDDEN_FOLDER = ".dstl-store"
+_LOCK_STRIPES = 256
+_file_numbers = itertools.count(1)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def file_errors_told(step: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let `step` raise UnavailableError where the file system refuses: full, read-only, no rights, broken."""
+
+    @functools.wraps(step)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return step(*args, **kwargs)
+        except OSError as error:
+            raise UnavailableError(
+                f"the file system refused: {error}; make room or give the rights, then do it again"
+            ) from error
+
+    return told
+
+
+class HiddenFolder:
+    """The folder under one root. Safe from any thread and process.
+
+    Args:
+        root: the store's root; made when something is first written.
+        clock: keeps generations above those of deleted objects, should the machine lose its last write.
+        durable: False leaves out the fsyncs: what survives a kill, but not the loss of power.
+    """
+
+    def __init__(self, root: Path, clock: Clock, *, durable: bool = True) -> None:
+        self.root = root
+        self.path = root / HIDDEN_FOLDER
+        self._clock = clock
+        self._durable = durable
+        self._swept = False
+        self._sweep_lock = threading.Lock()
+
+    # -- durability
+
+    def sync_file(self, descriptor: int) -> None:
+        """Put a file's bytes on the disk."""
+        if self._durable:
+            os.fsync(descriptor)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Put a folder's entries on the disk."""
+        if self._durable:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it, durably. Raises: OSError, as `mkdir`."""
+        if folder.is_dir():
+            return
+        made: list[Path] = []
+        current = folder
+        while not current.is_dir():
+            made.append(current)
+            current = current.parent
+        for missing in reversed(made):
+            with contextlib.suppress(FileExistsError):
+                missing.mkdir()
+            self.sync_folder(missing.parent)
+        # A file of that name made `mkdir` fail the same way as a rival's folder.
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is no folder")
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """Write a small file so that it is seen old or new, never in part."""
+        self.make_folder(path.parent)
+        temporary = self.temporary_file()
+        try:
+            temporary.write(content)
+            temporary.sync()
+            temporary.path.replace(path)
+            self.sync_folder(path.parent)
+        finally:
+            temporary.close()
+
+    # -- temporary files
+
+    def temporary_file(self) -> TemporaryFile:
+        """A new locked file. The first one also removes what killed processes left."""
+        folder = self.path / "temporary"
+        self.make_folder(folder)
+        with self._sweep_lock:
+            if not self._swept:
+                self._sweep(folder)
+                self._swept = True
+        while True:
+            path = folder / f"{os.getpid()}-{next(_file_numbers)}"
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                continue  # of another process that once had this id, or of another machine's
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Between its making and its locking another process's sweep may have taken it for left behind.
+            if os.fstat(descriptor).st_nlink > 0:
+                return TemporaryFile(self, path, descriptor)
+            os.close(descriptor)
+
+    def _sweep(self, folder: Path) -> None:
+        for path in folder.iterdir():
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # locked: a living process writes it
+            finally:
+                os.close(descriptor)
+
+    # -- locks and generations
+
+    @contextlib.contextmanager
+    def locked(self, exclusive: Iterable[str], shared: Iterable[str] = ()) -> Iterator[None]:
+        """Hold the locks of these names. Names share locks, so never nest two calls.
+
+        Ascending order over all processes is why no two callers wait for each other.
+        """
+        modes = dict.fromkeys((_stripe(name) for name in shared), fcntl.LOCK_SH)
+        modes.update(dict.fromkeys((_stripe(name) for name in exclusive), fcntl.LOCK_EX))
+        folder = self.path / "locks"
+        self.make_folder(folder)
+        with contextlib.ExitStack() as held:
+            for stripe in sorted(modes):
+                descriptor = os.open(folder / f"{stripe:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, modes[stripe])
+            yield
+
+    def next_generation(self, floor: int) -> int:
+        """A number above every earlier one of this root, and above `floor`."""
+        self.make_folder(self.path)
+        descriptor = os.open(self.path / "generation", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            text = os.pread(descriptor, 32, 0).strip()
+            counted = int(text) if text.isdigit() else 0
+            # The count alone survives a kill. After a loss of power it may be old, and then the wall
+            # clock (microseconds) is above all that was given out before.
+            microseconds = int(self._clock.now().timestamp() * 1_000_000)
+            generation = max(counted, floor, microseconds) + 1
+            os.pwrite(descriptor, f"{generation:<32d}".encode(), 0)
+            return generation
+        finally:
+            os.close(descriptor)
+
+
+class TemporaryFile:
+    """A file that no reader sees until it is linked in. One thread at a time."""
+
+    def __init__(self, hidden: HiddenFolder, path: Path, descriptor: int) -> None:
+        self._hidden = hidden
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def write(self, payload: Buffer) -> None:
+        """Write all of it. Raises: OSError."""
+        rest = memoryview(payload).cast("B")
+        while rest:
+            rest = rest[os.write(self._open_descriptor(), rest) :]
+
+    def sync(self) -> os.stat_result:
+        """Make the bytes durable; what the file then is."""
+        descriptor = self._open_descriptor()
+        self._hidden.sync_file(descriptor)
+        return os.fstat(descriptor)
+
+    def close(self) -> None:
+        """Forget the temporary name and free the lock. May be called again."""
+        if self._descriptor is not None:
+            # The name goes while the lock is still held: the other way round a sweep could meet it.
+            self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open_descriptor(self) -> int:
+        assert self._descriptor is not None, "a closed temporary file is not used again"
+        return self._descriptor
+
+
+def prune_empty_folders(root: Path, folder: Path) -> None:
+    """Remove `folder` and those above it, up to but not including `root`, as far as they are empty."""
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def empty_folder_removed(path: Path) -> bool:
+    """Remove a folder that holds no file at any depth, as a kill before the first link may leave it."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    for folder, _, files in os.walk(path, topdown=False):
+        if files:
+            return False
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+    return not path.exists()
+
+
+def _stripe(name: str) -> int:
+    return hashlib.sha256(name.encode()).digest()[0] % _LOCK_STRIPES

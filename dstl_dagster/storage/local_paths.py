@@ -1,0 +1,78 @@
+"""From object names to paths under a root, and the one step that puts a file in its place.
+
+Owns what names a folder of files cannot take. Does not own records or locks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.storage import rules
+from dstl_dagster.storage.local_files import (
+    HIDDEN_FOLDER,
+    HiddenFolder,
+    TemporaryFile,
+    empty_folder_removed,
+)
+
+__all__ = ["LOCAL_BUCKET", "MAX_LEVEL_BYTES", "object_path", "place_file"]
+
+LOCAL_BUCKET = "local"
+MAX_LEVEL_BYTES = 255
+_PLACE_ATTEMPTS = 100
+
+
+def object_path(root: Path, name: str) -> Path:
+    """The file of an object. Raises: InvalidInputError for a name that cannot be a path under `root`."""
+    rules.check_name(name)
+    levels = name.split("/")
+    for level in levels:
+        if level in ("", ".", ".."):
+            raise InvalidInputError(f"{name!r} cannot be a path: one of its levels is {level!r}")
+        if len(level.encode()) > MAX_LEVEL_BYTES:
+            raise InvalidInputError(
+                f"{name!r} cannot be a path: {level[:40]!r}... is above {MAX_LEVEL_BYTES} bytes"
+            )
+    if levels[0] == HIDDEN_FOLDER:
+        raise InvalidInputError(f"{name!r} lies in the store's own folder {HIDDEN_FOLDER!r}")
+    return root.joinpath(*levels)
+
+
+def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:
+    """Give the temporary file its final name in one step, durably.
+
+    Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
+    name would be both file and folder).
+    """
+    # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
+    for _ in range(_PLACE_ATTEMPTS):
+        try:
+            hidden.make_folder(path.parent)
+            if create_only:
+                os.link(temporary.path, path)
+            else:
+                temporary.path.replace(path)
+        except FileNotFoundError:
+            continue
+        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+            if empty_folder_removed(path):
+                continue
+            raise _occupied(path, error) from error
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise InvalidInputError(f"{str(path)[:80]!r}... is too long for this file system") from error
+            raise
+        hidden.sync_folder(path.parent)
+        return
+    raise ConflictError(f"{path} cannot be made: its folder is removed again and again", "busy")
+
+
+def _occupied(path: Path, error: OSError) -> Exception:
+    if path.is_dir() or isinstance(error, NotADirectoryError):
+        return InvalidInputError(
+            f"{path} would be both a file and a folder; choose another name", "file_and_folder"
+        )
+    return ConflictError(f"{path} is there already, put there by hand", "precondition_failed")

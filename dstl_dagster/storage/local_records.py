@@ -1,0 +1,134 @@
+"""What the local store writes of an object beside its bytes: generation, checksum, metadata.
+
+Owns the record files (`.dstl-store/records/`) and the match between a record and the file that is there.
+Does not own locks or the order of steps (`local`).
+
+A record is durable before its file is linked in, so it may speak of a file that never came, and while a
+replacement is on its way it speaks of two. The one that counts is the one that matches the file: same
+inode, size and time of modification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage.local_files import HiddenFolder
+
+__all__ = ["FileIdentity", "Record", "Records", "match_record"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Which file it is: a rename or hard link keeps all three, a change or copy does not."""
+
+    inode: int
+    size: int
+    modified_nanos: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        """The identity of an open or named file."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One generation of one object, bound to the file that holds its bytes."""
+
+    generation: int
+    crc32c: int
+    updated: datetime
+    metadata: Mapping[str, str]
+    file: FileIdentity
+
+    def to_stat(self, name: str) -> ObjectStat:
+        """The same as every store tells it."""
+        return ObjectStat(name, self.generation, self.file.size, self.crc32c, self.updated, self.metadata)
+
+    def bound_to(self, file: FileIdentity) -> Record:
+        """The same generation in another file of the same bytes."""
+        return replace(self, file=file)
+
+
+def match_record(records: Sequence[Record], file: FileIdentity) -> Record | None:
+    """The record that speaks of this very file."""
+    return next((record for record in records if record.file == file), None)
+
+
+class Records:
+    """The record files of one root. Reading is safe from anywhere; write and remove under the name's lock."""
+
+    def __init__(self, hidden: HiddenFolder) -> None:
+        self._hidden = hidden
+
+    def read(self, name: str) -> list[Record]:
+        """All records of the name, newest first; empty where there are none.
+
+        Raises: FormatError naming the damaged file.
+        """
+        path = self._path(name)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        try:
+            document = json.loads(text)
+            if document["version"] != _VERSION or document["name"] != name:
+                raise FormatError(f"{path} is of version {document['version']} or of another name")
+            return [_from_json(entry) for entry in document["generations"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(
+                f"{path}, which records the object {name!r}, is damaged ({error}); "
+                "move it away to have the file taken as one put there by hand"
+            ) from error
+
+    def write(self, name: str, records: Sequence[Record]) -> None:
+        """Replace the records of the name, durably."""
+        document = {
+            "version": _VERSION,
+            "name": name,
+            "generations": [_to_json(record) for record in records],
+        }
+        self._hidden.replace_file(self._path(name), json.dumps(document, sort_keys=True).encode())
+
+    def remove(self, name: str) -> None:
+        """Forget the name. A record that comes back after a loss of power matches no file."""
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        return self._hidden.path / "records" / digest[:2] / f"{digest[2:]}.json"
+
+
+def _to_json(record: Record) -> dict[str, Any]:
+    return {
+        "generation": record.generation,
+        "crc32c": record.crc32c,
+        "updated": record.updated.isoformat(),
+        "metadata": dict(record.metadata),
+        "inode": record.file.inode,
+        "size": record.file.size,
+        "modified_nanos": record.file.modified_nanos,
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> Record:
+    return Record(
+        generation=int(entry["generation"]),
+        crc32c=int(entry["crc32c"]),
+        updated=datetime.fromisoformat(entry["updated"]).astimezone(UTC),
+        metadata=MappingProxyType({str(key): str(value) for key, value in entry["metadata"].items()}),
+        file=FileIdentity(int(entry["inode"]), int(entry["size"]), int(entry["modified_nanos"])),
+    )
