@@ -1,0 +1,70 @@
+"""Durable incremental state and exactly-once files for PySpark jobs, run from Dagster.
+
+The names below are loaded on first use: importing the package on a Spark executor imports neither
+Dagster nor PySpark nor Google's libraries.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
+    from dstl_dagster.orchestration.jobs import build_checkpoint_job
+    from dstl_dagster.orchestration.keys import JobAssets
+    from dstl_dagster.orchestration.ops import (
+        DEFAULT_RETRY_POLICY,
+        cleanup_op,
+        compose_commit_op,
+        confirm_op,
+        persist_op,
+    )
+    from dstl_dagster.orchestration.partitions import next_partition
+    from dstl_dagster.orchestration.resources import (
+        ChangelogStorageResource,
+        RecoverableWriterResource,
+        SparkSessionResource,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_RETRY_POLICY",
+    "ChangelogStorageResource",
+    "JobAssets",
+    "RecoverableWriterResource",
+    "SparkSessionResource",
+    "__version__",
+    "build_checkpoint_job",
+    "build_state_asset",
+    "checkpoint_asset_specs",
+    "cleanup_op",
+    "compose_commit_op",
+    "confirm_op",
+    "next_partition",
+    "persist_op",
+]
+
+_HOME = {
+    "DEFAULT_RETRY_POLICY": "ops",
+    "ChangelogStorageResource": "resources",
+    "JobAssets": "keys",
+    "RecoverableWriterResource": "resources",
+    "SparkSessionResource": "resources",
+    "build_checkpoint_job": "jobs",
+    "build_state_asset": "assets",
+    "checkpoint_asset_specs": "assets",
+    "cleanup_op": "ops",
+    "compose_commit_op": "ops",
+    "confirm_op": "ops",
+    "next_partition": "partitions",
+    "persist_op": "ops",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"dstl_dagster.orchestration.{home}"), name)

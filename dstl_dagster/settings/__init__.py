@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
+    from dstl_dagster.settings.checkpoint import CheckpointOptions
     from dstl_dagster.settings.gs import GSFileSystemOptions
 
-__all__ = ["FsStateChangelogOptions", "GSFileSystemOptions", "LocalRecoveryConfig"]
+__all__ = ["CheckpointOptions", "FsStateChangelogOptions", "GSFileSystemOptions", "LocalRecoveryConfig"]
 
 _HOME = {
+    "CheckpointOptions": "dstl_dagster.settings.checkpoint",
     "FsStateChangelogOptions": "dstl_dagster.settings.changelog",
     "LocalRecoveryConfig": "dstl_dagster.settings.changelog",
     "GSFileSystemOptions": "dstl_dagster.settings.gs",

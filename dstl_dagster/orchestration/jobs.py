@@ -1,0 +1,39 @@
+"""A job without assets: a user's own op, and the four steps behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.orchestration.ops import DEFAULT_RETRY_POLICY, build_checkpoint_ops
+
+__all__ = ["build_checkpoint_job"]
+
+
+def build_checkpoint_job(
+    name: str,
+    update: dg.OpDefinition,
+    *,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    **job_arguments: Any,
+) -> dg.JobDefinition:
+    """update -> persist -> confirm -> compose_commit -> cleanup, as a plain Dagster job.
+
+    Args:
+        name: the name of the Dagster job.
+        update: the user's op; it takes nothing and returns `batch.reference`.
+        partitions_def: makes the partition of a run the name of its batch.
+        retry_policy: of the four steps behind `update`.
+        job_arguments: passed on to `GraphDefinition.to_job` (resource_defs, executor_def, tags, ...).
+    """
+    ops = build_checkpoint_ops(retry_policy=retry_policy)
+
+    @dg.graph(name=name)
+    def steps() -> None:
+        reference = update()
+        for step in ops:
+            reference = step(reference)
+
+    return steps.to_job(name=name, partitions_def=partitions_def, **job_arguments)

@@ -1,0 +1,160 @@
+"""What a user injects into their PySpark op: where state lives, how files are written, and Spark.
+
+Owns translating Dagster's configuration and run into the arguments of the layers below. Holds no
+connection and no "current checkpoint": Dagster may set a resource up twice in one process, and once in
+every step. Nothing here touches the network or starts a JVM before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
+from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dstl_dagster.spark.batch import CheckpointBatch
+
+__all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
+
+_OWNER_PREFIX = "dagster-run:"
+
+
+class ChangelogStorageResource(dg.ConfigurableResource[Any]):
+    """Where the state and the checkpoints of jobs live.
+
+    `with changelog.checkpoint(context, job="orders") as batch:` is step 1 (trigger) on the way in, and
+    step 3 (everything durable and reported) on the way out.
+    """
+
+    uri: str = Field(
+        description="A store: `gs://bucket/prefix`, or `file:///folder` with nothing to set up. No secrets."
+    )
+    checkpoints: dict[str, str] = Field(
+        default_factory=dict,
+        description="Options of the coordinator, for example {'execution.checkpointing.num-retained': '30'}.",
+    )
+
+    def store(self) -> ObjectStore:
+        """The store that `uri` names."""
+        return open_store(self.uri)
+
+    def coordinator(self, job: str, *, owner: str | None = None) -> CheckpointCoordinator:
+        """The control plane of one job: any step, from any process."""
+        options = CheckpointOptions.from_mapping(dict(self.checkpoints))
+        return CheckpointCoordinator(job, self.store(), options, owner=owner)
+
+    def checkpoint(
+        self,
+        context: dg.OpExecutionContext,
+        job: str,
+        *,
+        source: str | None = None,
+        idempotency_key: str | None = None,
+        check: Callable[[Checkpoint | None], None] | None = None,
+    ) -> CheckpointBatch:
+        """The batch that this op makes of `job`, as a context manager.
+
+        In a partitioned run the partition is the batch: a partition that a completed checkpoint holds is
+        not made again. With `source` the partition is also that source's position, and partitions must
+        follow each other without a gap. In a run without partitions the batch is the run (with all its
+        re-executions). `idempotency_key` names it otherwise.
+
+        The run owns the attempt: its retries and re-executions end an attempt it left open, and so does a
+        run that finds the owner's run finished. A run tagged `dstl/take_over: true` ends any other.
+        """
+        from dstl_dagster.spark.batch import CheckpointBatch  # PySpark: not while definitions load
+
+        run = context.run
+        coordinator = self.coordinator(job, owner=_OWNER_PREFIX + (run.root_run_id or run.run_id))
+        partition = context.partition_key if context.has_partition_key else None
+        if idempotency_key is None:
+            idempotency_key = f"run:{run.root_run_id or run.run_id}" if partition is None else partition
+
+        def check_all(parent: Checkpoint | None) -> None:
+            if source is not None and partition is not None:
+                position = None if parent is None else parent.positions.get(source)
+                definition = context.assets_def.partitions_def if context.has_assets_def else None
+                require_next_partition(definition, partition, position, job=job)
+            if check is not None:
+                check(parent)
+
+        batch = CheckpointBatch(
+            coordinator,
+            idempotency_key=idempotency_key,
+            take_over=run.tags.get(TAG_TAKE_OVER) == "true" or _owner_is_gone(context, coordinator),
+            check=check_all,
+        )
+        if source is not None and partition is not None:
+            batch.move_position(source, partition)
+        return batch
+
+
+class RecoverableWriterResource(dg.ConfigurableResource[Any]):
+    """Where files are written exactly once, and how."""
+
+    uri: str = Field(
+        description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Options of the writer by upstream's keys, for example {'gs.writer.chunk.size': '8mb'}.",
+    )
+
+    def uri_of(self, name: str) -> str:
+        """The URI of a file below the folder."""
+        return f"{self.uri.rstrip('/')}/{name.lstrip('/')}"
+
+    def file_options(self) -> GSFileSystemOptions:
+        """The options as one frozen value. Raises: InvalidInputError naming the key."""
+        return GSFileSystemOptions.from_mapping(dict(self.options))
+
+
+class SparkSessionResource(dg.ConfigurableResource[Any]):
+    """A local Spark session that starts when it is first asked for, with the driver's own interpreter.
+
+    Any resource with a `spark_session` attribute does as well, dagster-pyspark's `PySparkResource` too.
+    """
+
+    app_name: str = "dstl-dagster"
+    cores: int = Field(default=2, description="Threads of the local master.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
+
+    _session: Any = PrivateAttr(default=None)
+
+    @property
+    def spark_session(self) -> SparkSession:
+        from dstl_dagster.spark import local_session  # PySpark: not while definitions load
+
+        if self._session is None:
+            self._session = local_session(self.app_name, cores=self.cores, conf=dict(self.conf))
+        return self._session
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+
+
+def _owner_is_gone(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool:
+    """Whether the open attempt belongs to a Dagster run that has ended, with all its re-executions."""
+    rival = coordinator.timeline.tail().open_attempt
+    if rival is None or not rival.owner.startswith(_OWNER_PREFIX):
+        return False
+    root_run_id = rival.owner.removeprefix(_OWNER_PREFIX)
+    runs = list(context.instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root_run_id})))
+    root = context.instance.get_run_by_id(root_run_id)
+    if root is not None:
+        runs.append(root)
+    # A run that this instance does not know may be alive in another one.
+    return bool(runs) and all(run.is_finished for run in runs)

