@@ -1,0 +1,245 @@
+"""Rows of keyed state to changes of the log, and back.
+
+Owns the bytes of a change: the Arrow IPC record batch message (no schema) of changed rows of *one* key
+group, columns as in `StateSchema.wire`. A tombstone has its key and nulls. Does not own how changes reach
+the log, nor what several changes of a key mean (`fold`).
+
+Nothing here goes through rows one by one: the cost is Arrow's, plus a constant for each key group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.state.keys import refuse_repeated_keys
+from dstl_dagster.state.schema import StateSchema
+
+__all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "encode_changes"]
+
+DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
+_LARGEST_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
+
+Groups = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class EncodedChanges:
+    """What a changelog writer's `append_batch` takes, ascending by key group.
+
+    Attributes:
+        key_groups: int32, one for each change.
+        changes: binary, of the same length.
+    """
+
+    key_groups: pa.Array
+    changes: pa.Array
+
+
+def encode_changes(
+    schema: StateSchema,
+    rows: pa.Table | pa.RecordBatch,
+    key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
+    deleted: pa.Array | pa.ChunkedArray | None = None,
+) -> EncodedChanges:
+    """One change for every key group that occurs, its rows in the order in which they stand in `rows`.
+
+    Args:
+        schema: what the state looks like; `rows` are brought into its types.
+        rows: columns by name; a column of the schema that is not among them is null.
+        key_groups: of each row, 0 to `max_parallelism` - 1.
+        deleted: which rows are tombstones (null: no). Their values beside the key are not kept.
+
+    Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
+    column that the schema does not know, a value that does not fit, more than 2 GiB at once.
+    """
+    chunk = _Chunk.of(schema, rows, key_groups, deleted)
+    refuse_repeated_keys(chunk.wire, schema.key_columns, chunk.groups)
+    return chunk.encoded()
+
+
+def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
+    """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer.
+
+    Raises: FormatError where the bytes are not a whole change of this schema.
+    """
+    buffer = change if isinstance(change, pa.Buffer) else pa.py_buffer(change)
+    try:
+        source = pa.BufferReader(buffer)
+        message = pa.ipc.read_message(source)
+        trailing_bytes = buffer.size - source.tell()
+        rows = pa.ipc.read_record_batch(message, schema.wire)
+        # Lengths and offsets inside the message are the writer's word: wrong ones would read beside it.
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
+        raise FormatError(f"{buffer.size} bytes are no change of keyed state: {error}") from error
+    if trailing_bytes:
+        raise FormatError(f"a change of keyed state is followed by {trailing_bytes} bytes of something else")
+    if rows.column(rows.num_columns - 1).null_count:
+        raise FormatError("a change of keyed state does not say of every row whether it is deleted")
+    return rows
+
+
+class ChangeEncoder:
+    """Encodes a stream of batches in chunks, for one writer. One thread.
+
+    Holds about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
+    in a checkpoint, and its repetition can stand in a later chunk.
+    """
+
+    def __init__(self, schema: StateSchema, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
+        self._schema = schema
+        self._chunk_bytes = chunk_bytes
+        self._waiting: list[_Chunk] = []
+        self._waiting_bytes = 0
+        self._keys: list[_Chunk] = []
+        self._deletes = 0
+        self._rows = 0
+
+    @property
+    def upserts(self) -> int:
+        """Rows taken so far that insert or replace."""
+        return self._rows - self._deletes
+
+    @property
+    def deletes(self) -> int:
+        """Tombstones taken so far."""
+        return self._deletes
+
+    def add(
+        self, rows: pa.RecordBatch, key_groups: pa.Array, deleted: pa.Array | None = None
+    ) -> EncodedChanges | None:
+        """Take rows, as `encode_changes` does; give a chunk of changes when one is full."""
+        chunk = _Chunk.of(self._schema, rows, key_groups, deleted)
+        self._rows += rows.num_rows
+        self._deletes += int(pc.sum(chunk.wire.column(-1)).as_py() or 0)
+        self._waiting.append(chunk)
+        self._waiting_bytes += chunk.wire.nbytes
+        return self._take_waiting() if self._waiting_bytes >= self._chunk_bytes else None
+
+    def finish(self) -> EncodedChanges | None:
+        """Give what is left.
+
+        Raises: InvalidInputError (kind `duplicate_key`) also for a repetition across chunks; what `add`
+        gave before must then not be used.
+        """
+        last = self._take_waiting() if self._waiting else None
+        if len(self._keys) > 1:
+            everything = _Chunk.joined(self._keys)
+            refuse_repeated_keys(everything.wire, self._schema.key_columns, everything.groups)
+        self._keys = []
+        return last
+
+    def _take_waiting(self) -> EncodedChanges:
+        chunk = _Chunk.joined(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        refuse_repeated_keys(chunk.wire, self._schema.key_columns, chunk.groups)
+        self._keys.append(_Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups))
+        return chunk.encoded()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows in wire form, and their key groups, ascending."""
+
+    wire: pa.Table
+    groups: Groups
+
+    @classmethod
+    def of(
+        cls,
+        schema: StateSchema,
+        rows: pa.Table | pa.RecordBatch,
+        key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
+        deleted: pa.Array | pa.ChunkedArray | None,
+    ) -> _Chunk:
+        groups = _checked_groups(key_groups, rows.num_rows, schema.max_parallelism)
+        return cls._sorted(_in_wire_form(schema, rows, deleted), groups)
+
+    @classmethod
+    def joined(cls, chunks: list[_Chunk]) -> _Chunk:
+        tables = [chunk.wire for chunk in chunks]
+        return cls._sorted(pa.concat_tables(tables), np.concatenate([chunk.groups for chunk in chunks]))
+
+    @classmethod
+    def _sorted(cls, wire: pa.Table, groups: Groups) -> _Chunk:
+        # Stable, so rows of a group keep their order; on 16-bit numbers it is a radix sort, and costs less
+        # than taking the rows.
+        order = np.argsort(groups, kind="stable")
+        return cls(wire.take(pa.array(order)), groups[order])
+
+    def encoded(self) -> EncodedChanges:
+        if not len(self.groups):
+            return EncodedChanges(pa.array([], pa.int32()), pa.array([], pa.binary()))
+        (batch,) = self.wire.combine_chunks().to_batches()
+        present, starts = np.unique(self.groups, return_index=True)
+        ends = np.append(starts[1:], len(self.groups))
+        sink = pa.BufferOutputStream()
+        offsets = np.zeros(len(present) + 1, np.int64)
+        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            sink.write(batch.slice(start, end - start).serialize())
+            offsets[index + 1] = sink.tell()
+        if offsets[-1] > _LARGEST_ENCODED_BYTES:
+            raise InvalidInputError(f"{offsets[-1]} bytes of changes at once: encode at most 2 GiB at a time")
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), sink.getvalue()]
+        changes = pa.Array.from_buffers(pa.binary(), len(present), buffers)
+        return EncodedChanges(pa.array(present.astype(np.int32)), changes)
+
+
+def _checked_groups(
+    key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer], row_count: int, max_parallelism: int
+) -> Groups:
+    if len(key_groups) != row_count:
+        raise InvalidInputError(f"{row_count} rows have {len(key_groups)} key groups: each row has one")
+    if isinstance(key_groups, (pa.Array, pa.ChunkedArray)):
+        if key_groups.null_count:
+            raise InvalidInputError("a row has no key group (null): each row has one")
+        key_groups = key_groups.to_numpy()
+    if row_count and not 0 <= int(key_groups.min()) <= int(key_groups.max()) < max_parallelism:
+        raise InvalidInputError(
+            f"key groups {key_groups.min()} to {key_groups.max()} are outside 0..{max_parallelism - 1}"
+        )
+    return key_groups.astype(np.uint16)
+
+
+def _in_wire_form(
+    schema: StateSchema, rows: pa.Table | pa.RecordBatch, deleted: pa.Array | pa.ChunkedArray | None
+) -> pa.Table:
+    unknown = [name for name in rows.schema.names if name not in schema.columns.names]
+    if unknown:
+        raise InvalidInputError(f"column {unknown[0]!r} is not in the state's schema: {schema.columns.names}")
+    flags = _flags(deleted, rows.num_rows)
+    # Taking row "null" gives a null of any type: what is deleted must not stay readable in the log.
+    kept = pa.array(np.arange(rows.num_rows), mask=flags.to_numpy(zero_copy_only=False))
+    columns = []
+    for field in schema.columns:
+        column = _stored_column(rows, field)
+        blank = kept.null_count and field.name not in schema.key_columns
+        columns.append(column.take(kept) if blank else column)
+    return pa.table([*columns, flags], schema=schema.wire)
+
+
+def _flags(deleted: pa.Array | pa.ChunkedArray | None, row_count: int) -> pa.Array:
+    if deleted is None:
+        return pa.array(np.zeros(row_count, np.bool_))
+    if len(deleted) != row_count:
+        raise InvalidInputError(f"{row_count} rows have {len(deleted)} delete flags: each row has one")
+    flags = deleted.combine_chunks() if isinstance(deleted, pa.ChunkedArray) else deleted
+    return pc.fill_null(flags, False)
+
+
+def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    if field.name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, field.type)
+    column = rows.column(field.name)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowException as error:
+        raise InvalidInputError(
+            f"column {field.name!r} does not fit its type {field.type}: {error}"
+        ) from error

@@ -1,0 +1,134 @@
+"""Changes of the log to rows of state: the last word on each key, and nothing where that is a tombstone.
+
+Owns what a sequence of changes means. Does not own reading the log, nor which key groups a task is
+responsible for. Works a few key groups at a time: whatever the state's size, the memory beyond the
+changes themselves is that of some ten thousand rows, or of the largest key group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange
+from dstl_dagster.state.changes import decode_change
+from dstl_dagster.state.keys import last_occurrences
+from dstl_dagster.state.schema import StateSchema
+
+__all__ = ["StateFold", "merge"]
+
+_RUN_BYTES = 4 * 1024 * 1024
+"""Encoded bytes of whole key groups that are decoded and merged together."""
+
+
+def merge(changes: Iterable[pa.RecordBatch | pa.Table], schema: StateSchema) -> pa.Table:
+    """The rows that are left of changes in wire form, in the order in which they were last written.
+
+    Args:
+        changes: in log order, all with `schema.wire`.
+        schema: the state's.
+    """
+    tables = [pa.Table.from_batches([c]) if isinstance(c, pa.RecordBatch) else c for c in changes]
+    if not tables:
+        return schema.columns.empty_table()
+    everything = pa.concat_tables(tables)
+    latest = everything.take(pa.array(last_occurrences(everything, schema.key_columns)))
+    alive = latest.filter(pc.invert(latest.column(-1)))
+    return alive.select(schema.columns.names)
+
+
+class StateFold:
+    """Collects the changes of some key groups, in log order, and folds them into rows. One thread.
+
+    Args:
+        schema: what the rows shall look like; it must hold the rows of every schema met in the log.
+        key_groups: the range whose rows are wanted; changes of others are passed over.
+    """
+
+    def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
+        self._schema = schema
+        self._key_groups = key_groups
+        self._schemas: list[StateSchema] = []
+        self._changes: dict[int, list[tuple[int, pa.Buffer]]] = {}
+
+    def add(self, log: Iterable[pa.RecordBatch]) -> None:
+        """Take one handle's changes: batches of (key_group: int32, change: binary or binary_view).
+
+        A metadata change (key group -1) is the schema of what follows it.
+
+        Raises: FormatError where the first change is no schema, or bytes are not ours.
+        """
+        described = False
+        for batch in log:
+            described = self._add_batch(batch, described)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows, some whole key groups a table, ascending; the same log gives the same order of rows.
+
+        Frees the changes as it goes: it can be walked once. Raises: FormatError.
+        """
+        run: list[int] = []
+        run_bytes = 0
+        for key_group in sorted(self._changes):
+            run.append(key_group)
+            run_bytes += sum(change.size for _, change in self._changes[key_group])
+            if run_bytes >= _RUN_BYTES:
+                yield self._merged(run)
+                run, run_bytes = [], 0
+        if run:
+            yield self._merged(run)
+
+    def _add_batch(self, batch: pa.RecordBatch, described: bool) -> bool:
+        groups = batch.column(0).to_numpy()
+        wanted = (groups >= self._key_groups.start_key_group) & (groups <= self._key_groups.end_key_group)
+        wanted |= groups == META_KEY_GROUP
+        if 2 * np.count_nonzero(wanted) < len(groups):
+            # A change is a view of its batch: without a copy, the few wanted would keep all in memory.
+            batch, groups = batch.filter(pa.array(wanted)), groups[wanted]
+            wanted = np.ones(len(groups), np.bool_)
+        changes = batch.column(1)
+        for index in np.flatnonzero(wanted).tolist():
+            key_group, change = int(groups[index]), changes[index].as_buffer()
+            if key_group == META_KEY_GROUP:
+                self._begin_schema(StateSchema.from_bytes(change.to_pybytes()))
+                described = True
+            elif described:
+                self._changes.setdefault(key_group, []).append((len(self._schemas) - 1, change))
+            else:
+                raise FormatError(
+                    "the changes of keyed state begin without their schema: this is another log"
+                )
+        return described
+
+    def _begin_schema(self, schema: StateSchema) -> None:
+        if not self._schemas or self._schemas[-1] != schema:
+            if self._schema.evolved_to(schema) != self._schema:
+                raise FormatError(
+                    f"the log holds columns {schema.columns.names} that its checkpoint does not list"
+                )
+            self._schemas.append(schema)
+
+    def _merged(self, run: Sequence[int]) -> pa.Table:
+        by_schema: dict[int, list[pa.RecordBatch]] = {}
+        for key_group in run:
+            for schema_index, change in self._changes.pop(key_group):
+                rows = decode_change(self._schemas[schema_index], change)
+                by_schema.setdefault(schema_index, []).append(rows)
+        # A later schema is later in the log, so the order that matters, of one key's changes, is kept.
+        return merge((self._conformed(by_schema[index]) for index in sorted(by_schema)), self._schema)
+
+    def _conformed(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        rows = pa.Table.from_batches(batches)
+        if rows.schema == self._schema.wire:
+            return rows
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.schema.names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in self._schema.wire
+        ]
+        return pa.table(columns, schema=self._schema.wire)

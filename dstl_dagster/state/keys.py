@@ -1,0 +1,72 @@
+"""Equality of keys, over many rows at once.
+
+Owns what "the same key" means: equal in every key column, where null is a value like any other, equal to
+itself (as in GROUP BY, not as in `=`). Does not own how a key gets its key group: the producer says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["last_occurrences", "refuse_repeated_keys", "whole_group_runs"]
+
+_RUN_ROWS = 32 * 1024
+"""Rows of a hash table that still fits the processor's cache: three times faster than one of millions."""
+
+Indices = npt.NDArray[np.int64]
+
+
+def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
+    """The ascending indices of the rows that are the last one with their key."""
+    indexed = rows.select(list(key_columns)).append_column(_INDEX, pa.array(np.arange(rows.num_rows)))
+    grouped = pa.TableGroupBy(indexed, list(key_columns), use_threads=False).aggregate([(_INDEX, "max")])
+    return np.sort(grouped.column(f"{_INDEX}_max").to_numpy())
+
+
+def refuse_repeated_keys(
+    rows: pa.Table, key_columns: Sequence[str], sorted_groups: npt.NDArray[np.uint16]
+) -> None:
+    """Pass if every key occurs once. `sorted_groups` is the key group of each row, ascending.
+
+    Raises: InvalidInputError (kind `duplicate_key`) naming the first key that does not.
+    """
+    names = list(key_columns)
+    for start, end in whole_group_runs(sorted_groups):
+        keys = rows.select(names).slice(start, end - start)
+        counted = pa.TableGroupBy(keys, names, use_threads=False).aggregate([([], "count_all")])
+        if counted.num_rows == keys.num_rows:
+            continue
+        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        times = repeated.pop("count_all")
+        shown = ", ".join(f"{name}={repeated[name]!r}" for name in names)
+        raise InvalidInputError(
+            f"key ({shown}) occurs {times} times in one checkpoint, where each key may occur once: aggregate "
+            "the rows by key first",
+            kind="duplicate_key",
+        )
+
+
+def whole_group_runs(
+    sorted_groups: npt.NDArray[np.uint16], least_rows: int = _RUN_ROWS
+) -> Iterator[tuple[int, int]]:
+    """Cut ascending key groups into runs [start, end) of whole key groups, each of about `least_rows`.
+
+    All rows of a key lie in one run, since they lie in one key group.
+    """
+    total = len(sorted_groups)
+    start = 0
+    while start < total:
+        last = sorted_groups[min(start + least_rows, total) - 1]
+        end = int(np.searchsorted(sorted_groups, last, side="right"))
+        yield start, end
+        start = end
+
+
+_INDEX = "__dstl_index"

@@ -1,0 +1,94 @@
+"""Which Arrow types keyed state can keep, which can be keys, and how one may grow into another.
+
+Owns these three decisions. Does not own the bytes of a row (`changes`) or a schema (`schema`).
+
+One type has one form on storage: whatever the producer's settings were, text is `string`, instants are
+microseconds in UTC, and dictionaries are written out. So a state does not change type because a session
+was configured differently.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["can_be_key", "stored_type", "wider_type"]
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+_MAX_DECIMAL_PRECISION = 38
+
+
+def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
+    """The form in which a column of this type is kept. `column` names it in the error.
+
+    Raises: InvalidInputError (kind `unsupported_type`) where state cannot keep the type.
+    """
+    if pt.is_dictionary(arrow_type):
+        return stored_type(arrow_type.value_type, column)
+    if pt.is_string(arrow_type) or pt.is_large_string(arrow_type) or pt.is_string_view(arrow_type):
+        return pa.string()
+    if pt.is_binary(arrow_type) or pt.is_large_binary(arrow_type) or pt.is_binary_view(arrow_type):
+        return pa.binary()
+    if pt.is_timestamp(arrow_type):
+        return pa.timestamp("us", None if arrow_type.tz is None else "UTC")
+    if pt.is_map(arrow_type):
+        key = stored_type(arrow_type.key_type, f"{column}.key")
+        return pa.map_(key, pa.field("value", stored_type(arrow_type.item_type, f"{column}.value")))
+    if pt.is_list(arrow_type) or pt.is_large_list(arrow_type):
+        return pa.list_(pa.field("element", stored_type(arrow_type.value_type, f"{column}.element")))
+    if pt.is_struct(arrow_type):
+        fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+        return pa.struct([pa.field(f.name, stored_type(f.type, f"{column}.{f.name}")) for f in fields])
+    as_it_is = (
+        pt.is_boolean(arrow_type)
+        or arrow_type in _INTEGERS
+        or arrow_type in _FLOATS
+        or pt.is_decimal128(arrow_type)
+        or pt.is_date32(arrow_type)
+        or pt.is_time64(arrow_type)
+        or arrow_type == pa.duration("us")
+    )
+    if not as_it_is:
+        raise InvalidInputError(
+            f"column {column!r} has type {arrow_type}, which keyed state cannot keep: "
+            "cast it, or leave it out",
+            kind="unsupported_type",
+        )
+    return arrow_type
+
+
+def can_be_key(arrow_type: pa.DataType) -> bool:
+    """Whether a stored type has one plain equality, the same in Arrow and in SQL.
+
+    Floating point has not (NaN, and zero with two signs), and nested types are not hashed alike everywhere.
+    """
+    return bool(
+        pt.is_boolean(arrow_type)
+        or arrow_type in _INTEGERS
+        or pt.is_decimal128(arrow_type)
+        or pt.is_string(arrow_type)
+        or pt.is_binary(arrow_type)
+        or pt.is_date32(arrow_type)
+        or pt.is_timestamp(arrow_type)
+    )
+
+
+def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The stored type that holds every value of both exactly, if it is one of the two families' own.
+
+    Whole numbers widen to longer ones, float to double, decimals to more digits on either side of the
+    point. Everything else must be equal; `None` where it is not. Symmetric.
+    """
+    if one == other:
+        return one
+    for family in (_INTEGERS, _FLOATS):
+        if one in family and other in family:
+            return family[max(family.index(one), family.index(other))]
+    if pt.is_decimal128(one) and pt.is_decimal128(other):
+        scale = max(one.scale, other.scale)
+        precision = max(one.precision - one.scale, other.precision - other.scale) + scale
+        return pa.decimal128(precision, scale) if precision <= _MAX_DECIMAL_PRECISION else None
+    return None

@@ -1,0 +1,388 @@
+"""Rows to changes and back, schema evolution, and the bytes that are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, decode_change, encode_changes, merge
+
+SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)
+
+
+def rows(*items: tuple[Any, ...], schema: pa.Schema = SCHEMA.columns) -> pa.RecordBatch:
+    columns = zip(*items, strict=True) if items else [[] for _ in schema]
+    arrays = [pa.array(list(c), f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def log_of(*parts: tuple[StateSchema, Any]) -> list[list[pa.RecordBatch]]:
+    """What a reader yields for handles that hold a schema and its encoded changes."""
+    logs = []
+    for schema, encoded in parts:
+        groups = pa.array([-1, *encoded.key_groups.to_pylist()], pa.int32())
+        changes = pa.array([schema.to_bytes(), *encoded.changes.to_pylist()], pa.binary())
+        logs.append([pa.record_batch([groups, changes], ["key_group", "change"])])
+    return logs
+
+
+def folded(
+    schema: StateSchema, logs: list[list[pa.RecordBatch]], start: int = 0, end: int = 7
+) -> list[dict[str, Any]]:
+    fold = StateFold(schema, KeyGroupRange.of(start, end))
+    for log in logs:
+        fold.add(log)
+    return [row for table in fold.tables() for row in table.to_pylist()]
+
+
+def test_one_change_for_each_key_group_in_ascending_order() -> None:
+    """Rows are grouped; inside a group they keep their order."""
+    batch = rows((1, "a", 1.0), (2, "b", 2.0), (3, "c", 3.0), (4, "d", 4.0))
+    encoded = encode_changes(SCHEMA, batch, np.array([5, 0, 5, 7]))
+    assert encoded.key_groups.to_pylist() == [0, 5, 7]
+    decoded = [decode_change(SCHEMA, change.as_py()).column("id").to_pylist() for change in encoded.changes]
+    assert decoded == [[2], [1, 3], [4]]
+
+
+def test_no_rows_make_no_changes() -> None:
+    """An empty input is no error and writes nothing."""
+    encoded = encode_changes(SCHEMA, rows(), np.array([], np.int32))
+    assert (len(encoded.key_groups), len(encoded.changes)) == (0, 0)
+    assert ChangeEncoder(SCHEMA).finish() is None
+
+
+def test_a_tombstone_keeps_its_key_and_nothing_else() -> None:
+    """What a user deletes does not stay readable in the change that deletes it."""
+    flags = pa.array([True, None, False])
+    batch = rows((1, "secret", 1.0), (2, "b", 2.0), (3, "c", 3.0))
+    encoded = encode_changes(SCHEMA, batch, np.zeros(3, np.int32), flags)
+    assert b"secret" not in encoded.changes[0].as_py()
+    decoded = decode_change(SCHEMA, encoded.changes[0].as_py()).to_pylist()
+    assert [tuple(row.values()) for row in decoded] == [
+        (1, None, None, True),
+        (2, "b", 2.0, False),
+        (3, "c", 3.0, False),
+    ]
+
+
+@pytest.mark.parametrize("second", [(1, "b", 2.0), (1, "a", 1.0)])
+def test_a_key_twice_is_refused_by_name(second: tuple[Any, ...]) -> None:
+    """Two rows of a key in one checkpoint have no order, so neither can win."""
+    with pytest.raises(InvalidInputError, match=r"key \(id=1\) occurs 2 times") as caught:
+        encode_changes(SCHEMA, rows((1, "a", 1.0), second, (2, "c", 3.0)), np.array([3, 3, 4]))
+    assert caught.value.kind == "duplicate_key"
+
+
+def test_a_key_twice_is_found_across_chunks() -> None:
+    """The encoder remembers the keys of the chunks that it gave away."""
+    encoder = ChangeEncoder(SCHEMA, chunk_bytes=1)
+    assert encoder.add(rows((1, "a", 1.0)), pa.array([3])) is not None
+    assert encoder.add(rows((2, "a", 1.0)), pa.array([3])) is not None
+    assert encoder.add(rows((1, "a", 1.0)), pa.array([3])) is not None
+    with pytest.raises(InvalidInputError, match="id=1"):
+        encoder.finish()
+
+
+def test_chunks_hold_what_was_added_in_order() -> None:
+    """Batches are joined until the chunk is full; counts say what was taken."""
+    encoder = ChangeEncoder(SCHEMA, chunk_bytes=2**20)
+    assert encoder.add(rows((1, "a", 1.0), (2, "b", 2.0)), pa.array([3, 1])) is None
+    assert encoder.add(rows((3, None, None)), pa.array([3]), pa.array([True])) is None
+    assert (encoder.upserts, encoder.deletes) == (2, 1)
+    encoded = encoder.finish()
+    assert encoded is not None
+    assert encoded.key_groups.to_pylist() == [1, 3]
+    assert decode_change(SCHEMA, encoded.changes[1].as_py()).column("id").to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        (np.array([8]), r"outside 0\.\.7"),
+        (np.array([-1]), r"outside 0\.\.7"),
+        (np.array([0, 0]), "1 rows have 2 key groups"),
+        (pa.array([None], pa.int32()), "no key group"),
+    ],
+)
+def test_wrong_key_groups_are_refused(groups: Any, reason: str) -> None:
+    """A row whose key group cannot be right would be lost on the next restore."""
+    with pytest.raises(InvalidInputError, match=reason):
+        encode_changes(SCHEMA, rows((1, "a", 1.0)), groups)
+
+
+def test_input_is_brought_into_the_stored_types() -> None:
+    """Large and dictionary text, narrower numbers and absent columns become what the schema says."""
+    table = pa.table(
+        {
+            "total": pa.array([1, 2], pa.int32()),
+            "id": pa.array([1, 2], pa.int16()),
+        }
+    )
+    encoded = encode_changes(SCHEMA, table, np.array([0, 0]))
+    decoded = decode_change(SCHEMA, encoded.changes[0].as_py())
+    assert decoded.schema == SCHEMA.wire
+    assert decoded.column("name").to_pylist() == [None, None]
+    text = pa.table({"id": [1], "name": pa.array(["x"]).dictionary_encode()})
+    assert (
+        decode_change(SCHEMA, encode_changes(SCHEMA, text, np.array([0])).changes[0].as_py())["name"][
+            0
+        ].as_py()
+        == "x"
+    )
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    """Nothing is cut or wrapped around to make it fit."""
+    small = StateSchema.of(pa.schema({"id": pa.int8()}), ["id"], 8)
+    with pytest.raises(InvalidInputError, match="column 'id' does not fit its type int8"):
+        encode_changes(small, pa.table({"id": [300]}), np.array([0]))
+    with pytest.raises(InvalidInputError, match="column 'extra' is not in the state's schema"):
+        encode_changes(small, pa.table({"id": [1], "extra": [1]}), np.array([0]))
+
+
+EVERY_TYPE: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False, None]),
+    "int8": (pa.int8(), [-128, 127, None]),
+    "int16": (pa.int16(), [1, None, 3]),
+    "int32": (pa.int32(), [1, None, 3]),
+    "int64": (pa.int64(), [2**62, None, -3]),
+    "float32": (pa.float32(), [1.5, None, float("inf")]),
+    "float64": (pa.float64(), [1e300, None, -0.0]),
+    "decimal": (pa.decimal128(38, 10), [decimal.Decimal("1.5"), None, decimal.Decimal("-99999999.1")]),
+    "string": (pa.string(), ["", None, "\N{SNOWMAN}\x00"]),
+    "binary": (pa.binary(), [b"", None, b"\x00\xff"]),
+    "date": (pa.date32(), [datetime.date(1, 1, 1), None, datetime.date(9999, 12, 31)]),
+    "instant": (pa.timestamp("us", "UTC"), [datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC), None, None]),
+    "local_time": (pa.timestamp("us"), [datetime.datetime(2013, 1, 1, 5, 15), None, None]),
+    "time": (pa.time64("ns"), [datetime.time(23, 59, 59), None, None]),
+    "duration": (pa.duration("us"), [datetime.timedelta(days=-1), None, None]),
+    "list": (pa.list_(pa.int32()), [[1, None], [], None]),
+    "struct": (
+        pa.struct({"a": pa.int8(), "b": pa.list_(pa.string())}),
+        [{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}],
+    ),
+    "map": (pa.map_(pa.string(), pa.struct({"c": pa.int64()})), [[("k", {"c": 1})], [], None]),
+}
+
+
+@pytest.mark.parametrize("name", EVERY_TYPE)
+def test_every_type_comes_back(name: str) -> None:
+    """Values and nulls of each type that state keeps are the same after a round trip, also as slices."""
+    kind, values = EVERY_TYPE[name]
+    schema = StateSchema.of(pa.schema({"id": pa.int64(), "value": kind}), ["id"], 8)
+    table = pa.table({"id": [9, 0, 1, 2], "value": pa.array([None, *values], kind)}).slice(1)
+    encoded = encode_changes(schema, table, np.array([1, 0, 1]))
+    again = folded(StateSchema.from_bytes(schema.to_bytes()), log_of((schema, encoded)))
+    assert sorted(again, key=lambda row: row["id"]) == table.to_pylist()
+    removed = encode_changes(schema, table, np.array([1, 0, 1]), pa.array([True, True, False]))
+    assert [row["id"] for row in folded(schema, log_of((schema, encoded), (schema, removed)))] == [2]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.null(), pa.uint8(), pa.date64(), pa.month_day_nano_interval(), pa.time32("s")]
+)
+def test_a_type_that_cannot_be_kept_is_named(kind: pa.DataType) -> None:
+    """Also inside another type, the error names the column and the type."""
+    with pytest.raises(InvalidInputError, match=r"column 'v\.element\.x' has type") as caught:
+        StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.list_(pa.struct({"x": kind}))}), ["id"])
+    assert caught.value.kind == "unsupported_type"
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float32(), pa.float64(), pa.list_(pa.int32()), pa.struct({"a": pa.int8()})]
+)
+def test_a_type_without_one_equality_is_no_key(kind: pa.DataType) -> None:
+    """NaN and the two zeros make floating point unfit as a key; nested types are not hashed alike."""
+    with pytest.raises(InvalidInputError, match="cannot be a key"):
+        StateSchema.of(pa.schema({"id": kind}), ["id"])
+
+
+@pytest.mark.parametrize(
+    ("names", "keys", "parallelism", "reason"),
+    [
+        (["a"], [], 128, "at least one key column"),
+        (["a"], ["b"], 128, "'b' is not among the columns: a"),
+        (["a"], ["a", "a"], 128, "named twice"),
+        (["a", "a"], ["a"], 128, "repeated: a"),
+        (["a", "__dstl_x"], ["a"], 128, "reserved"),
+        (["a"], ["a"], 0, "outside 1..32768"),
+        (["a"], ["a"], 32769, "outside 1..32768"),
+    ],
+)
+def test_a_schema_that_cannot_be_is_refused(
+    names: list[str], keys: list[str], parallelism: int, reason: str
+) -> None:
+    """Each wrong schema says what is wrong with it."""
+    with pytest.raises(InvalidInputError, match=reason):
+        StateSchema.of(pa.schema([(name, pa.int64()) for name in names]), keys, parallelism)
+
+
+def evolved(one: dict[str, pa.DataType], other: dict[str, pa.DataType]) -> StateSchema:
+    return StateSchema.of(pa.schema(one), ["id"]).evolved_to(StateSchema.of(pa.schema(other), ["id"]))
+
+
+def test_added_and_missing_columns_are_null() -> None:
+    """A column that one of two checkpoints lacks is null in its rows; none is lost."""
+    older = StateSchema.of(pa.schema({"id": pa.int64(), "gone": pa.string()}), ["id"], 8)
+    newer = StateSchema.of(pa.schema({"added": pa.bool_(), "id": pa.int64()}), ["id"], 8)
+    both = older.evolved_to(newer)
+    logs = log_of(
+        (older, encode_changes(older, pa.table({"id": [1, 2], "gone": ["x", "y"]}), np.array([0, 1]))),
+        (newer, encode_changes(newer, pa.table({"id": [2, 3], "added": [True, False]}), np.array([1, 1]))),
+    )
+    assert folded(both, logs) == [
+        {"id": 1, "gone": "x", "added": None},
+        {"id": 2, "gone": None, "added": True},
+        {"id": 3, "gone": None, "added": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wider"),
+    [
+        (pa.int8(), pa.int64(), pa.int64()),
+        (pa.int32(), pa.int16(), pa.int32()),
+        (pa.float32(), pa.float64(), pa.float64()),
+        (pa.decimal128(10, 2), pa.decimal128(8, 4), pa.decimal128(12, 4)),
+        (pa.large_string(), pa.string(), pa.string()),
+        (pa.timestamp("ns", "America/New_York"), pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
+    ],
+)
+def test_values_widen_and_never_narrow(one: pa.DataType, other: pa.DataType, wider: pa.DataType) -> None:
+    """The column takes the type that holds both, whichever came first."""
+    for first, second in ((one, other), (other, one)):
+        assert (
+            evolved({"id": pa.int64(), "v": first}, {"id": pa.int64(), "v": second}).columns.field("v").type
+            == wider
+        )
+
+
+def test_widened_rows_are_read_in_the_wider_type() -> None:
+    """Rows from before the widening come back as the new type, between rows from after it."""
+    older = StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.int32()}), ["id"], 8)
+    newer = StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.int64()}), ["id"], 8)
+    logs = log_of(
+        (older, encode_changes(older, pa.table({"id": [1, 2], "v": [1, 2]}), np.array([0, 0]))),
+        (newer, encode_changes(newer, pa.table({"id": [2], "v": [2**40]}), np.array([0]))),
+        (older, encode_changes(older, pa.table({"id": [3], "v": [3]}), np.array([0]))),
+    )
+    assert folded(older.evolved_to(newer), logs) == [
+        {"id": 1, "v": 1},
+        {"id": 2, "v": 2**40},
+        {"id": 3, "v": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        ({"id": pa.int32()}, {"id": pa.int64()}, "key column 'id' is int32 and cannot become int64"),
+        ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.string()}, "column 'v' is int64"),
+        ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.float64()}, "column 'v' is int64"),
+        (
+            {"id": pa.int32(), "v": pa.decimal128(38, 0)},
+            {"id": pa.int32(), "v": pa.decimal128(38, 1)},
+            "column 'v'",
+        ),
+    ],
+)
+def test_other_changes_of_type_are_refused(
+    one: dict[str, pa.DataType], other: dict[str, pa.DataType], reason: str
+) -> None:
+    """Key types are frozen, and a value is never rounded to fit."""
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        evolved(one, other)
+    assert caught.value.kind == "schema_change"
+
+
+def test_keys_and_key_groups_are_frozen() -> None:
+    """Other key columns, or another number of key groups, are another state."""
+    columns = pa.schema({"a": pa.int32(), "b": pa.int32()})
+    state = StateSchema.of(columns, ["a", "b"], 16)
+    with pytest.raises(InvalidInputError, match="key columns"):
+        state.evolved_to(StateSchema.of(columns, ["b", "a"], 16))
+    with pytest.raises(InvalidInputError, match="max_parallelism is 16 and cannot become 32"):
+        state.evolved_to(StateSchema.of(columns, ["a", "b"], 32))
+
+
+def test_a_fold_takes_only_its_key_groups() -> None:
+    """The same log gives each range its own rows, and all ranges together give all, once."""
+    table = pa.table({"id": list(range(16)), "name": ["x"] * 16, "total": [0.0] * 16})
+    logs = log_of((SCHEMA, encode_changes(SCHEMA, table, np.arange(16) % 8)))
+    parts = [folded(SCHEMA, logs, start, end) for start, end in ((0, 0), (1, 6), (7, 7))]
+    assert [len(part) for part in parts] == [2, 12, 2]
+    assert sorted(row["id"] for part in parts for row in part) == list(range(16))
+
+
+def test_a_log_without_its_schema_is_refused() -> None:
+    """Changes that no schema stands before are somebody else's."""
+    fold = StateFold(SCHEMA, KeyGroupRange.of(0, 7))
+    batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
+    with pytest.raises(FormatError, match="without their schema"):
+        fold.add([batch])
+
+
+def test_binary_views_are_read_as_well() -> None:
+    """A reader may give views instead of copies."""
+    ((batch,),) = log_of((SCHEMA, encode_changes(SCHEMA, rows((1, "a", 1.0)), np.array([2]))))
+    viewed = pa.record_batch(
+        [batch.column(0), batch.column(1).cast(pa.binary_view())], ["key_group", "change"]
+    )
+    assert folded(SCHEMA, [[viewed]]) == [{"id": 1, "name": "a", "total": 1.0}]
+
+
+def test_a_newer_schema_version_is_refused() -> None:
+    """A later release's bytes are named as such."""
+    payload = SCHEMA.to_bytes().replace(b"dstl/state-schema 1 ", b"dstl/state-schema 2 ")
+    with pytest.raises(FormatError) as caught:
+        StateSchema.from_bytes(payload)
+    assert caught.value.kind == "newer_version"
+
+
+@settings(max_examples=300, deadline=None)
+@given(cut=st.integers(0, 10**6), flip=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, value: int) -> None:
+    """Cut or changed bytes give rows or a FormatError: no other error, and no read outside the bytes."""
+    batch = rows(*[(n, f"name {n}", float(n)) for n in range(20)])
+    whole = bytearray(encode_changes(SCHEMA, batch, np.zeros(20, np.int32)).changes[0].as_py())
+    whole[flip % len(whole)] = value
+    for damaged in (bytes(whole), bytes(whole[: cut % len(whole)]), bytes(whole) + b"more"):
+        try:
+            decode_change(SCHEMA, damaged).to_pylist()
+        except FormatError:
+            continue
+
+
+@settings(max_examples=200, deadline=None)
+@given(payload=st.binary(max_size=300))
+def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
+    """Anything else than a change is refused as such."""
+    with pytest.raises(FormatError):
+        decode_change(SCHEMA, payload)
+    with pytest.raises(FormatError):
+        StateSchema.from_bytes(payload)
+
+
+@settings(max_examples=300, deadline=None)
+@given(position=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_damaged_schemas_are_format_errors(position: int, value: int) -> None:
+    """A schema with one changed byte is refused, or is the same."""
+    payload = bytearray(SCHEMA.to_bytes())
+    payload[position % len(payload)] = value
+    with contextlib.suppress(FormatError):
+        assert StateSchema.from_bytes(bytes(payload)) == SCHEMA
+
+
+def test_merge_of_nothing_is_an_empty_table() -> None:
+    """No changes are no rows, with the right columns."""
+    assert merge([], SCHEMA).schema == SCHEMA.columns
