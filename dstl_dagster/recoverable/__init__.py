@@ -1,0 +1,46 @@
+"""Exactly-once objects: written in components, published in one step, recovered anywhere.
+
+Owns the public names. Does not own storage (`storage`) or checkpoints (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+from dstl_dagster.recoverable.commit import (
+    CommitOutcome,
+    CommitState,
+    commit_file,
+    discard_file,
+    retract_file,
+)
+from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
+from dstl_dagster.recoverable.compose import recoverable_hash
+from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
+from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
+from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
+from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
+from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
+from dstl_dagster.recoverable.temporary_names import temporary_names
+from dstl_dagster.recoverable.writer import GSRecoverableWriter
+
+__all__ = [
+    "CommitOutcome",
+    "CommitState",
+    "Component",
+    "Fingerprint",
+    "GSBlobIdentifier",
+    "GSCommitRecoverable",
+    "GSCommitRecoverableSerializer",
+    "GSRecoverableFsDataOutputStream",
+    "GSRecoverableWriter",
+    "GSRecoverableWriterCommitter",
+    "GSResumeRecoverable",
+    "GSResumeRecoverableSerializer",
+    "attempt_of",
+    "commit_file",
+    "discard_file",
+    "fingerprint_of",
+    "is_own",
+    "recoverable_hash",
+    "retract_file",
+    "temporary_names",
+]

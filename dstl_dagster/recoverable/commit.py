@@ -1,0 +1,391 @@
+"""From components to the final object: the machine behind every commit, whoever runs it.
+
+Owns the order of requests and what each answer means. Does not own the tree (`compose`), the proof of
+ownership (`fingerprint`), or what a checkpoint does with the outcome.
+
+Any number of callers may run the same commit at the same time, be killed at any request, and be run again:
+
+* Bytes only move upwards: components into intermediates, these into the final object. Each compose demands
+  its exact sources by generation and that its target is absent, and takes the sources away in the same
+  call. So a late or repeated compose either finds its sources and makes what was to be made, or changes
+  nothing; and once the final object was taken away, nothing can bring it back.
+* Whoever misses a source looks one step higher, for an object that is provably of this commit, up to the
+  final one. Looking upwards in this order finds whatever a rival moved meanwhile.
+* A foreign object is never touched. `published` is said only when no source is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TypeVar
+
+from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
+from dstl_dagster.recoverable.fingerprint import Fingerprint, is_own
+from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
+from dstl_dagster.recoverable.temporary_names import TemporaryNames
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import ABSENT, Generation, ObjectStat, ObjectStore, Source
+from dstl_dagster.storage.crc32c import EMPTY_CRC32C, combine_all
+from dstl_dagster.storage.readback import Expected, write_own
+from dstl_dagster.storage.rules import check_crc32c
+
+__all__ = ["CommitOutcome", "CommitState", "commit_file", "discard_file", "retract_file"]
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_ROUNDS = 4
+
+
+class CommitState(StrEnum):
+    """How a commit ended."""
+
+    PUBLISHED = "published"  # this run made the final object; no source is left
+    ALREADY_PUBLISHED = "already_published"  # it was there and provably of this commit; no source is left
+    TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and taken since
+    BLOCKED = "blocked"  # a foreign object has the name; it and the sources are as they were
+
+
+@dataclass(frozen=True)
+class CommitOutcome:
+    """What became of one file.
+
+    Attributes:
+        state: see `CommitState`.
+        final: the final object, where it is there and ours.
+        reason: for people, where the state needs one.
+        foreign_generation: of the object in the way, when blocked.
+
+    """
+
+    state: CommitState
+    final: ObjectStat | None = None
+    reason: str | None = None
+    foreign_generation: int | None = None
+
+
+def commit_file(
+    store: ObjectStore,
+    recoverable: GSCommitRecoverable,
+    components: Sequence[Component] | None = None,
+    *,
+    options: GSFileSystemOptions | None = None,
+    fingerprint: str | None = None,
+    parallelism: int = 32,
+) -> CommitOutcome:
+    """Publish the final object of a recoverable, or find out what became of it.
+
+    Args:
+        store: any bucket of the account in which the objects lie.
+        recoverable: what to commit.
+        components: as they were made, in order; without them each costs one metadata read, and the
+            generations found are taken as the right ones.
+        options: where temporary objects lie if `components` are not given.
+        fingerprint: who commits; by default the hash of the recoverable. Empty files of two commits can
+            only be told apart by it.
+        parallelism: requests at a time; 1 makes them in this thread, in a fixed order.
+
+    Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
+        bad object are kept), InvalidInputError (components of another recoverable).
+    """
+    return _Commit(store, recoverable, components, options, fingerprint, parallelism).run()
+
+
+def discard_file(
+    store: ObjectStore,
+    recoverable: GSCommitRecoverable,
+    components: Sequence[Component] | None = None,
+    *,
+    options: GSFileSystemOptions | None = None,
+    fingerprint: str | None = None,
+    parallelism: int = 32,
+) -> int:
+    """Delete the sources of a file that is never to be published. May be repeated.
+
+    Components go first, by generation, then what a rival commit composed of them, upwards: after each
+    step nothing can be made again from the step below. Arguments and errors as in `commit_file`.
+
+    Returns: the number of objects that this call deleted.
+    """
+    return _Commit(store, recoverable, components, options, fingerprint, parallelism).delete_sources()
+
+
+def retract_file(
+    store: ObjectStore,
+    recoverable: GSCommitRecoverable,
+    components: Sequence[Component] | None = None,
+    *,
+    options: GSFileSystemOptions | None = None,
+    fingerprint: str | None = None,
+    parallelism: int = 32,
+) -> bool:
+    """Undo a commit, finished or not: `discard_file`, then delete the final object if it is of this commit.
+
+    Returns: True if this call deleted the final object. A foreign one stays. May be repeated.
+    """
+    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism)
+    commit.delete_sources()
+    return commit.delete_final()
+
+
+@dataclass(frozen=True)
+class _Pin:
+    """One object that is there: nothing but this generation is ever read or deleted."""
+
+    name: str
+    generation: int
+    size: int
+    crc32c: int
+
+
+class _Blocked(Exception):  # noqa: N818 (no error: a result that crosses several calls)
+    def __init__(self, stat: ObjectStat, where: str) -> None:
+        super().__init__(where)
+        self.stat = stat
+        self.where = where
+
+
+class _Commit:
+    """One run. The plan is fixed when it begins; every answer is only believed by generation."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        recoverable: GSCommitRecoverable,
+        components: Sequence[Component] | None,
+        options: GSFileSystemOptions | None,
+        fingerprint: str | None,
+        parallelism: int,
+    ) -> None:
+        self._commit = fingerprint or recoverable_hash(recoverable)
+        self._parallelism = parallelism
+        self._root = plan_compose(recoverable)
+        self._names = TemporaryNames.of(recoverable, components, options or GSFileSystemOptions())
+        self._components = components
+        final = recoverable.final_blob_identifier
+        self._final_name = final.object_name
+        self._final_store = store.in_bucket(final.bucket_name)
+        self._final_uri = self._final_store.uri_of(self._final_name)
+        self._same_bucket = self._names.bucket_name == final.bucket_name
+        self._temporary_store = (
+            self._final_store if self._same_bucket else store.in_bucket(self._names.bucket_name)
+        )
+
+    # -- the commit
+
+    def run(self) -> CommitOutcome:
+        for _ in range(_ROUNDS):
+            final = self._final_store.stat(self._final_name)
+            if final is not None:
+                return self._settled(final)
+            try:
+                made = self._publish()
+            except _Blocked as blocked:
+                return _blocked(blocked.stat, blocked.where)
+            except ConflictError:
+                continue  # the final name was taken between the look and the write: look again
+            if made is not None:
+                return CommitOutcome(CommitState.PUBLISHED, made)
+            # A source is gone. Bytes move upwards only, so a rival's final object is seen by now.
+            final = self._final_store.stat(self._final_name)
+            return self._taken_away() if final is None else self._settled(final)
+        raise UnavailableError(
+            f"{self._final_uri!r} comes and goes while it is committed; "
+            "find out who else writes it, then commit again"
+        )
+
+    def _settled(self, final: ObjectStat) -> CommitOutcome:
+        if not is_own(final, self._commit):
+            return _blocked(final, self._final_uri)
+        self.delete_sources()
+        return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
+
+    def _taken_away(self) -> CommitOutcome:
+        _logger.info("final object was taken away", extra={"final_object": self._final_uri})
+        return CommitOutcome(
+            CommitState.TAKEN_AWAY,
+            reason=f"{self._final_uri!r} and sources of it are gone: it was published and taken away since",
+        )
+
+    def _publish(self) -> ObjectStat | None:
+        """Make the final object; None where a source is neither there nor in anything above it."""
+        if self._root is None:
+            return self._put_empty()
+        made: dict[uuid.UUID, _Pin | None] = {}
+        for leaf, pin in zip(leaves(self._root), self._pin_components(), strict=True):
+            made[leaf.object_id] = pin
+        for wave in waves(self._root):
+            pins = self._in_parallel([partial(self._make, node, made) for node in wave])
+            made.update(zip((node.object_id for node in wave), pins, strict=True))
+        try:
+            if self._same_bucket:
+                sources = _all_there([made[child.object_id] for child in self._root.children])
+                return self._compose(self._final_store, self._final_name, sources) if sources else None
+            first, *others = self._root.children
+            last = self._make(self._root, made) if others else made[first.object_id]
+            return self._copy_to_final(last) if last else None
+        except NotFoundError:
+            return None
+
+    def _make(self, node: Node, made: Mapping[uuid.UUID, _Pin | None]) -> _Pin | None:
+        """Make an intermediate, or find the one that is there. None: what it stands for moved on."""
+        name = self._names.of_id(node.object_id)
+        children = [made[child.object_id] for child in node.children]
+        sources = _all_there(children)
+        if sources:
+            try:
+                return _pin(self._compose(self._temporary_store, name, sources, node))
+            except (NotFoundError, ConflictError):
+                pass  # a rival was here: what it made says the rest
+        found = self._temporary_store.stat(name)
+        if found is None:
+            return None
+        if not is_own(found, self._commit, node):
+            raise _Blocked(found, self._temporary_store.uri_of(name))
+        self._delete(pin for pin in children if pin is not None)
+        return _pin(found)
+
+    # -- single writes, each provably ours or an error
+
+    def _put_empty(self) -> ObjectStat:
+        fingerprint = Fingerprint(self._commit, 0, EMPTY_CRC32C)
+        stamp = fingerprint.to_metadata()
+        return write_own(
+            self._final_store,
+            self._final_name,
+            Expected(stamp, 0, EMPTY_CRC32C),
+            lambda: self._final_store.put(self._final_name, b"", precondition=ABSENT, metadata=stamp),
+        )
+
+    def _compose(
+        self, store: ObjectStore, name: str, sources: Sequence[_Pin], node: Node | None = None
+    ) -> ObjectStat:
+        fingerprint = self._fingerprint(sources)
+        stamp = fingerprint.to_metadata(node)
+        answered = False
+
+        def compose_once() -> ObjectStat:
+            nonlocal answered
+            stat = store.compose(
+                [Source(pin.name, pin.generation) for pin in sources],
+                name,
+                precondition=ABSENT,
+                metadata=stamp,
+                delete_sources=True,
+                crc32c=fingerprint.crc32c,
+            )
+            answered = True
+            return stat
+
+        stat = write_own(store, name, Expected(stamp, fingerprint.size, fingerprint.crc32c), compose_once)
+        if not answered:
+            # Who made it may have been killed among the deletes of its sources.
+            self._delete(sources)
+        return stat
+
+    def _copy_to_final(self, source: _Pin) -> ObjectStat:
+        fingerprint = self._fingerprint([source])
+        stamp = fingerprint.to_metadata()
+        made = write_own(
+            self._final_store,
+            self._final_name,
+            Expected(stamp, fingerprint.size, fingerprint.crc32c),
+            lambda: self._temporary_store.copy(
+                Source(source.name, source.generation),
+                self._final_name,
+                to=self._final_store,
+                precondition=ABSENT,
+                metadata=stamp,
+            ),
+        )
+        check_crc32c(self._final_uri, made.crc32c, fingerprint.crc32c)
+        self._delete([source])
+        return made
+
+    def _fingerprint(self, sources: Sequence[_Pin]) -> Fingerprint:
+        crc, size = combine_all((pin.crc32c, pin.size) for pin in sources)
+        return Fingerprint(self._commit, size, crc)
+
+    # -- sources
+
+    def _pin_components(self) -> list[_Pin | None]:
+        if self._components is not None:
+            return [
+                _Pin(known.object_name, known.generation, known.size, known.crc32c)
+                for known in self._components
+            ]
+        found = self._in_parallel(
+            [partial(self._temporary_store.stat, name) for name in self._names.of_components]
+        )
+        return [None if stat is None else _pin(stat) for stat in found]
+
+    def delete_sources(self) -> int:
+        """Components first, then intermediates upwards: nothing below is left to make one again from."""
+        deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
+        if self._root is None:
+            return deleted
+        upwards = waves(self._root)
+        if not self._same_bucket and len(self._root.children) > 1:
+            upwards.append([self._root])
+        for wave in upwards:
+            found = self._in_parallel(
+                [partial(self._temporary_store.stat, self._names.of_id(node.object_id)) for node in wave]
+            )
+            own = [
+                _pin(stat)
+                for node, stat in zip(wave, found, strict=True)
+                if stat is not None and is_own(stat, self._commit, node)
+            ]
+            deleted += self._delete(own)
+        return deleted
+
+    def delete_final(self) -> bool:
+        """Delete the final object if it is of this commit."""
+        final = self._final_store.stat(self._final_name)
+        if final is None or not is_own(final, self._commit):
+            return False
+        return _delete_exactly(self._final_store, _pin(final))
+
+    def _delete(self, pins: Iterable[_Pin]) -> int:
+        return sum(self._in_parallel([partial(_delete_exactly, self._temporary_store, pin) for pin in pins]))
+
+    def _in_parallel(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
+        if self._parallelism <= 1 or len(steps) <= 1:
+            return [step() for step in steps]
+        # Leaving the block waits for all: no request of a failed run is under way when it is told.
+        with ThreadPoolExecutor(min(self._parallelism, len(steps)), "dstl-commit") as pool:
+            return [running.result() for running in [pool.submit(step) for step in steps]]
+
+
+def _pin(stat: ObjectStat) -> _Pin:
+    return _Pin(stat.name, stat.generation, stat.size, stat.crc32c)
+
+
+def _all_there(pins: Sequence[_Pin | None]) -> list[_Pin] | None:
+    there = [pin for pin in pins if pin is not None]
+    return there if len(there) == len(pins) else None
+
+
+def _delete_exactly(store: ObjectStore, pin: _Pin) -> bool:
+    try:
+        return store.delete(pin.name, precondition=Generation(pin.generation))
+    except ConflictError:
+        return False  # another generation has the name: ours is gone, and that one is not ours
+
+
+def _blocked(stat: ObjectStat, where: str) -> CommitOutcome:
+    return CommitOutcome(
+        CommitState.BLOCKED,
+        reason=(
+            f"{where!r} is a foreign object (generation {stat.generation}), and nothing was touched; "
+            "keep it, or delete it and commit again"
+        ),
+        foreign_generation=stat.generation,
+    )

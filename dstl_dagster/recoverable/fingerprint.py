@@ -1,0 +1,67 @@
+"""How a committed object is known again, by anybody, for ever.
+
+Owns the pairs that a commit stamps on what it makes, and the proof they give. Does not own any request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dstl_dagster.recoverable.compose import Node, recoverable_hash
+from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
+from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage.crc32c import combine_all, to_base64
+
+__all__ = ["COMMIT_KEY", "Fingerprint", "fingerprint_of", "is_own"]
+
+COMMIT_KEY = "dstl-commit"
+_SIZE_KEY = "dstl-size"
+_CRC32C_KEY = "dstl-crc32c"
+_NODE_KEY = "dstl-node"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """One commit: whose it is (`commit`, a text no other commit has), and the bytes it publishes."""
+
+    commit: str
+    size: int
+    crc32c: int
+
+    def to_metadata(self, node: Node | None = None) -> dict[str, str]:
+        """The pairs of the final object, or of the intermediate `node`."""
+        pairs = {
+            COMMIT_KEY: self.commit,
+            _SIZE_KEY: str(self.size),
+            _CRC32C_KEY: to_base64(self.crc32c),
+        }
+        if node is not None:
+            pairs[_NODE_KEY] = f"{node.first}-{node.end}"
+        return pairs
+
+
+def fingerprint_of(
+    recoverable: GSCommitRecoverable, components: Iterable[Component], commit: str | None = None
+) -> Fingerprint:
+    """The fingerprint that the final object of these components will bear.
+
+    `commit`: who commits, where the caller has a better identity than the recoverable's own hash.
+    """
+    crc, size = combine_all((component.crc32c, component.size) for component in components)
+    return Fingerprint(commit or recoverable_hash(recoverable), size, crc)
+
+
+def is_own(stat: ObjectStat | None, commit: str, node: Node | None = None) -> bool:
+    """True if the object is provably what `commit` made: it says so, and has the bytes that it says.
+
+    A rival cannot bear it by accident: the default `commit` is a hash over random component ids.
+    """
+    return stat is not None and _own_pairs(stat, commit, node) == {
+        key: stat.metadata.get(key) for key in (COMMIT_KEY, _SIZE_KEY, _CRC32C_KEY, _NODE_KEY)
+    }
+
+
+def _own_pairs(stat: ObjectStat, commit: str, node: Node | None) -> Mapping[str, str | None]:
+    pairs = Fingerprint(commit, stat.size, stat.crc32c).to_metadata(node)
+    return {_NODE_KEY: None, **pairs}

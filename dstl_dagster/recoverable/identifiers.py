@@ -1,0 +1,100 @@
+"""How final and temporary objects of the recoverable writer are named.
+
+Owns `GSBlobIdentifier` and the patterns of temporary names. Does not own what lies under a name.
+
+Source: Flink's `GSBlobIdentifier` and `BlobUtils`; byte for byte the same names.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.gs import GSFileSystemOptions
+
+__all__ = [
+    "TEMPORARY_OBJECT_PREFIX",
+    "GSBlobIdentifier",
+    "attempt_of",
+    "new_component_id",
+    "parse_uri",
+    "temporary_blob_identifier",
+    "temporary_bucket_name",
+    "temporary_object_name",
+    "temporary_object_name_with_entropy",
+    "temporary_object_partial_name",
+]
+
+TEMPORARY_OBJECT_PREFIX = ".inprogress"
+
+_LOWER_HALF = (1 << 64) - 1
+_VARIANT = 0b10 << 62  # RFC 4122's, in the upper two bits of the lower half
+_RANDOM_HALF = (1 << 62) - 1
+
+
+@dataclass(frozen=True, order=True)
+class GSBlobIdentifier:
+    """One object: bucket, and name in the bucket. Two are equal if both are."""
+
+    bucket_name: str
+    object_name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bucket_name, str) or not isinstance(self.object_name, str):
+            raise InvalidInputError(
+                f"an object is named by two texts, not {self.bucket_name!r} and {self.object_name!r}"
+            )
+
+    def __str__(self) -> str:
+        return f"GSBlobIdentifier{{bucketName='{self.bucket_name}', objectName='{self.object_name}'}}"
+
+
+def parse_uri(uri: str) -> GSBlobIdentifier:
+    """The object of `gs://bucket/object`. Raises: InvalidInputError (scheme, bucket or object missing)."""
+    scheme, separator, rest = str(uri).partition("://")
+    if not separator or scheme != "gs":
+        raise InvalidInputError(f"{uri!r} is no gs:// URI; write gs://bucket/object")
+    bucket_name, _, object_name = rest.partition("/")
+    if not bucket_name.strip() or not object_name.strip():
+        raise InvalidInputError(f"{uri!r} lacks a bucket or an object; write gs://bucket/object")
+    return GSBlobIdentifier(bucket_name, object_name)
+
+
+def temporary_bucket_name(final: GSBlobIdentifier, options: GSFileSystemOptions) -> str:
+    """The configured temporary bucket, or the final object's own."""
+    return options.writer_temporary_bucket_name or final.bucket_name
+
+
+def temporary_object_partial_name(final: GSBlobIdentifier) -> str:
+    """What the temporary names of one final object share: `.inprogress/<bucket>/<object>/`."""
+    return f"{TEMPORARY_OBJECT_PREFIX}/{final.bucket_name}/{final.object_name}/"
+
+
+def temporary_object_name(final: GSBlobIdentifier, object_id: uuid.UUID) -> str:
+    """`.inprogress/<bucket>/<object>/<uuid>`."""
+    return f"{temporary_object_partial_name(final)}{object_id}"
+
+
+def temporary_object_name_with_entropy(final: GSBlobIdentifier, object_id: uuid.UUID) -> str:
+    """`<uuid>.inprogress/<bucket>/<object>/<uuid>`: names that begin differently spread the load."""
+    return f"{object_id}{temporary_object_partial_name(final)}{object_id}"
+
+
+def temporary_blob_identifier(
+    final: GSBlobIdentifier, object_id: uuid.UUID, options: GSFileSystemOptions
+) -> GSBlobIdentifier:
+    """Bucket and name of a temporary object, as the options say."""
+    name = temporary_object_name_with_entropy if options.filesink_entropy_enabled else temporary_object_name
+    return GSBlobIdentifier(temporary_bucket_name(final, options), name(final, object_id))
+
+
+def new_component_id(attempt: uuid.UUID, random_62_bits: int) -> uuid.UUID:
+    """A component's UUID: the attempt's upper 64 bits, then the variant and 62 random bits."""
+    upper_half = attempt.int & ~_LOWER_HALF
+    return uuid.UUID(int=upper_half | _VARIANT | (random_62_bits & _RANDOM_HALF))
+
+
+def attempt_of(object_id: uuid.UUID) -> int:
+    """The 64 bits of the attempt that a temporary object's id carries."""
+    return object_id.int >> 64

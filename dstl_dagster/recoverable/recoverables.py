@@ -1,0 +1,107 @@
+"""The state from which a write goes on or is committed, in any process.
+
+Owns the values; does not own their bytes (`serializers`), nor what is done with them.
+
+Source: Flink's `GSCommitRecoverable` and `GSResumeRecoverable`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
+from dstl_dagster.settings.gs import GSFileSystemOptions
+
+__all__ = ["Component", "GSCommitRecoverable", "GSResumeRecoverable"]
+
+_LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class GSCommitRecoverable:
+    """What is needed to commit: the final object, and its components in the order of their bytes.
+
+    `component_object_ids` takes any iterable of UUIDs and is kept as a tuple.
+
+    Raises: InvalidInputError for other types.
+    """
+
+    final_blob_identifier: GSBlobIdentifier
+    component_object_ids: Sequence[uuid.UUID]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.final_blob_identifier, GSBlobIdentifier):
+            raise InvalidInputError(f"{self.final_blob_identifier!r} is no GSBlobIdentifier")
+        if not isinstance(self.component_object_ids, Iterable):
+            raise InvalidInputError(f"{self.component_object_ids!r} is no list of component ids")
+        object_ids = tuple(self.component_object_ids)
+        for object_id in object_ids:
+            if not isinstance(object_id, uuid.UUID):
+                raise InvalidInputError(f"a component is named by a UUID, not by {object_id!r}")
+        object.__setattr__(self, "component_object_ids", object_ids)
+
+    def component_blob_ids(self, options: GSFileSystemOptions) -> list[GSBlobIdentifier]:
+        """Where the components lie, by these options: they must be those of the writer."""
+        return [
+            temporary_blob_identifier(self.final_blob_identifier, object_id, options)
+            for object_id in self.component_object_ids
+        ]
+
+
+@dataclass(frozen=True)
+class GSResumeRecoverable(GSCommitRecoverable):
+    """What is needed to go on writing; it can be committed as it is, too.
+
+    `position`: bytes written so far, 0 or more. `closed`: whether the stream took no more writes.
+    """
+
+    position: int
+    closed: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.position, int) or not 0 <= self.position <= _LONG_MAX:
+            raise InvalidInputError(f"a position is 0 or more bytes, not {self.position!r}")
+        object.__setattr__(self, "closed", bool(self.closed))
+
+
+@dataclass(frozen=True)
+class Component:
+    """One temporary object as it was made: a commit takes exactly this generation.
+
+    Attributes: `size` in bytes; `crc32c` unsigned, of the bytes.
+    """
+
+    bucket_name: str
+    object_name: str
+    generation: int
+    size: int
+    crc32c: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict for JSON."""
+        return {
+            "bucket_name": self.bucket_name,
+            "object_name": self.object_name,
+            "generation": self.generation,
+            "size": self.size,
+            "crc32c": self.crc32c,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Component:
+        """What `to_json` gave. Raises: FormatError."""
+        try:
+            numbers = [document[key] for key in ("generation", "size", "crc32c")]
+            texts = [document[key] for key in ("bucket_name", "object_name")]
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"{document!r} is no component: {error} is missing") from error
+        if not all(isinstance(text, str) and text for text in texts):
+            raise FormatError(f"{document!r} is no component: it names no object")
+        if not all(isinstance(number, int) and number >= 0 for number in numbers) or numbers[2] >= 1 << 32:
+            raise FormatError(f"{document!r} is no component: a number is out of range")
+        return cls(*texts, *numbers)

@@ -1,0 +1,219 @@
+"""Writing one object in components. Owns the stream; does not own the commit (`committer`, `commit`).
+
+Source: Flink's `GSRecoverableFsDataOutputStream`. Unlike upstream, `flush` ends no component: a wrapped
+text stream flushes often, and each component costs requests.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dstl_dagster.errors import ClosedError, NotFoundError, UnavailableError
+from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
+from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
+from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
+from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
+from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, write_own
+from dstl_dagster.storage.rules import check_crc32c
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["GSRecoverableFsDataOutputStream"]
+
+
+class _OpenComponent:
+    """The component being written: its upload, and what it must be when it is done."""
+
+    def __init__(self, store: ObjectStore, name: str, object_id: uuid.UUID, chunk_size: int | None) -> None:
+        self.bucket_name = store.bucket_name
+        self.name = name
+        self.stamp = {WRITER_ID_KEY: str(object_id)}
+        self.size = 0
+        self.crc32c = EMPTY_CRC32C
+        self._store = store
+        self._upload: ObjectWriter = store.open_write(
+            name, precondition=ABSENT, metadata=self.stamp, chunk_size=chunk_size
+        )
+
+    def write(self, payload: memoryview) -> None:
+        taken = self._upload.write(payload)
+        self.crc32c = extend(self.crc32c, payload[:taken])
+        self.size += taken
+        if taken != len(payload):
+            raise UnavailableError(
+                f"the upload of {self.name!r} took {taken} of {len(payload)} bytes; "
+                "recover from the last persisted state",
+                "partial_write",
+            )
+
+    def flush(self) -> None:
+        self._upload.flush()
+
+    def finish(self) -> ObjectStat:
+        expected = Expected(self.stamp, self.size, self.crc32c)
+        stat = write_own(self._store, self.name, expected, self._upload.close)
+        check_crc32c(self._store.uri_of(self.name), stat.crc32c, self.crc32c)
+        return stat
+
+    def abort(self) -> None:
+        self._upload.abort()
+
+
+class GSRecoverableFsDataOutputStream(io.RawIOBase):
+    """A binary file object that is only visible once committed. One thread at a time.
+
+    Bytes go to temporary objects, the components. `sync` and `persist` end the current one: what was
+    written is durable when they return. `flush` sends what is buffered and ends nothing. An exception
+    inside a `with` block gives the current component up; a stream that is dropped commits nothing.
+
+    Made by `GSRecoverableWriter.open` and `.recover`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        final: GSBlobIdentifier,
+        options: GSFileSystemOptions,
+        new_id: Callable[[], uuid.UUID],
+        resumed: GSResumeRecoverable | None = None,
+        components: Sequence[Component] | None = None,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._final = final
+        self._options = options
+        self._new_id = new_id
+        self._object_ids: list[uuid.UUID] = list(resumed.component_object_ids) if resumed else []
+        self._known: list[Component | None] = (
+            list(components) if components is not None else [None] * len(self._object_ids)
+        )
+        self._position = resumed.position if resumed else 0
+        self._closed = resumed.closed if resumed else False
+        self._component: _OpenComponent | None = None
+
+    # -- the file object
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        """Bytes written so far, those before a recovery included."""
+        return self._position
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def write(self, payload: Buffer, /) -> int:
+        """Take all of `payload`, of any contiguous buffer type.
+
+        Raises: ClosedError; whatever the store raises, and then the stream is only good for `close`:
+        recover from the last persisted state.
+        """
+        if self._closed:
+            raise ClosedError(
+                f"Illegal attempt to write to closed output stream of {self._final}; open or recover another"
+            )
+        octets = memoryview(payload).cast("B")
+        if self._component is None:
+            self._component = self._open_component()
+        self._component.write(octets)
+        self._position += len(octets)
+        return len(octets)
+
+    def flush(self) -> None:
+        """Send what is buffered, as far as the upload's protocol allows; makes nothing durable."""
+        if self._component is not None:
+            self._component.flush()
+
+    def close(self) -> None:
+        """End the current component and take no more writes. Deletes nothing. May be called again."""
+        self._end_component()
+        self._closed = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._give_up_component()
+        self.close()
+
+    def __del__(self) -> None:
+        # A file object is closed when it is collected; ending a component is nothing to do unasked.
+        if getattr(self, "_component", None) is not None:
+            self._give_up_component()
+
+    # -- recovery and commit
+
+    def sync(self) -> None:
+        """Make durable all that was written, by ending the current component."""
+        self._end_component()
+
+    def persist(self) -> GSResumeRecoverable:
+        """`sync`, and the state from which any process can go on. Without new bytes it is the same again."""
+        self._end_component()
+        return GSResumeRecoverable(self._final, tuple(self._object_ids), self._position, self._closed)
+
+    def close_for_commit(self) -> GSRecoverableWriterCommitter:
+        """`close`, and the committer of all that was written. May be called again."""
+        self.close()
+        known = [component for component in self._known if component is not None]
+        recoverable = GSCommitRecoverable(self._final, tuple(self._object_ids))
+        return GSRecoverableWriterCommitter(
+            self._store, self._options, recoverable, known if len(known) == len(self._object_ids) else None
+        )
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The ended components, in order.
+
+        Of a recovered stream that was not told its components, the unknown ones are looked up (a request
+        each, once). Raises: NotFoundError if one is gone.
+        """
+        for index, known in enumerate(self._known):
+            if known is None:
+                self._known[index] = self._look_up(self._object_ids[index])
+        return tuple(component for component in self._known if component is not None)
+
+    def _look_up(self, object_id: uuid.UUID) -> Component:
+        blob = temporary_blob_identifier(self._final, object_id, self._options)
+        store = self._store.in_bucket(blob.bucket_name)
+        stat = store.stat(blob.object_name)
+        if stat is None:
+            raise NotFoundError(
+                f"the component {store.uri_of(blob.object_name)!r} is gone: it was committed, or deleted"
+            )
+        return _component(blob.bucket_name, stat)
+
+    def _open_component(self) -> _OpenComponent:
+        object_id = self._new_id()
+        blob = temporary_blob_identifier(self._final, object_id, self._options)
+        store = self._store.in_bucket(blob.bucket_name)
+        component = _OpenComponent(store, blob.object_name, object_id, self._options.writer_chunk_size)
+        self._object_ids.append(object_id)
+        self._known.append(None)
+        return component
+
+    def _end_component(self) -> None:
+        # After an exception the component stays, and the next call ends the same upload or raises again.
+        if self._component is not None:
+            self._known[-1] = _component(self._component.bucket_name, self._component.finish())
+            self._component = None
+
+    def _give_up_component(self) -> None:
+        if self._component is not None:
+            self._component.abort()
+            self._component = None
+            self._object_ids.pop()
+            self._known.pop()
+
+
+def _component(bucket_name: str, stat: ObjectStat) -> Component:
+    return Component(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)
