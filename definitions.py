@@ -1,5 +1,5 @@
 """What `dagster dev` loads from this checkout: the flights example on local storage."""
 
-from dstl_flights.assets import build_definitions
+from dstl_flights.definitions import defs
 
-defs = build_definitions()
+__all__ = ["defs"]

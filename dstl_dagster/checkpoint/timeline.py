@@ -104,6 +104,7 @@ class Timeline:
                 decision_id=record.decision_id if record.decision_id.int else self._new_id(),
                 recorded_at=self._clock.now(),
             )
+            self._builder.check(stamped)  # before it is written: a record can never be taken back
             self._create(stamped)
             self._builder.add(stamped)
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)

@@ -60,7 +60,7 @@ class TimelineView:
     @property
     def last_completed(self) -> CheckpointEntry | None:
         """The checkpoint that the next one builds on."""
-        return self.checkpoints[next(reversed(self.checkpoints))] if self.checkpoints else None
+        return next(reversed(self.checkpoints.values()), None)
 
     @property
     def next_checkpoint_id(self) -> int:
@@ -114,10 +114,25 @@ class ViewBuilder:
             )
         return self._view
 
-    def add(self, record: TimelineRecord) -> None:
+    def check(self, record: TimelineRecord) -> None:
         """Raises: FormatError where the record cannot follow those before it (a forged or lost slot)."""
         if record.slot != self._slot + 1:
             raise FormatError(f"record of slot {record.slot} cannot follow slot {self._slot}")
+        spoken_of: tuple[int, ...] = ()
+        if isinstance(record, Committed):
+            spoken_of = (record.checkpoint_id,)
+        elif isinstance(record, Subsumed):
+            spoken_of = record.checkpoint_ids
+        for checkpoint_id in spoken_of:
+            if checkpoint_id not in self._checkpoints:
+                raise FormatError(
+                    f"slot {record.slot} ({record.kind}) speaks of checkpoint {checkpoint_id}, "
+                    "which no earlier record completed"
+                )
+
+    def add(self, record: TimelineRecord) -> None:
+        """Raises: FormatError as `check` does."""
+        self.check(record)
         match record:
             case Opened():
                 self._open = record
@@ -131,18 +146,11 @@ class ViewBuilder:
                 if record.idempotency_key is not None:
                     self._applied[record.idempotency_key] = record.checkpoint_id
             case Committed():
-                self._amend(record.checkpoint_id, record, committed=record)
+                entry = self._checkpoints[record.checkpoint_id]
+                self._checkpoints[record.checkpoint_id] = dataclasses.replace(entry, committed=record)
             case Subsumed():
                 for checkpoint_id in record.checkpoint_ids:
-                    self._amend(checkpoint_id, record, subsumed=record)
+                    entry = self._checkpoints[checkpoint_id]
+                    self._checkpoints[checkpoint_id] = dataclasses.replace(entry, subsumed=record)
         self._slot = record.slot
         self._view = None
-
-    def _amend(self, checkpoint_id: int, record: TimelineRecord, **change: Committed | Subsumed) -> None:
-        entry = self._checkpoints.get(checkpoint_id)
-        if entry is None:
-            raise FormatError(
-                f"slot {record.slot} ({record.kind}) speaks of checkpoint {checkpoint_id}, "
-                "which no earlier record completed"
-            )
-        self._checkpoints[checkpoint_id] = dataclasses.replace(entry, **change)  # type: ignore[arg-type] # field by keyword

@@ -1,0 +1,46 @@
+"""The `dstl` command. Each subcommand is one module; this one only puts them together."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from dstl_dagster.errors import DstlError
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "checkpoints": ("dstl_dagster.cli.checkpoints", "checkpoints_group"),
+    "demo": ("dstl_dagster.cli.demo", "demo_command"),
+}
+
+
+class _LazyGroup(click.Group):
+    """Loads a subcommand when it is called, so that `dstl --help` costs nothing."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name]
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DstlError as error:
+            click.echo(f"dstl: {error} [{error.kind}]", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dstl-dagster")
+def main() -> None:
+    """Durable state and exactly-once files for PySpark jobs."""

@@ -8,22 +8,13 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
+from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_PARENT, JobAssets
 
-__all__ = ["checkpoint_materialization", "files_materialization", "readable_bytes", "state_metadata"]
+__all__ = ["checkpoint_materialization", "files_materialization", "state_metadata"]
 
 _KIB = 1024
 _TABLE_ROWS = 50
-
-
-def readable_bytes(count: int) -> str:
-    """`1.5 MiB`: three significant digits, powers of two."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < _KIB:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= _KIB
-    return f"{size:.4g} TiB"
 
 
 def checkpoint_materialization(

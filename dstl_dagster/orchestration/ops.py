@@ -15,11 +15,11 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, load_report
 from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import (
     checkpoint_materialization,
     files_materialization,
-    readable_bytes,
     state_metadata,
 )
 from dstl_dagster.orchestration.resources import ChangelogStorageResource

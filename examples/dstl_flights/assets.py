@@ -19,7 +19,16 @@ from dstl_dagster import (
     next_partition,
 )
 
-__all__ = ["DAYS", "FOLDER_VARIABLE", "JOB", "SOURCE", "build_definitions", "day_job", "demo_folder"]
+__all__ = [
+    "DAYS",
+    "FOLDER_VARIABLE",
+    "JOB",
+    "SOURCE",
+    "build_definitions",
+    "day_job",
+    "demo_folder",
+    "resolved_day_job",
+]
 
 JOB = JobAssets("nyc_flights", files="reports")
 SOURCE = "flights"
@@ -116,3 +125,8 @@ def build_definitions() -> dg.Definitions:
             }
         ),
     )
+
+
+def resolved_day_job() -> dg.JobDefinition:
+    """The day's job, for processes that build it anew."""
+    return build_definitions().resolve_job_def(day_job.name)

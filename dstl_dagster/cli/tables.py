@@ -1,0 +1,67 @@
+"""Checkpoints as a table for people and as JSON for programs. Pure: reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.format.readable import readable_bytes
+
+__all__ = ["checkpoint_json", "checkpoint_table"]
+
+
+def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
+    """One row a checkpoint; times are seconds of the numbered steps."""
+    table = Table(title="Checkpoints", title_justify="left")
+    for name in ("id", "parent", "position", "changes", "changelog", "files", "file bytes"):
+        table.add_column(name, justify="left" if name == "position" else "right")
+    for name in ("3 persist s", "5 confirm s", "6 compose-commit s"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for checkpoint in checkpoints:
+        manifest = checkpoint.manifest
+        commit = checkpoint.entry.committed
+        table.add_row(
+            str(checkpoint.checkpoint_id),
+            "-" if checkpoint.parent is None else str(checkpoint.parent),
+            ", ".join(f"{source}={position}" for source, position in sorted(checkpoint.positions.items())),
+            f"{manifest.changes:,}",
+            readable_bytes(manifest.state_bytes),
+            str(len(manifest.files)),
+            readable_bytes(manifest.file_bytes),
+            f"{manifest.persist_seconds:.1f}",
+            f"{checkpoint.entry.completed.seconds:.3f}",
+            "-" if commit is None else f"{commit.seconds:.3f}",
+            _state(checkpoint),
+        )
+    return table
+
+
+def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The same facts for programs; sizes in bytes, times in seconds."""
+    manifest = checkpoint.manifest
+    commit = checkpoint.entry.committed
+    return {
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "parent": checkpoint.parent,
+        "attempt": str(checkpoint.attempt),
+        "positions": dict(checkpoint.positions),
+        "idempotency_key": checkpoint.idempotency_key,
+        "changes": manifest.changes,
+        "state_bytes": manifest.state_bytes,
+        "files": [file.object_name for file in manifest.files],
+        "file_bytes": manifest.file_bytes,
+        "persist_seconds": manifest.persist_seconds,
+        "confirm_seconds": checkpoint.entry.completed.seconds,
+        "compose_commit_seconds": None if commit is None else commit.seconds,
+        "state": _state(checkpoint),
+    }
+
+
+def _state(checkpoint: Checkpoint) -> str:
+    if not checkpoint.committed:
+        return "completed"
+    return f"{len(checkpoint.blocked)} blocked" if checkpoint.blocked else "committed"

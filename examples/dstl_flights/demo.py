@@ -1,0 +1,172 @@
+"""The demo: real flights through Dagster and Spark, a kill in mid-step, and the proof that nothing broke.
+
+Owns what is run and what is printed. Running a day is `runs`, the proof is `verify`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+
+import click
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.cli.tables import checkpoint_table
+from dstl_dagster.errors import DstlError
+from dstl_dagster.format.names import component_prefix
+from dstl_dagster.spark import local_session
+from dstl_dagster.spark.java import use_java
+from dstl_dagster.storage import ObjectStore, open_store
+from dstl_flights.assets import JOB, SOURCE
+from dstl_flights.runs import DayRun, StepEvent, instance_in, run_day
+from dstl_flights.source import flights_csv
+from dstl_flights.verify import Comparison, verify
+
+__all__ = ["main"]
+
+_MAX_TRIES = 3
+_OURS = {"dagster", "source", "store"}
+console = Console(highlight=False)
+
+
+@click.command()
+@click.option("--days", type=click.IntRange(1, 365), default=7)
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("dstl-demo"))
+@click.option("--fresh", is_flag=True)
+def main(days: int, folder: Path, fresh: bool) -> None:
+    """Run the first days of 2013, then prove state and reports."""
+    started = time.monotonic()
+    folder = folder.absolute()
+    try:
+        passed = _demo(days, folder, fresh)
+    except DstlError as error:
+        console.print(f"[red]The demo stopped:[/] {error}", soft_wrap=True)
+        sys.exit(1)
+    console.print(
+        f"\nTook {time.monotonic() - started:.0f} s. Look at it in Dagster's page (Ctrl-C ends it):"
+    )
+    console.print(f"\n  {_page_command(folder)}\n", soft_wrap=True)
+    sys.exit(0 if passed else 1)
+
+
+def _demo(days: int, folder: Path, fresh: bool) -> bool:
+    _make_folder(folder, fresh)
+    java = use_java(os.environ)
+    console.print(f"Java {java.version} ({java.source}); everything is kept in {folder}", soft_wrap=True)
+    csv = flights_csv(folder / "source")
+    store = open_store((folder / "store").as_uri())
+    coordinator = CheckpointCoordinator(JOB.job, store)
+    wanted = [str(date(2013, 1, 1) + timedelta(days=number)) for number in range(days)]
+    new = [day for day in wanted if coordinator.applied(day) is None]
+    with instance_in(folder) as instance:
+        for day in wanted:
+            _run(instance, store, day, kill=bool(new) and day == new[len(new) // 2])
+    console.print("\nRecomputing state and reports from the raw CSV in plain Spark SQL, comparing row by row")
+    spark = local_session("verify", cores=2)
+    try:
+        comparisons = verify(spark, coordinator, csv, folder / "store" / "reports")
+    finally:
+        spark.stop()
+    console.print()
+    console.print(checkpoint_table(coordinator.list()))
+    latest = coordinator.latest()
+    assert latest is not None
+    console.print(_comparison_table(comparisons, latest.positions[SOURCE]))
+    return all(comparison.equal for comparison in comparisons)
+
+
+def _make_folder(folder: Path, fresh: bool) -> None:
+    if folder.exists() and fresh:
+        foreign = {entry.name for entry in folder.iterdir()} - _OURS
+        if foreign:
+            raise click.UsageError(
+                f"{folder} holds more than a demo ({', '.join(sorted(foreign))}): not deleted"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "store").mkdir(exist_ok=True)
+
+
+def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
+    """One day to its end; with `kill`, the first try is killed while it writes."""
+    line = _StepLine(day)
+    ended = run_day(instance, day, on_event=line.show, kill_when=_writing(store) if kill else None)
+    for _ in range(_MAX_TRIES):
+        if ended.success:
+            line.end("")
+            return
+        line.end(f" [red]failed[/]: {_reason(ended)}")
+        line = _StepLine(day, "again from the failure")
+        ended = run_day(instance, day, on_event=line.show, failed=ended)
+    line.end("")
+    raise click.ClickException(f"{day} failed {_MAX_TRIES + 1} times; the last: {ended.failure}")
+
+
+def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
+    """True once the update step has written components of files, and is not done."""
+
+    def decide(event: StepEvent) -> bool:
+        if event.step != "update":
+            return False
+        found = next(iter(store.list(component_prefix(store.bucket_name))), None)
+        if found is not None:
+            console.print(f" [red]kill -9 {event.pid}[/] while it writes", end="")
+        return found is not None
+
+    return decide
+
+
+def _reason(run: DayRun) -> str:
+    return (run.failure or "no step failed").partition(":")[2].strip()[:100] or str(run.failure)
+
+
+class _StepLine:
+    """One line a run: each step with its seconds, as it ends."""
+
+    def __init__(self, day: str, note: str = "") -> None:
+        self._began: dict[str, float] = {}
+        console.print(f"{day} {note}".rstrip() + " ", end="")
+
+    def show(self, event: StepEvent) -> None:
+        if event.kind == dg.DagsterEventType.STEP_START:
+            self._began[event.step] = event.seconds
+        elif event.kind == dg.DagsterEventType.STEP_SUCCESS:
+            seconds = event.seconds - self._began.get(event.step, event.seconds)
+            console.print(f" {event.step} [green]{seconds:.1f}s[/]", end="")
+        elif event.kind == dg.DagsterEventType.STEP_UP_FOR_RETRY:
+            console.print(f" {event.step} [yellow]retries[/]", end="")
+
+    def end(self, text: str) -> None:
+        console.print(text)
+
+
+def _comparison_table(comparisons: list[Comparison], position: str) -> Table:
+    table = Table(title=f"Recomputed from the raw CSV up to {position}", title_justify="left")
+    for name in ("compared", "rows", "missing", "unexpected", "result"):
+        table.add_column(name, justify="left" if name in ("compared", "result") else "right")
+    for each in comparisons:
+        result = "[green]equal[/]" if each.equal else "[red]DIFFERENT[/]"
+        table.add_row(each.what, f"{each.rows:,}", str(each.missing), str(each.unexpected), result)
+    return table
+
+
+def _page_command(folder: Path) -> str:
+    beside = Path(sys.executable).with_name("dagster")
+    dagster = str(beside) if beside.exists() else "dagster"
+    return (
+        f"DAGSTER_HOME={shlex.quote(str(folder / 'dagster'))} DSTL_DEMO_FOLDER={shlex.quote(str(folder))} "
+        f"{shlex.quote(dagster)} dev -m dstl_flights.definitions"
+    )
+
+
+if __name__ == "__main__":
+    main()

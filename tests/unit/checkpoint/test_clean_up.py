@@ -1,0 +1,159 @@
+"""Step 7: what is kept, what goes, and what a reader or a zombie can still count on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.storage import ABSENT, ANY
+
+AT_ONCE = {"reader_grace": timedelta(0)}
+
+
+def test_the_last_checkpoints_are_retained(job):
+    """Beyond the last N, checkpoints are given up and can no longer be restored to."""
+    coordinator = job.coordinator(num_retained=2, **AT_ONCE)
+    for number in range(1, 5):
+        job.checkpoint(coordinator, number)
+    assert coordinator.clean_up().subsumed == (1, 2)
+    assert [checkpoint.checkpoint_id for checkpoint in coordinator.list()] == [3, 4]
+
+
+def test_state_of_retained_checkpoints_survives(job):
+    """Changelog files of given-up checkpoints stay as long as a retained one builds on them."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    for number in range(1, 4):
+        job.checkpoint(coordinator, number)
+    handles = coordinator.operator_state(coordinator.latest(), "totals").handles
+    coordinator.clean_up()
+    fresh = job.coordinator()
+    assert fresh.operator_state(fresh.latest(), "totals").handles == handles
+    for handle in handles:
+        assert job.store.stat(handle.handles_and_offsets[0][0].name) is not None
+
+
+def test_published_files_are_never_deleted(job):
+    """Giving up a checkpoint takes nothing from its readers of files."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    for number in range(1, 4):
+        job.checkpoint(coordinator, number)
+    coordinator.clean_up()
+    assert job.names("out/") == ["out/1.txt", "out/2.txt", "out/3.txt"]
+
+
+def test_a_dead_attempt_leaves_nothing(job):
+    """After an abort one clean-up removes every object under the attempt's name."""
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [job.changes(attempt)], [job.file(attempt, "out/a", b"x", b"y")])
+    coordinator.abort(attempt)
+    before = set(job.names())
+    report = coordinator.clean_up()
+    assert set(job.names()) == {name for name in before if "/timeline/" in name}
+    assert report.reasons == {"left by a dead attempt": 4}
+
+
+def test_an_open_attempt_is_never_touched(job):
+    """However old it is: age alone permits nothing."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [job.changes(attempt)], [job.file(attempt, "out/a", b"x")])
+    before = job.names()
+    assert job.coordinator("cleaner", num_retained=1, **AT_ONCE).clean_up().deleted == ()
+    assert job.names() == before
+
+
+def test_an_unpublished_checkpoint_is_never_touched(job):
+    """Components of a completed checkpoint stay until its files are published."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/a", b"x")])
+    coordinator.confirm(attempt)
+    assert job.coordinator("cleaner", num_retained=1, **AT_ONCE).clean_up().deleted == ()
+    coordinator.compose_commit()
+    assert job.store.get("out/a") == b"x"
+
+
+def test_a_blocked_checkpoint_is_never_given_up(job):
+    """The components of a blocked file wait for a person, whatever retention says."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/a", b"x")])
+    job.store.put("out/a", b"foreign", precondition=ABSENT)
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    job.checkpoint(coordinator, 2)
+    report = coordinator.clean_up()
+    assert report.subsumed == ()
+    assert not [name for name in report.deleted if name.startswith(".inprogress/")]
+
+
+def test_readers_have_their_grace_time(job):
+    """What only a given-up checkpoint needs stays for the grace time, by the server's clock."""
+    patient = job.coordinator(num_retained=1)
+    for number in (1, 2):
+        job.checkpoint(patient, number)
+    manifest = patient.get(1).entry.completed.manifest
+    orphan = job.store.put(
+        f"{patient.get(1).manifest.attempt}".join(("dstl/orders/attempts/", "/changelog/loser")),
+        b"of a task that lost",
+        precondition=ABSENT,
+    )
+    assert orphan.name not in patient.clean_up().deleted
+    impatient = job.coordinator(num_retained=1, **AT_ONCE)
+    assert orphan.name in impatient.clean_up().deleted
+    assert job.store.stat(manifest) is not None, "a later manifest names it"
+
+
+def test_a_dry_run_changes_nothing(job):
+    """It says what would go, and writes neither a record nor a deletion."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    for number in (1, 2):
+        job.checkpoint(coordinator, number)
+    before = [(stat.name, stat.generation) for stat in job.store.list()]
+    assert coordinator.clean_up(dry_run=True).subsumed == (1,)
+    assert [(stat.name, stat.generation) for stat in job.store.list()] == before
+
+
+def test_an_unreadable_manifest_stops_the_deletion(job):
+    """What it needs is unknown, so nothing is deleted."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    dead = coordinator.trigger()
+    job.changes(dead)
+    coordinator.abort(dead)
+    job.store.put(coordinator.latest().entry.completed.manifest, b"cut", precondition=ANY)
+    before = job.names()
+    with pytest.raises(FormatError):
+        coordinator.clean_up()
+    assert job.names() == before
+
+
+def test_foreign_objects_are_left_alone(job):
+    """An object under the job's folder, or among components, that no attempt of ours made stays."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    job.checkpoint(coordinator, 1)
+    foreign = [
+        "dstl/orders/attempts/notes.txt",
+        "dstl/orders/manifests/readme",
+        f".inprogress/{job.store.bucket_name}/out/x/5e1d09c2-0000-4000-8000-000000000000",
+    ]
+    for name in foreign:
+        job.store.put(name, b"mine", precondition=ABSENT)
+    coordinator.clean_up()
+    assert all(job.store.stat(name) is not None for name in foreign)
+
+
+def test_a_cleaned_up_checkpoint_says_so(job):
+    """Reading a checkpoint that retention took names the checkpoint and the way to the others."""
+    coordinator = job.coordinator(num_retained=1, **AT_ONCE)
+    first = coordinator.trigger()
+    coordinator.record(first, [], [], {"source": 1})
+    coordinator.confirm(first)
+    coordinator.compose_commit()
+    job.checkpoint(coordinator, 2)
+    coordinator.clean_up()
+    with pytest.raises(NotFoundError, match="checkpoint 1 .* was cleaned up"):
+        coordinator.get(1)

@@ -1,0 +1,167 @@
+"""The race for a slot, lost answers, and histories that cannot be."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+
+from dstl_dagster.checkpoint import Timeline
+from dstl_dagster.checkpoint.records import Aborted, Committed, Opened, decode_record, encode_record
+from dstl_dagster.errors import ConflictError, FormatError, UnavailableError
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.storage import ANY, MemoryObjectStore
+
+NAMES = JobNames("orders")
+
+
+def opened(number: int = 1) -> Opened:
+    return Opened(attempt=uuid.UUID(int=number << 64), checkpoint_id=1, parent=None, owner="test")
+
+
+class LosesAnswers(MemoryObjectStore):
+    """Says "unavailable" for the next put, after or before its effect."""
+
+    lose: str | None = None
+
+    def put(self, name, payload, **arguments):
+        how, self.lose = self.lose, None
+        if how == "before":
+            raise UnavailableError("the request was lost")
+        stat = super().put(name, payload, **arguments)
+        if how == "after":
+            raise UnavailableError("the answer was lost")
+        return stat
+
+
+class RetriesBlindly(MemoryObjectStore):
+    """A client that sends a create again although it took effect, and is told 412."""
+
+    def put(self, name, payload, **arguments):
+        super().put(name, payload, **arguments)
+        return super().put(name, payload, **arguments)
+
+
+def test_records_come_back_in_order():
+    """Slots count from 1, and reading begins behind the slot that was given."""
+    timeline = Timeline("orders", MemoryObjectStore())
+    for number in (1, 2, 3):
+        timeline.append(opened(number))
+    assert [record.slot for record in timeline.records()] == [1, 2, 3]
+    assert [record.slot for record in timeline.records(after_slot=2)] == [3]
+    assert timeline.tail().slot == 3
+
+
+def test_a_taken_slot_is_a_conflict():
+    """A writer that was not first writes nothing and is told so."""
+    store = MemoryObjectStore()
+    slow, fast = Timeline("orders", store), Timeline("orders", store)
+    slow.tail()
+    fast.append(opened(1))
+    with pytest.raises(ConflictError) as refused:
+        slow.append(opened(2))
+    assert refused.value.kind == "slot_taken"
+    assert len(list(fast.records())) == 1
+
+
+def test_own_record_behind_a_412_is_success():
+    """A client that retries its own create is told 412; the decision id in the slot says that we won."""
+    timeline = Timeline("orders", RetriesBlindly())
+    assert timeline.append(opened()).slot == 1
+    assert timeline.tail().slot == 1
+
+
+def test_own_record_behind_a_lost_answer_is_success():
+    """The answer is lost after the effect: the slot is asked, and it is ours."""
+    store = LosesAnswers()
+    timeline = Timeline("orders", store)
+    store.lose = "after"
+    assert timeline.append(opened()).slot == 1
+
+
+def test_a_lost_request_is_reported_as_unknown():
+    """The slot is still empty, but a late effect may come: not success, and the same may be tried again."""
+    store = LosesAnswers()
+    timeline = Timeline("orders", store)
+    store.lose = "before"
+    with pytest.raises(UnavailableError, match="Run the step again"):
+        timeline.append(opened())
+    assert timeline.append(opened()).slot == 1
+
+
+def test_a_decision_is_taken_again_from_the_new_tail():
+    """When a rival takes the slot the rule sees the rival's record before it decides again."""
+    store = MemoryObjectStore()
+    timeline, rival = Timeline("orders", store), Timeline("orders", store)
+    seen = []
+
+    def rule(view):
+        seen.append(view.slot)
+        if len(seen) == 1:
+            rival.append(opened(9))
+        return None if view.open_attempt is not None else opened(1)
+
+    assert timeline.decide(rule) is None
+    assert seen == [0, 1]
+
+
+def test_one_of_many_threads_wins_each_slot():
+    """Rivals that append at once fill consecutive slots, one record each."""
+    store = MemoryObjectStore()
+    winners = []
+
+    def work(number):
+        record = Timeline("orders", store).decide(lambda _view: opened(number))
+        winners.append(record.slot)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(winners) == list(range(1, 9))
+
+
+def test_a_deleted_slot_is_found_on_the_first_read():
+    """History with a hole is never continued: the missing slot would be decided a second time."""
+    store = MemoryObjectStore()
+    timeline = Timeline("orders", store)
+    for number in (1, 2, 3):
+        timeline.append(opened(number))
+    store.delete(NAMES.slot(2), precondition=ANY)
+    with pytest.raises(FormatError, match="slot 2 .* is missing"):
+        Timeline("orders", store).tail()
+
+
+def test_a_record_in_the_wrong_slot_is_refused():
+    """A copied record does not become a decision."""
+    store = MemoryObjectStore()
+    Timeline("orders", store).append(opened())
+    store.put(NAMES.slot(2), store.get(NAMES.slot(1)), precondition=ANY)
+    with pytest.raises(FormatError, match="record of slot 1"):
+        Timeline("orders", store).tail()
+
+
+def test_a_record_about_an_unknown_checkpoint_is_refused():
+    """`committed` without `completed` cannot be history of ours."""
+    store = MemoryObjectStore()
+    with pytest.raises(FormatError, match="which no earlier record completed"):
+        Timeline("orders", store).append(Committed(checkpoint_id=4))
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 40, -1])
+def test_truncated_records_are_format_errors(cut):
+    """A record cut anywhere is refused by name, never read as less."""
+    payload = encode_record(Aborted(slot=1, attempt=uuid.UUID(int=1), checkpoint_id=1, reason="why"))
+    with pytest.raises(FormatError, match="slot-1"):
+        decode_record(payload[:cut], 1, "slot-1")
+
+
+def test_a_newer_record_is_refused_as_newer():
+    """What a later release wrote is not guessed at."""
+    payload = encode_record(opened()).replace(b"dstl/record 1 ", b"dstl/record 2 ", 1)
+    with pytest.raises(FormatError, match="Upgrade") as refused:
+        decode_record(payload, 0, "slot")
+    assert refused.value.kind == "newer_version"
