@@ -64,18 +64,6 @@ class MetricsHook(Protocol):
         ...
 
 
-class _NoMetrics:
-    def record(self, measurement: Measurement) -> None:
-        return None
-
-    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
-        return lambda: None
-
-
-NO_METRICS: Final[MetricsHook] = _NoMetrics()
-"""The hook that drops everything."""
-
-
 class InMemoryMetrics:
     """Keeps counters whole and the last 1,000 values of each histogram. For tests, notebooks and the CLI."""
 
@@ -122,7 +110,7 @@ class InMemoryMetrics:
 
 
 class LoggingMetrics:
-    """Writes each measurement to a logger, at DEBUG unless told otherwise, as fields of a constant message."""
+    """Writes each measurement to a logger, by default at DEBUG, as fields of a constant message."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.DEBUG) -> None:
         self._logger = logger or logging.getLogger(__name__)
@@ -130,7 +118,11 @@ class LoggingMetrics:
 
     def record(self, measurement: Measurement) -> None:
         if self._logger.isEnabledFor(self._level):
-            fields = {"metric": measurement.name, "metric_kind": measurement.kind.value, "value": measurement.value}
+            fields = {
+                "metric": measurement.name,
+                "metric_kind": measurement.kind.value,
+                "value": measurement.value,
+            }
             self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
@@ -153,7 +145,7 @@ class _FanOut:
         for hook in self._hooks:
             try:
                 hook.record(measurement)
-            except Exception:  # noqa: BLE001 - a vendor's hook may raise anything, and must not fail the work
+            except Exception:
                 self._logger.warning("a metrics hook failed", exc_info=True)
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
@@ -161,7 +153,7 @@ class _FanOut:
         for hook in self._hooks:
             try:
                 ends.append(hook.register_gauge(name, read))
-            except Exception:  # noqa: BLE001 - as above
+            except Exception:
                 self._logger.warning("a metrics hook failed", exc_info=True)
 
         def end() -> None:
@@ -173,5 +165,9 @@ class _FanOut:
 
 def fan_out(hooks: Iterable[MetricsHook | None]) -> MetricsHook:
     """One hook that feeds all given (None is left out) and swallows, with a log line, what they raise."""
-    present = tuple(hook for hook in hooks if hook is not None and hook is not NO_METRICS)
-    return _FanOut(present) if present else NO_METRICS
+    present = tuple(hook for hook in hooks if hook is not None)
+    return _FanOut(present)
+
+
+NO_METRICS: Final[MetricsHook] = _FanOut(())
+"""The hook that drops everything."""

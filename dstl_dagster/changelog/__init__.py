@@ -1,0 +1,26 @@
+"""The log of one writer: append, persist, confirm, and read back. Owns the public names of the layer.
+
+Does not own when bytes leave (`upload`), how long a file lives (`registry`), or what a change means.
+"""
+
+from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.reader import ChangelogReader
+from dstl_dagster.changelog.storage import (
+    FsStateChangelogStorage,
+    FsStateChangelogStorageFactory,
+    FsStateChangelogStorageView,
+)
+from dstl_dagster.changelog.writer import FsStateChangelogWriter
+
+__all__ = [
+    "ChangelogFileCache",
+    "ChangelogReader",
+    "FsStateChangelogStorage",
+    "FsStateChangelogStorageFactory",
+    "FsStateChangelogStorageView",
+    "FsStateChangelogWriter",
+    "MailboxExecutor",
+    "MailboxFuture",
+    "TaskMailbox",
+]

@@ -50,7 +50,6 @@ _WALK_READ_BYTES: Final = 1 << 20
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Buffer = bytes | bytearray | memoryview | pa.Buffer
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,9 @@ def _header_column(layout: ChangeSetLayout, wide: bool) -> pa.Array:
     offset_type = np.int64 if wide else np.int32
     offsets = np.concatenate([[0], (length_at + 1) * 4]).astype(offset_type)
     arrow_type = pa.large_binary() if wide else pa.binary()
-    return pa.Array.from_buffers(arrow_type, len(layout.lengths), [None, pa.py_buffer(offsets), pa.py_buffer(words)])
+    return pa.Array.from_buffers(
+        arrow_type, len(layout.lengths), [None, pa.py_buffer(offsets), pa.py_buffer(words)]
+    )
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,9 @@ class DecodedChangeSet:
         bounds[0::2] = self.starts[start:stop] - first
         bounds[1::2] = bounds[0::2] + self.layout.lengths[start:stop]
         window = self.body.slice(first, end - first)
-        alternating = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), window])
+        alternating = pa.Array.from_buffers(
+            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), window]
+        )
         return alternating.take(pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int64)))
 
     def view_column(self, start: int, stop: int) -> pa.Array:
@@ -255,7 +258,7 @@ def _words_at(window: npt.NDArray[np.uint8], positions: Int64s, dtype: str) -> n
     return overlapping[positions]
 
 
-def decode_change_set(body: Buffer, layout: ChangeSetLayout) -> DecodedChangeSet:
+def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLayout) -> DecodedChangeSet:
     """The changes of a body, by a layout that is not trusted: every header of the body is compared with it.
 
     FormatError where they disagree anywhere.
@@ -309,7 +312,9 @@ def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayou
         walker.skip_changes(change_count, lengths)
         key_groups.append(key_group)
         counts.append(change_count)
-    layout = ChangeSetLayout(np.array(key_groups, np.int32), np.array(counts, np.int64), np.array(lengths, np.int64))
+    layout = ChangeSetLayout(
+        np.array(key_groups, np.int32), np.array(counts, np.int64), np.array(lengths, np.int64)
+    )
     return bytes(memoryview(walker.buffer)[: walker.at]), layout
 
 

@@ -29,10 +29,15 @@ from dstl_dagster.format.change_set_codec import (
     walk_change_set,
 )
 from dstl_dagster.format.changes import ChangeColumns, StateChangeSet
-from dstl_dagster.format.compression import Compression, compressed, decompressed, hidden_frame_header, stream_header
+from dstl_dagster.format.compression import (
+    Compression,
+    compressed,
+    decompressed,
+    hidden_frame_header,
+    stream_header,
+)
 from dstl_dagster.format.footer import (
     MAX_CHANGE_SETS_PER_FILE,
-    TRAILER_BYTES,
     ChangeSetEntry,
     FileIndex,
     decode_block,
@@ -72,7 +77,9 @@ class ChangelogFileEncoder:
     def change_set(self, change_set: StateChangeSet) -> Iterator[memoryview]:
         """The frames of one change set, of about the chunk size each. Walk it to its end."""
         if len(self._entries) == MAX_CHANGE_SETS_PER_FILE:
-            raise InvalidInputError(f"a changelog file takes {MAX_CHANGE_SETS_PER_FILE} change sets: begin another")
+            raise InvalidInputError(
+                f"a changelog file takes {MAX_CHANGE_SETS_PER_FILE} change sets: begin another"
+            )
         columns = change_set.changes
         assert isinstance(columns, ChangeColumns)
         plan = plan_change_set(columns)
@@ -174,7 +181,7 @@ class ChangelogFileReader:
         return index.compression
 
     def change_set(self, offset: int) -> DecodedChangeSet:
-        """The change set that begins at this offset of the logical body, verified as far as the file allows."""
+        """The change set that begins at this offset of the body, verified as far as the file allows."""
         index = self.index()
         if index is None:
             return self._walked(self._forward(offset))
@@ -205,7 +212,9 @@ class ChangelogFileReader:
         trailer = decode_trailer(self._tail, file_bytes)
         if trailer is None:
             if self._footer_required:
-                raise FormatError("a changelog file of this package ends without its footer: it was cut or altered")
+                raise FormatError(
+                    "a changelog file of this package ends without its footer: it was cut or altered"
+                )
             return
         self._index = decode_index(trailer, bytes(self._range(trailer.index_offset, trailer.index_bytes)))
 
@@ -265,7 +274,7 @@ def _once(content: bytes) -> Callable[[int], bytes]:
 
 
 class _ForwardBody:
-    """The logical body from an offset on, for files without an index: read forward, decompressed on the way."""
+    """The body from an offset on, for files without an index: read forward, decompressed on the way."""
 
     def __init__(self, compression: Compression, ranges: ByteRanges, offset: int) -> None:
         self._ranges = ranges

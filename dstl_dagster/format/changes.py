@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,11 @@ class StateChange(NamedTuple):
 
     @classmethod
     def of(cls, key_group: int, change: bytes) -> StateChange:
-        """A change of a key group of 0 or more. InvalidInputError otherwise, or where `change` is not bytes."""
+        """A change of a key group of 0 or more. InvalidInputError otherwise, and for what is not bytes."""
         if key_group < 0:
-            raise InvalidInputError(f"key group {key_group} is negative: metadata is made by StateChange.meta")
+            raise InvalidInputError(
+                f"key group {key_group} is negative: metadata is made by StateChange.meta"
+            )
         return cls(key_group, checked_change(change))
 
     @classmethod
@@ -60,7 +62,8 @@ class StateChange(NamedTuple):
         # The bytes are the user's state: a log must not hold them.
         return f"StateChange(key_group={self.key_group}, size_bytes={len(self.change)})"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return repr(self)
 
 
 def checked_change(change: object) -> bytes:
@@ -118,7 +121,7 @@ class ChangeRun:
 
     def __iter__(self) -> Iterator[StateChange]:
         if self._rows is not None:
-            yield from map(StateChange, *self._rows)
+            yield from map(StateChange._make, zip(*self._rows, strict=True))
             return
         assert self._columns is not None
         key_groups, changes = self._columns
@@ -134,15 +137,18 @@ def payload_bytes(changes: pa.Array) -> int:
 
 def value_offsets(changes: pa.Array) -> Int32s | Int64s:
     """The n+1 offsets of a binary or large_binary array, as a view of its buffer."""
-    dtype = np.int64 if pa.types.is_large_binary(changes.type) else np.int32
+    dtype: Any = np.int64 if pa.types.is_large_binary(changes.type) else np.int32
     if len(changes) == 0:
         return np.zeros(1, dtype=dtype)
     offsets_buffer = changes.buffers()[1]
-    return np.frombuffer(offsets_buffer, dtype=dtype, count=len(changes) + 1, offset=changes.offset * dtype().itemsize)
+    offsets: Int32s | Int64s = np.frombuffer(
+        offsets_buffer, dtype=dtype, count=len(changes) + 1, offset=changes.offset * dtype().itemsize
+    )
+    return offsets
 
 
 class ChangeColumns(Sequence[StateChange]):
-    """Changes in the order they were appended, held as runs; a sequence of `StateChange` for who needs rows."""
+    """Changes in the order they were appended, held as runs; a sequence for who needs rows."""
 
     __slots__ = ("runs",)
 
@@ -188,11 +194,15 @@ class StateChangeSet:
 
     __slots__ = ("changes", "log_id", "sequence_number", "size")
 
-    def __init__(self, log_id: uuid.UUID, sequence_number: SequenceNumber, changes: Sequence[StateChange]) -> None:
+    def __init__(
+        self, log_id: uuid.UUID, sequence_number: SequenceNumber, changes: Sequence[StateChange]
+    ) -> None:
         self.log_id = log_id
         self.sequence_number = sequence_number
         self.changes = changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_changes(changes)
         self.size = self.changes.size_bytes
 
     def __repr__(self) -> str:
-        return f"StateChangeSet(log_id={self.log_id}, sequence_number={self.sequence_number}, size={self.size})"
+        return (
+            f"StateChangeSet(log_id={self.log_id}, sequence_number={self.sequence_number}, size={self.size})"
+        )

@@ -185,11 +185,18 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
     if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
         raise FormatError("the footer's end does not have its checksum", kind="checksum")
     if version != _VERSION:
-        raise FormatError(f"the footer has version {version}, this package reads {_VERSION}: upgrade it", "version")
+        raise FormatError(
+            f"the footer has version {version}, this package reads {_VERSION}: upgrade it", "version"
+        )
     if flag not in (0, 1, 2):
-        raise FormatError(f"the footer names compression {flag}, which this version does not know: upgrade it")
+        raise FormatError(
+            f"the footer names compression {flag}, which this version does not know: upgrade it"
+        )
     trailer = Trailer(index_offset, body_size, entry_count, index_crc, Compression(flag))
-    if entry_count > MAX_CHANGE_SETS_PER_FILE or index_offset + trailer.index_bytes + TRAILER_BYTES != file_bytes:
+    if (
+        entry_count > MAX_CHANGE_SETS_PER_FILE
+        or index_offset + trailer.index_bytes + TRAILER_BYTES != file_bytes
+    ):
         raise FormatError("the footer's index does not stand where its end says")
     return trailer
 
@@ -200,7 +207,20 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
         raise FormatError("the footer's index does not have its checksum", kind="checksum")
     entries = []
     for fields in _ENTRY.iter_unpack(packed):
-        log_id, sqn, offset, size, payload, stored_offset, stored_size, block_offset, groups, changes, crc, bcrc = fields
+        (
+            log_id,
+            sqn,
+            offset,
+            size,
+            payload,
+            stored_offset,
+            stored_size,
+            block_offset,
+            groups,
+            changes,
+            crc,
+            bcrc,
+        ) = fields
         if (
             sqn > MAX_SEQUENCE_NUMBER
             or offset + size > trailer.body_size

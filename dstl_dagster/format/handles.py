@@ -89,7 +89,10 @@ class StreamStateHandle:
         what = "stream state handle"
         fields = _checked_mapping(document, what)
         kind = fields.get("kind", StreamStateHandle.KIND)
-        handle_class = {StreamStateHandle.KIND: StreamStateHandle, LocalStateHandle.KIND: LocalStateHandle}.get(kind)
+        handle_class = {
+            StreamStateHandle.KIND: StreamStateHandle,
+            LocalStateHandle.KIND: LocalStateHandle,
+        }.get(kind)
         if handle_class is None:
             raise FormatError(f"{what}: unknown kind {kind!r}; a newer version may have written it")
         known = {
@@ -162,7 +165,9 @@ class ChangelogStateHandle:
     def to_json(self) -> dict[str, Any]:
         """A plain dict: `files` once each, `entries` as [index of the file, offset]."""
         files: dict[StreamStateHandle, int] = {}
-        entries = [[files.setdefault(handle, len(files)), offset] for handle, offset in self.handles_and_offsets]
+        entries = [
+            [files.setdefault(handle, len(files)), offset] for handle, offset in self.handles_and_offsets
+        ]
         return {
             "storage": self.storage_identifier,
             "id": self.state_handle_id,

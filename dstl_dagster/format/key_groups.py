@@ -67,7 +67,9 @@ class KeyGroupRange:
     def key_group_id(self, index: int) -> int:
         """The key group at `index` (0-based). InvalidInputError outside the range."""
         if not 0 <= index < self.number_of_key_groups:
-            raise InvalidInputError(f"index {index} is outside the {self.number_of_key_groups} key groups of {self}")
+            raise InvalidInputError(
+                f"index {index} is outside the {self.number_of_key_groups} key groups of {self}"
+            )
         return self.start_key_group + index
 
     def __iter__(self) -> Iterator[int]:

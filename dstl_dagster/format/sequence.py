@@ -31,7 +31,9 @@ class SequenceNumber:
                 f"a sequence number is an int, not {type(self.number).__name__}: pass SequenceNumber.of(n)"
             )
         if not 0 <= self.number <= MAX_SEQUENCE_NUMBER:
-            raise InvalidInputError(f"sequence number {self.number} is outside 0..2^63-1: use one a writer gave")
+            raise InvalidInputError(
+                f"sequence number {self.number} is outside 0..2^63-1: use one a writer gave"
+            )
 
     @classmethod
     def of(cls, number: int) -> SequenceNumber:

@@ -40,8 +40,8 @@ class LocalChangelogRegistry:
 
     @classmethod
     def no_op(cls) -> LocalChangelogRegistry:
-        """A registry that keeps and deletes nothing."""
-        return _NoOpRegistry()
+        """A registry that deletes nothing."""
+        return cls(_keep, ThreadPoolExecutor(1, thread_name_prefix="dstl-local-changelog-discard"))
 
     def register(self, handle: StreamStateHandle, checkpoint_id: int) -> None:
         """The checkpoint uses the copy. InternalError where its name stands for another file already."""
@@ -67,7 +67,8 @@ class LocalChangelogRegistry:
     def _discard_quietly(self, handle: StreamStateHandle) -> None:
         try:
             self._discard(handle)
-        except Exception:  # noqa: BLE001 - a copy left behind costs disk, never correctness
+        except Exception:
+            # A copy left behind costs disk, never correctness.
             _logger.warning("could not delete local changelog copy %s", handle.name, exc_info=True)
 
     def close(self) -> None:
@@ -77,15 +78,5 @@ class LocalChangelogRegistry:
             self._last_use.clear()
 
 
-class _NoOpRegistry(LocalChangelogRegistry):
-    def __init__(self) -> None:
-        """Holds nothing: every method is replaced."""
-
-    def register(self, handle: StreamStateHandle, checkpoint_id: int) -> None:
-        return None
-
-    def discard_up_to_checkpoint(self, checkpoint_id: int) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
+def _keep(_: StreamStateHandle) -> None:
+    return None

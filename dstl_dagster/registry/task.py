@@ -43,13 +43,15 @@ class TaskChangelogRegistry:
 
     @classmethod
     def no_op(cls) -> TaskChangelogRegistry:
-        """A registry that tracks nothing and deletes nothing."""
-        return _NoOpRegistry()
+        """A registry that counts, but deletes nothing."""
+        return cls(_keep, ThreadPoolExecutor(1, thread_name_prefix="dstl-changelog-discard"))
 
     def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
         """From now on `reference_count` (1 or more) change sets need the file. Replaces an earlier count."""
         if reference_count <= 0:
-            raise InvalidInputError(f"the initial reference count of {handle.name!r} must be larger than zero")
+            raise InvalidInputError(
+                f"the initial reference count of {handle.name!r} must be larger than zero"
+            )
         with self._lock:
             self._counts[handle.name] = reference_count
 
@@ -91,32 +93,16 @@ class TaskChangelogRegistry:
     def _discard_quietly(self, handle: StreamStateHandle) -> None:
         try:
             self._discard(handle)
-        except Exception:  # noqa: BLE001 - whatever it is, no caller waits for it; GC finds the file by its attempt
-            _logger.warning("could not delete changelog file %s; garbage collection will", handle.name, exc_info=True)
+        except Exception:
+            # Whatever it is, no caller waits for it; GC finds the file by its attempt.
+            _logger.warning(
+                "could not delete changelog file %s; garbage collection will", handle.name, exc_info=True
+            )
 
     def close(self) -> None:
         """Finish the deletions that were asked for and end the threads. May be called again."""
         self._executor.shutdown(wait=True)
 
 
-class _NoOpRegistry(TaskChangelogRegistry):
-    def __init__(self) -> None:
-        """Holds nothing: every method is replaced."""
-
-    def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
-        return None
-
-    def stop_tracking(self, handle: StreamStateHandle) -> None:
-        return None
-
-    def release(self, handle: StreamStateHandle) -> None:
-        return None
-
-    def discard(self, handle: StreamStateHandle) -> None:
-        return None
-
-    def tracked_count(self, handle: StreamStateHandle) -> int | None:
-        return None
-
-    def close(self) -> None:
-        return None
+def _keep(_: StreamStateHandle) -> None:
+    return None

@@ -79,8 +79,15 @@ class FsStateChangelogOptions:
     cache_directories: tuple[Path, ...] | None = None
 
     def __post_init__(self) -> None:
-        _require(self.compression in ("none", "snappy", "zstd"), "compression", self.compression, "none, snappy or zstd")
-        _require(self.retry_policy in ("none", "fixed"), "upload.retry-policy", self.retry_policy, "none or fixed")
+        _require(
+            self.compression in ("none", "snappy", "zstd"),
+            "compression",
+            self.compression,
+            "none, snappy or zstd",
+        )
+        _require(
+            self.retry_policy in ("none", "fixed"), "upload.retry-policy", self.retry_policy, "none or fixed"
+        )
         for name, key, lowest in (
             ("preemptive_persist_threshold_in_bytes", "preemptive-persist-threshold", 0),
             ("batch_persist_size_threshold_bytes", "batch.persist-size-threshold", 0),
@@ -126,10 +133,14 @@ class FsStateChangelogOptions:
             found = pick(mapping, f"{_PREFIX}{key}", key, name)
             if found is not None:
                 given[name] = parse(*found)
-        enabled = pick(mapping, f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled")
+        enabled = pick(
+            mapping, f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled"
+        )
         if enabled is not None:
             if "compression" in given:
-                raise InvalidInputError(f"{enabled[0]} and compression both say how to compress: give one of them")
+                raise InvalidInputError(
+                    f"{enabled[0]} and compression both say how to compress: give one of them"
+                )
             given["compression"] = "snappy" if parse_bool(*enabled) else "none"
         return cls(**given)
 
@@ -191,7 +202,9 @@ class LocalRecoveryConfig:
 
     def __post_init__(self) -> None:
         if self.directories is not None and not self.directories:
-            raise InvalidInputError("local recovery needs a directory for its copies: LocalRecoveryConfig.enabled(path)")
+            raise InvalidInputError(
+                "local recovery needs a directory for its copies: LocalRecoveryConfig.enabled(path)"
+            )
 
     @classmethod
     def disabled(cls) -> LocalRecoveryConfig:

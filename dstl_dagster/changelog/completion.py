@@ -1,0 +1,83 @@
+"""What a persist waits for, and what it gives when all of it is there.
+
+Owns the completion of one future. Does not own the uploads, nor which thread it is told on (the writer's).
+
+Source: the `UploadCompletionListener` of Flink's `FsStateChangelogWriter`, whose incremental size misses
+results that came in another callback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from dstl_dagster.changelog.mailbox import MailboxFuture
+from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
+from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
+from dstl_dagster.upload.tasks import UploadResult
+
+__all__ = ["PersistCompletion", "snapshot_of"]
+
+_logger = logging.getLogger(__name__)
+
+
+def snapshot_of(
+    results: Iterable[UploadResult],
+    key_group_range: KeyGroupRange,
+    checkpointed_size: int,
+    *,
+    local_backup: bool,
+) -> SnapshotResult:
+    """The handles on these results, ascending by position; the local one only where every set has a copy."""
+    ordered = sorted(results, key=lambda result: result.sequence_number)
+    state_size = sum(result.size for result in ordered)
+    durable = ChangelogStateHandle(
+        tuple((result.stream_state_handle, result.offset) for result in ordered),
+        key_group_range,
+        state_size,
+        checkpointed_size,
+    )
+    if not local_backup:
+        return SnapshotResult(durable)
+    copies: list[tuple[StreamStateHandle, int]] = [
+        (result.local_handle, result.local_offset) for result in ordered if result.local_handle is not None
+    ]
+    if len(copies) != len(ordered):
+        _logger.warning("%d of %d change sets have no local copy", len(ordered) - len(copies), len(ordered))
+        return SnapshotResult(durable)
+    return SnapshotResult(durable, ChangelogStateHandle(tuple(copies), key_group_range, state_size, 0))
+
+
+class PersistCompletion:
+    """One persist that waits for uploads. Used on the writer's thread only."""
+
+    def __init__(
+        self,
+        wanted: SequenceNumberRange,
+        checkpoint_id: int,
+        uploaded: Mapping[SequenceNumber, UploadResult],
+        future: MailboxFuture[SnapshotResult],
+    ) -> None:
+        self.wanted = wanted
+        self.checkpoint_id = checkpoint_id
+        self.future = future
+        self._results = dict(uploaded)
+        self._uploaded_before_bytes = sum(result.size for result in uploaded.values())
+
+    def take(self, results: Iterable[UploadResult]) -> bool:
+        """Note what arrived; whether all of the range is there now."""
+        for result in results:
+            if self.wanted.contains(result.sequence_number):
+                self._results[result.sequence_number] = result
+        return len(self._results) == self.wanted.size
+
+    def wants_any(self, sequence_numbers: Iterable[SequenceNumber]) -> bool:
+        """Whether one of these positions is in the range."""
+        return any(self.wanted.contains(sqn) for sqn in sequence_numbers)
+
+    def snapshot(self, key_group_range: KeyGroupRange, *, local_backup: bool) -> SnapshotResult:
+        """The result, once all of the range is there."""
+        results = self._results.values()
+        checkpointed_size = sum(result.size for result in results) - self._uploaded_before_bytes
+        return snapshot_of(results, key_group_range, checkpointed_size, local_backup=local_backup)

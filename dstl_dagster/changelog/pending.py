@@ -1,0 +1,132 @@
+"""The changes appended since the last roll-over. Owns their order and size; knows no positions or uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.changes import MAX_CHANGE_BYTES, ChangeColumns, ChangeRun, value_offsets
+from dstl_dagster.format.key_groups import KeyGroupRange
+
+__all__ = ["PendingChanges", "checked_columns", "cut_by_size"]
+
+_SMALLEST_CUT_BYTES: Final = 1 << 20
+
+
+class PendingChanges:
+    """Rows and columns in the order they came. `size_bytes` counts payload."""
+
+    __slots__ = ("_changes", "_key_groups", "_row_bytes", "_runs", "size_bytes")
+
+    def __init__(self) -> None:
+        self._runs: list[ChangeRun] = []
+        self._key_groups: list[int] = []
+        self._changes: list[bytes] = []
+        self._row_bytes = 0
+        self.size_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was appended, not even an empty change."""
+        return not self._key_groups and not self._runs
+
+    def add_row(self, key_group: int, change: bytes) -> None:
+        """One change."""
+        self._key_groups.append(key_group)
+        self._changes.append(change)
+        size_bytes = len(change)
+        self._row_bytes += size_bytes
+        self.size_bytes += size_bytes
+
+    def add_columns(self, key_groups: npt.NDArray[np.int32], changes: pa.Array) -> None:
+        """Many changes."""
+        self._seal_rows()
+        run = ChangeRun.of_columns(key_groups, changes)
+        self._runs.append(run)
+        self.size_bytes += run.size_bytes
+
+    def _seal_rows(self) -> None:
+        if self._key_groups:
+            self._runs.append(ChangeRun.of_rows(self._key_groups, self._changes, self._row_bytes))
+            self._key_groups, self._changes, self._row_bytes = [], [], 0
+
+    def take(self) -> ChangeColumns:
+        """Everything, leaving nothing."""
+        self._seal_rows()
+        taken = ChangeColumns(self._runs)
+        self.clear()
+        return taken
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._runs, self._key_groups, self._changes = [], [], []
+        self._row_bytes = self.size_bytes = 0
+
+
+def checked_columns(
+    key_groups: Any, changes: Any, key_group_range: KeyGroupRange
+) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Both columns, proven fit to be appended, as an int32 view and a binary (or large_binary) array.
+
+    InvalidInputError for another type, nulls, different lengths, a change that is too large, or a key group
+    outside the range; nothing was changed then.
+    """
+    key_groups, changes = _single_array(key_groups, "key_groups"), _single_array(changes, "values")
+    if not pa.types.is_int32(key_groups.type):
+        raise InvalidInputError(f"key_groups is a column of {key_groups.type}, not int32: cast it")
+    if not (pa.types.is_binary(changes.type) or pa.types.is_large_binary(changes.type)):
+        if not (pa.types.is_binary_view(changes.type) or pa.types.is_fixed_size_binary(changes.type)):
+            raise InvalidInputError(f"values is a column of {changes.type}, not binary: serialise it first")
+        changes = pc.cast(changes, pa.large_binary())
+    if len(key_groups) != len(changes):
+        raise InvalidInputError(f"{len(key_groups)} key groups do not match {len(changes)} values")
+    for column, what in ((key_groups, "key_groups"), (changes, "values")):
+        if column.null_count:
+            raise InvalidInputError(
+                f"{what} holds {column.null_count} nulls: a change is bytes, possibly none"
+            )
+    if len(changes) == 0:
+        return np.empty(0, dtype=np.int32), changes
+    groups = np.frombuffer(
+        key_groups.buffers()[1], dtype=np.int32, count=len(key_groups), offset=4 * key_groups.offset
+    )
+    lowest, highest = int(groups.min()), int(groups.max())
+    if not (key_group_range.contains(lowest) and key_group_range.contains(highest)):
+        outside = lowest if not key_group_range.contains(lowest) else highest
+        raise InvalidInputError(f"key group {outside} is outside the writer's range {key_group_range}")
+    longest_bytes = int(np.diff(value_offsets(changes)).max())
+    if longest_bytes > MAX_CHANGE_BYTES:
+        raise InvalidInputError(
+            f"a change of {longest_bytes} bytes is larger than {MAX_CHANGE_BYTES}: split it"
+        )
+    return groups, changes
+
+
+def _single_array(column: object, what: str) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(column, pa.Array):
+        return column
+    raise InvalidInputError(f"{what} is a {type(column).__name__}, not a pyarrow array")
+
+
+def cut_by_size(changes: pa.Array, room_bytes: int, cut_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where to cut a column so that a flush after each piece keeps pending bytes near the threshold.
+
+    The first piece fills `room_bytes`, the others `cut_bytes` (but 1 MiB at least): each piece [start, stop)
+    ends with the change that reaches it, as if changes had been appended one by one.
+    """
+    offsets = value_offsets(changes)
+    room_bytes, cut_bytes = max(room_bytes, _SMALLEST_CUT_BYTES), max(cut_bytes, _SMALLEST_CUT_BYTES)
+    start, limit_bytes = 0, room_bytes
+    while start < len(changes):
+        reached = int(np.searchsorted(offsets, int(offsets[start]) + limit_bytes, side="left"))
+        stop = min(max(reached, start + 1), len(changes))
+        yield start, stop
+        start, limit_bytes = stop, cut_bytes

@@ -1,0 +1,121 @@
+"""Where the bytes of a changelog file come from: the store, or a file on this machine.
+
+Owns how many requests a file costs. Does not own what the bytes mean (`format.changelog_file`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.handles import StreamStateHandle
+from dstl_dagster.storage.base import ObjectStore
+
+__all__ = ["ChangelogSource", "FileSource", "StoreSource"]
+
+_WHOLE_FILE_BYTES: Final = 8 << 20
+"""Up to this size one request fetches the file: cheaper than its end and its sets, one by one."""
+
+
+class ChangelogSource(Protocol):
+    """A changelog file that can be read in any place, and let go. One thread."""
+
+    @property
+    def place(self) -> str:
+        """What to call it in an error."""
+        ...
+
+    def size_bytes(self) -> int:
+        """How long the file is."""
+        ...
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        """Bytes `[start, start+length)`; fewer only where the file ends."""
+        ...
+
+    def close(self) -> None:
+        """Let the file go. May be called again."""
+        ...
+
+
+class StoreSource:
+    """An object of the store, of the generation that the handle names where it does."""
+
+    def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
+        self._store = store
+        self._handle = handle
+        self._size_bytes = handle.stored_bytes
+        self._whole: memoryview | None = None
+
+    @property
+    def place(self) -> str:
+        return self._store.uri_of(self._handle.name)
+
+    def size_bytes(self) -> int:
+        if self._size_bytes is None:
+            stat = self._store.stat(self._handle.name, generation=self._handle.generation)
+            if stat is None:
+                raise NotFoundError(
+                    f"changelog file {self.place} is not there: it was deleted, "
+                    "or its checkpoint was subsumed"
+                )
+            self._size_bytes = stat.size
+        return self._size_bytes
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        if self._whole is None and self.size_bytes() <= _WHOLE_FILE_BYTES:
+            self._whole = memoryview(self._store.get(self._handle.name, generation=self._handle.generation))
+            if len(self._whole) != self._size_bytes:
+                raise FormatError(
+                    f"{self.place} has {len(self._whole)} bytes, its handle says {self._size_bytes}"
+                )
+        if self._whole is not None:
+            return self._whole[start : start + length]
+        return self._store.get_range(self._handle.name, start, length, generation=self._handle.generation)
+
+    def close(self) -> None:
+        self._whole = None
+
+
+class FileSource:
+    """A file of this machine. OSError where it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def size_bytes(self) -> int:
+        assert self._descriptor is not None, "read after close"
+        return os.fstat(self._descriptor).st_size
+
+    def read_range(self, start: int, length: int) -> bytes:
+        assert self._descriptor is not None, "read after close"
+        pieces = []
+        while length > 0:
+            piece = os.pread(self._descriptor, min(length, 1 << 30), start)
+            if not piece:
+                break
+            pieces.append(piece)
+            start += len(piece)
+            length -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

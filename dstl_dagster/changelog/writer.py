@@ -1,0 +1,443 @@
+"""The log of one operator's task: what was appended, what of it is durable, who waits for it.
+
+Owns positions and their states. Does not own when bytes leave (`upload`), how they look (`format`), or how
+long a file lives (`registry`).
+
+A change set is in one state, and moves only downwards:
+
+    active         appended since the last roll-over                                   `_pending`
+    not uploaded   has a position; waits for a persist or the threshold                `_not_uploaded`
+    in flight      with the scheduler                                                  neither map
+    uploaded       stands in a file                                                    `_uploaded`
+    failed         its upload failed for good; the caller persists from above it       `_highest_failed`
+
+All of it is touched by the owner's thread alone. Results of uploads come from other threads; they wait in
+an inbox, whose emptying is what is posted to the mailbox.
+
+Source: Flink's `FsStateChangelogWriter`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from types import TracebackType
+from typing import Any, Self
+
+from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
+from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.pending import PendingChanges, checked_columns, cut_by_size
+from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError, UnavailableError
+from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet, checked_change
+from dstl_dagster.format.handles import SnapshotResult
+from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
+from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
+from dstl_dagster.settings.changelog import LocalRecoveryConfig
+from dstl_dagster.upload.scheduler import StateChangeUploadScheduler
+from dstl_dagster.upload.tasks import UploadResult, UploadTask
+
+__all__ = ["FsStateChangelogWriter"]
+
+_logger = logging.getLogger(__name__)
+
+_INITIAL = SequenceNumber(0)
+_END = SequenceNumber(MAX_SEQUENCE_NUMBER)
+
+Arrival = tuple[int | None, list[UploadResult]] | tuple[list[SequenceNumber], BaseException]
+
+
+class FsStateChangelogWriter:
+    """Appends changes and makes ranges of them durable. One thread: the one that made it.
+
+    Every method but `close` raises ClosedError once it is closed, and InvalidInputError (kind
+    `wrong_thread`) on another thread. A context manager: leaving it closes it.
+
+    Args: as upstream's constructor. Without a mailbox there is one inside, which this writer's methods and
+    the futures it gave run.
+    """
+
+    def __init__(
+        self,
+        log_id: uuid.UUID,
+        key_group_range: KeyGroupRange,
+        uploader: StateChangeUploadScheduler,
+        preemptive_persist_threshold_in_bytes: int,
+        mailbox_executor: MailboxExecutor | None,
+        changelog_registry: TaskChangelogRegistry,
+        local_recovery_config: LocalRecoveryConfig,
+        local_changelog_registry: LocalChangelogRegistry,
+    ) -> None:
+        self.log_id = log_id
+        self.key_group_range = key_group_range
+        self._uploader = uploader
+        self._threshold_bytes = preemptive_persist_threshold_in_bytes
+        self._own_mailbox = TaskMailbox() if mailbox_executor is None else None
+        self._mailbox: MailboxExecutor = mailbox_executor or self._own_mailbox  # type: ignore[assignment]  # one of them is there
+        self._registry = changelog_registry
+        self._local_backup = local_recovery_config.is_local_backup_enabled
+        self._local_registry = local_changelog_registry
+        self._thread = threading.get_ident()
+        self._lowest_key_group = key_group_range.start_key_group
+        self._highest_key_group = key_group_range.end_key_group
+
+        self._pending = PendingChanges()
+        self._active_sqn = _INITIAL
+        self._lowest_sqn = _INITIAL
+        self._highest_sqn = _END
+        # Positions only grow, so the order of insertion of these dicts is not yet their order: uploads end
+        # in any order.
+        self._not_uploaded: dict[SequenceNumber, StateChangeSet] = {}
+        self._uploaded: dict[SequenceNumber, UploadResult] = {}
+        self._highest_failed: tuple[SequenceNumber, BaseException] | None = None
+        self._completions: list[PersistCompletion] = []
+
+        self._inbox_lock = threading.Lock()
+        self._inbox: deque[Arrival] = deque()
+        self._closed = False
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(self, key_group: int, value: bytes) -> None:
+        """Append one change. Blocks while too much is in flight, if it reaches the pre-emptive threshold.
+
+        InvalidInputError for a key group outside the writer's range, or what is no bytes; nothing was
+        appended then. A failed pre-emptive upload does not show here, but at the next persist of its range.
+        """
+        if threading.get_ident() != self._thread or self._closed:
+            self._check_usable()
+        if not self._lowest_key_group <= key_group <= self._highest_key_group:
+            raise InvalidInputError(
+                f"key group {key_group} is outside the writer's range {self.key_group_range}"
+            )
+        self._append_row(key_group, value)
+
+    def append_meta(self, value: bytes) -> None:
+        """Append one change of the metadata: of no key group, and before all others on restore."""
+        self._check_usable()
+        self._append_row(META_KEY_GROUP, value)
+
+    def _append_row(self, key_group: int, value: bytes) -> None:
+        if type(value) is not bytes or len(value) > MAX_CHANGE_BYTES:
+            value = checked_change(value)
+            if len(value) > MAX_CHANGE_BYTES:
+                raise InvalidInputError(
+                    f"a change of {len(value)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
+                )
+        self._pending.add_row(key_group, value)
+        if self._pending.size_bytes >= self._threshold_bytes:
+            self._persist_preemptively()
+
+    def append_batch(self, key_groups: Any, values: Any) -> None:
+        """Append many changes: an int32 and a binary column of pyarrow, of one length, without nulls.
+
+        The same as appending them one by one, without a loop over rows; the columns are kept, not copied.
+        A batch above the pre-emptive threshold is uploaded in pieces of about that size. InvalidInputError,
+        with nothing appended, as in `append` and for a wrong column.
+        """
+        self._check_usable()
+        groups, changes = checked_columns(key_groups, values, self.key_group_range)
+        room_bytes = self._threshold_bytes - self._pending.size_bytes
+        for start, stop in cut_by_size(changes, room_bytes, self._threshold_bytes):
+            self._pending.add_columns(groups[start:stop], changes.slice(start, stop - start))
+            if self._pending.size_bytes >= self._threshold_bytes:
+                self._persist_preemptively()
+
+    def _persist_preemptively(self) -> None:
+        """Upload what no checkpoint asked for yet. Its failure is a fact of its range, not of this append."""
+        self._roll_over()
+        from_ = self._highest_failed[0].next() if self._highest_failed is not None else _INITIAL
+        taken = self._take_not_uploaded(from_)
+        if taken:
+            try:
+                self._submit(taken, None)
+            except DstlError as error:
+                _logger.warning("a pre-emptive upload could not be begun: %s", error)
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    def initial_sequence_number(self) -> SequenceNumber:
+        """The first position there is: 0."""
+        self._check_usable()
+        return _INITIAL
+
+    def next_sequence_number(self) -> SequenceNumber:
+        """The position that follows everything appended so far; the same again while nothing is appended."""
+        self._check_usable()
+        self._roll_over()
+        return self._active_sqn
+
+    def _roll_over(self) -> None:
+        if self._pending.is_empty:
+            return
+        change_set = StateChangeSet(self.log_id, self._active_sqn, self._pending.take())
+        self._not_uploaded[self._active_sqn] = change_set
+        self._active_sqn = self._active_sqn.next()
+
+    def _take_not_uploaded(self, from_: SequenceNumber) -> list[StateChangeSet]:
+        taken = [change_set for sqn, change_set in self._not_uploaded.items() if sqn >= from_]
+        for change_set in taken:
+            del self._not_uploaded[change_set.sequence_number]
+        return taken
+
+    # -- persisting --------------------------------------------------------------------------------
+
+    def persist(self, from_: SequenceNumber, checkpoint_id: int) -> MailboxFuture[SnapshotResult]:
+        """Make everything from `from_` (inclusive) to the last append durable.
+
+        Returns a future of the handles. Wait for it with `result()`; on this thread that runs the mailbox.
+        It fails with the error of the upload (an UnavailableError wraps what is none of ours), or with
+        ClosedError when the writer is closed before.
+
+        Raises at once, with nothing changed: UnavailableError (kind `upload_failed`) where an upload of the
+        range failed already: persist from above it, or begin a new log; InvalidInputError where `from_` was
+        truncated or is beyond what was appended.
+        """
+        self._check_usable()
+        self._empty_inbox()
+        self._check_persist(from_, checkpoint_id)
+        self._roll_over()
+        taken = self._take_not_uploaded(from_)
+        ready = {sqn: result for sqn, result in self._uploaded.items() if sqn >= from_}
+        for result in ready.values():
+            self._register_local(result, checkpoint_id)
+        wanted = SequenceNumberRange(from_, self._active_sqn)
+        future: MailboxFuture[SnapshotResult] = MailboxFuture(self._mailbox)
+        if wanted.size == len(ready):
+            if taken:
+                raise InternalError(f"{len(taken)} change sets of {wanted} are both uploaded and not")
+            snapshot = snapshot_of(ready.values(), self.key_group_range, 0, local_backup=self._local_backup)
+            future.set_result(snapshot)
+            return future
+        self._completions.append(PersistCompletion(wanted, checkpoint_id, ready, future))
+        if taken:
+            self._submit(taken, checkpoint_id)
+        return future
+
+    def _check_persist(self, from_: SequenceNumber, checkpoint_id: int) -> None:
+        _check_position("from_", from_)
+        if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
+            raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
+        if self._highest_failed is not None and self._highest_failed[0] >= from_:
+            raise UnavailableError(
+                f"the upload for {self._highest_failed[0]} has already failed previously: persist from above "
+                "it, after writing the state anew, or begin a new log",
+                kind="upload_failed",
+            ) from self._highest_failed[1]
+        if self._lowest_sqn > from_:
+            raise InvalidInputError(
+                f"requested changes were truncated (requested: {from_}, truncated: {self._lowest_sqn})"
+            )
+        if self._active_sqn < from_:
+            raise InvalidInputError(
+                f"requested changes were not yet appended (requested: {from_}, appended: {self._active_sqn})"
+            )
+
+    def _submit(self, change_sets: list[StateChangeSet], checkpoint_id: int | None) -> None:
+        task = UploadTask(
+            change_sets,
+            lambda results: self._arrived((checkpoint_id, results), "handleUploadSuccess"),
+            lambda sequence_numbers, error: self._arrived((sequence_numbers, error), "handleUploadFailure"),
+        )
+        try:
+            self._uploader.upload(task)
+        except BaseException as error:
+            # A scheduler that raises has failed the task; one that forgot must not leave a future pending.
+            task.fail(error)
+            raise
+
+    # -- what uploads bring, from any thread -------------------------------------------------------
+
+    def _arrived(self, arrival: Arrival, description: str) -> None:
+        with self._inbox_lock:
+            closed = self._closed
+            if not closed:
+                self._inbox.append(arrival)
+        if closed:
+            self._release_late(arrival)
+        else:
+            self._mailbox.execute(self._empty_inbox, description)
+
+    def _release_late(self, arrival: Arrival) -> None:
+        """Nobody was or will be told where these sets stand; the file may hold sets of other writers too."""
+        results = arrival[1]
+        if isinstance(results, list):
+            for result in results:
+                self._release(result)
+
+    def _empty_inbox(self) -> None:
+        self._check_thread()
+        while True:
+            with self._inbox_lock:
+                if self._closed or not self._inbox:
+                    return
+                arrival = self._inbox.popleft()
+            results = arrival[1]
+            if isinstance(results, list):
+                self._take_results(arrival[0], results)  # type: ignore[arg-type]  # an Arrival of this second part
+            else:
+                self._take_failure(arrival[0], results)  # type: ignore[arg-type]  # as above
+
+    def _take_results(self, checkpoint_id: int | None, results: list[UploadResult]) -> None:
+        satisfied = [completion for completion in self._completions if completion.take(results)]
+        for result in results:
+            if checkpoint_id is not None:
+                self._register_local(result, checkpoint_id)
+            for completion in self._completions:
+                if completion.wanted.contains(result.sequence_number):
+                    self._register_local(result, completion.checkpoint_id)
+            if self._lowest_sqn <= result.sequence_number < self._highest_sqn:
+                self._uploaded[result.sequence_number] = result
+            else:
+                self._release(result)
+        self._completions = [completion for completion in self._completions if completion not in satisfied]
+        # Last, when everything else agrees already: whoever waits may call this writer at once.
+        for completion in satisfied:
+            snapshot = completion.snapshot(self.key_group_range, local_backup=self._local_backup)
+            completion.future.set_result(snapshot)
+
+    def _take_failure(self, sequence_numbers: list[SequenceNumber], error: BaseException) -> None:
+        highest = max(sequence_numbers)
+        if highest >= self._lowest_sqn and (
+            self._highest_failed is None or highest > self._highest_failed[0]
+        ):
+            self._highest_failed = (highest, error)
+        hit = [completion for completion in self._completions if completion.wants_any(sequence_numbers)]
+        self._completions = [completion for completion in self._completions if completion not in hit]
+        for completion in hit:
+            completion.future.set_exception(_told_error(error))
+
+    def _register_local(self, result: UploadResult, checkpoint_id: int) -> None:
+        if result.local_handle is not None:
+            self._local_registry.register(result.local_handle, checkpoint_id)
+
+    def _release(self, result: UploadResult) -> None:
+        self._registry.release(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.release(result.local_handle)
+
+    # -- the life of a checkpoint ------------------------------------------------------------------
+
+    def confirm(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
+        """A checkpoint owns the files of `[from_, to)` now: they are no longer deleted from here.
+
+        Local copies that only earlier checkpoints used go. InvalidInputError for a range that ends before
+        it begins or reaches beyond what was appended.
+        """
+        self._check_usable()
+        self._empty_inbox()
+        _check_position("from_", from_)
+        _check_position("to", to)
+        if from_ > to:
+            raise InvalidInputError(f"invalid confirm range: [{from_},{to})")
+        if max(from_, to) > self._active_sqn:
+            raise InvalidInputError(f"invalid confirm range: [{from_},{to}), active sqn: {self._active_sqn}")
+        for sqn, result in self._uploaded.items():
+            if from_ <= sqn < to:
+                self._registry.stop_tracking(result.stream_state_handle)
+                if result.local_handle is not None:
+                    self._registry.stop_tracking(result.local_handle)
+        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
+
+    def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
+        """A checkpoint was aborted: local copies that only it and earlier ones used go.
+
+        Nothing appended is lost, and nothing is uploaded again; the range is upstream's and says nothing.
+        """
+        self._check_usable()
+        self._empty_inbox()
+        _check_position("from_", from_)
+        _check_position("to", to)
+        self._local_registry.discard_up_to_checkpoint(checkpoint_id + 1)
+
+    def truncate(self, to: SequenceNumber) -> None:
+        """Everything below `to` (exclusive) is no longer needed: its state was written elsewhere.
+
+        Sets not uploaded are dropped, uploaded ones released, those in flight are released when they
+        arrive. InvalidInputError beyond what has a position, or below an earlier truncation.
+        """
+        self._check_usable()
+        self._empty_inbox()
+        _check_position("to", to)
+        if to > self._active_sqn:
+            raise InvalidInputError(
+                f"cannot truncate to {to}: only positions below {self._active_sqn} are there"
+            )
+        if to < self._lowest_sqn:
+            raise InvalidInputError(f"cannot truncate to {to}: the log begins at {self._lowest_sqn} already")
+        self._lowest_sqn = to
+        self._not_uploaded = {sqn: change_set for sqn, change_set in self._not_uploaded.items() if sqn >= to}
+        for sqn in [sqn for sqn in self._uploaded if sqn < to]:
+            self._release(self._uploaded.pop(sqn))
+
+    def truncate_and_close(self, from_: SequenceNumber) -> None:
+        """Release everything from `from_` (inclusive) on, which no checkpoint holds, and close."""
+        self._check_usable()
+        self._empty_inbox()
+        _check_position("from_", from_)
+        self._highest_sqn = from_
+        for sqn in [sqn for sqn in self._uploaded if sqn >= from_]:
+            self._release(self._uploaded.pop(sqn))
+        self.close()
+
+    def close(self) -> None:
+        """Forget what is not durable; fail every future that waits with ClosedError. May be called again.
+
+        Durable files stay as they are: a checkpoint may hold them. What uploads bring later is released.
+        """
+        self._check_thread()
+        with self._inbox_lock:
+            if self._closed:
+                return
+            self._closed = True
+            unread = list(self._inbox)
+            self._inbox.clear()
+        for arrival in unread:
+            self._release_late(arrival)
+        self._pending.clear()
+        self._not_uploaded.clear()
+        self._uploaded.clear()
+        waiting, self._completions = self._completions, []
+        for completion in waiting:
+            completion.future.set_exception(
+                ClosedError(f"the writer was closed before checkpoint {completion.checkpoint_id} was durable")
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- guards ------------------------------------------------------------------------------------
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise InvalidInputError(
+                "a changelog writer belongs to the thread that made it: make one for each thread",
+                "wrong_thread",
+            )
+
+    def _check_usable(self) -> None:
+        self._check_thread()
+        if self._closed:
+            raise ClosedError("the changelog writer is closed: create another")
+
+
+def _check_position(what: str, sqn: object) -> None:
+    if not isinstance(sqn, SequenceNumber):
+        raise InvalidInputError(
+            f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
+        )
+
+
+def _told_error(error: BaseException) -> DstlError:
+    if isinstance(error, DstlError):
+        return error
+    told = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
+    told.__cause__ = error
+    return told

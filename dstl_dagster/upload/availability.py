@@ -1,0 +1,134 @@
+"""How many bytes may be on their way at once, and how others learn that there is room.
+
+Owns the count of in-flight bytes, the line of those who wait, and the availability signal. Does not own
+what the bytes are.
+
+Source: Flink's `UploadThrottle` and `AvailabilityProvider`. Upstream admits a task of any size while one
+byte is free; here the limit holds, except that one task larger than all of it may be alone in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import Protocol
+
+from dstl_dagster.errors import ClosedError, InternalError, InvalidInputError
+
+__all__ = ["ALWAYS_AVAILABLE", "Availability", "UploadThrottle"]
+
+
+class Availability(Protocol):
+    """Whether more can be uploaded without blocking."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is room now. True promises nothing for a task larger than the room."""
+        ...
+
+    def available_future(self) -> Future[None]:
+        """Done when there is room: at once if there is now. It fails with ClosedError on close."""
+        ...
+
+
+class _AlwaysAvailable:
+    @property
+    def is_available(self) -> bool:
+        return True
+
+    def available_future(self) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+
+ALWAYS_AVAILABLE: Availability = _AlwaysAvailable()
+
+
+class UploadThrottle:
+    """A budget of bytes with a fair line. All methods may be called from any thread."""
+
+    def __init__(self, max_bytes_in_flight: int) -> None:
+        if max_bytes_in_flight < 1:
+            raise InvalidInputError(f"an in-flight limit of {max_bytes_in_flight} bytes would block for ever")
+        self._max_bytes = max_bytes_in_flight
+        self._condition = threading.Condition()
+        self._in_flight_bytes = 0
+        self._line: deque[object] = deque()
+        self._closed = False
+        self._room: Future[None] | None = None
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Seized and not released."""
+        with self._condition:
+            return self._in_flight_bytes
+
+    @property
+    def is_available(self) -> bool:
+        """Whether at least one byte is free."""
+        with self._condition:
+            return self._has_room()
+
+    def available_future(self) -> Future[None]:
+        """Done when at least one byte is free."""
+        with self._condition:
+            if self._has_room():
+                return ALWAYS_AVAILABLE.available_future()
+            if self._closed:
+                future: Future[None] = Future()
+                future.set_exception(ClosedError("the upload scheduler is closed: open another storage"))
+                return future
+            if self._room is None:
+                self._room = Future()
+                # So that a waiter cannot cancel what other waiters share.
+                self._room.set_running_or_notify_cancel()
+            return self._room
+
+    def seize(self, byte_count: int) -> None:
+        """Take bytes out of the budget; blocks while they do not fit, first come, first served.
+
+        ClosedError when it is closed before or meanwhile. An interrupt leaves the line and takes nothing.
+        """
+        ticket = object()
+        with self._condition:
+            self._line.append(ticket)
+            try:
+                while not self._closed and not (self._line[0] is ticket and self._fits(byte_count)):
+                    self._condition.wait()
+                if self._closed:
+                    raise ClosedError("the upload scheduler was closed while the upload waited for room")
+                self._in_flight_bytes += byte_count
+            finally:
+                self._line.remove(ticket)
+                self._condition.notify_all()
+
+    def release(self, byte_count: int) -> None:
+        """Give seized bytes back."""
+        with self._condition:
+            if byte_count > self._in_flight_bytes:
+                raise InternalError(f"released {byte_count} of {self._in_flight_bytes} bytes in flight")
+            self._in_flight_bytes -= byte_count
+            room, freed = self._room, self._has_room()
+            if freed:
+                self._room = None
+            self._condition.notify_all()
+        # Outside the lock: whoever waits for the future may call back at once.
+        if freed and room is not None:
+            room.set_result(None)
+
+    def close(self) -> None:
+        """Nobody gets in any more; those in line are told. Seized bytes may still be released."""
+        with self._condition:
+            self._closed = True
+            room, self._room = self._room, None
+            self._condition.notify_all()
+        if room is not None:
+            room.set_exception(ClosedError("the upload scheduler was closed while it had no room"))
+
+    def _has_room(self) -> bool:
+        return self._in_flight_bytes < self._max_bytes and not self._closed
+
+    def _fits(self, byte_count: int) -> bool:
+        return self._in_flight_bytes == 0 or self._in_flight_bytes + byte_count <= self._max_bytes

@@ -1,0 +1,66 @@
+"""The measurements of changelog uploads: Flink's names, and what each value means exactly.
+
+Owns the names. Does not own where they go (`dstl_dagster.metrics`).
+
+    numberOfUploadRequests      +1 for each attempt
+    numberOfUploadFailures      +1 for each attempt that ended with an error (not for a time-out)
+    uploadSizes                 logical bytes of a successful attempt: headers included, uncompressed
+    uploadLatenciesNanos        nanoseconds of a successful attempt
+    uploadBatchSizes            tasks in one batch
+    attemptsPerUpload           which attempt won
+    totalAttemptsPerUpload      attempts started or due by the time of success
+    uploadQueueSize             gauge: tasks that wait for their batch
+    numberOfLocalCopyFailures   +1 for each local copy that was given up (ours)
+    numberOfDiscardedUploads    +1 for each result that lost or came too late, and was deleted (ours)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dstl_dagster.metrics import NO_METRICS, Measurement, MeasurementKind, MetricsHook, fan_out
+from dstl_dagster.upload.retry import AttemptCounts
+
+__all__ = ["PREFIX", "UploadMetrics"]
+
+PREFIX = "ChangelogStorage."
+
+
+class UploadMetrics:
+    """Names in, measurements out. Any thread. A hook that raises fails nothing."""
+
+    def __init__(self, hook: MetricsHook | None = None) -> None:
+        self._hook = NO_METRICS if hook is None else fan_out([hook])
+
+    def _count(self, name: str) -> None:
+        self._hook.record(Measurement(PREFIX + name, MeasurementKind.COUNTER, 1))
+
+    def _observe(self, name: str, value: float) -> None:
+        self._hook.record(Measurement(PREFIX + name, MeasurementKind.HISTOGRAM, value))
+
+    def attempt_begins(self) -> None:
+        self._count("numberOfUploadRequests")
+
+    def attempt_fails(self) -> None:
+        self._count("numberOfUploadFailures")
+
+    def attempt_succeeds(self, logical_bytes: int, seconds: float) -> None:
+        self._observe("uploadSizes", logical_bytes)
+        self._observe("uploadLatenciesNanos", round(seconds * 1e9))
+
+    def batch_begins(self, task_count: int) -> None:
+        self._observe("uploadBatchSizes", task_count)
+
+    def upload_wins(self, counts: AttemptCounts) -> None:
+        self._observe("attemptsPerUpload", counts.winner)
+        self._observe("totalAttemptsPerUpload", counts.total)
+
+    def local_copy_fails(self) -> None:
+        self._count("numberOfLocalCopyFailures")
+
+    def result_discarded(self) -> None:
+        self._count("numberOfDiscardedUploads")
+
+    def watch_queue(self, read: Callable[[], float]) -> Callable[[], None]:
+        """Register the queue's gauge; the returned call ends it."""
+        return self._hook.register_gauge(PREFIX + "uploadQueueSize", read)

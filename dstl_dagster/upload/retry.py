@@ -1,0 +1,289 @@
+"""Doing an action until one attempt wins. Owns the policy, the race of attempts and their losers' end.
+
+Does not own what an attempt does, nor the threads (an executor and a timer are given).
+
+A timed-out attempt is not interrupted: it goes on beside its successor, and the first to succeed wins,
+whichever it is. Every result that does not win is discarded.
+
+Source: Flink's `RetryPolicy` and `RetryingExecutor`. There, an error that ends no attempt properly leaves
+the action pending for ever; here every action ends exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.upload.timers import Timer
+
+__all__ = ["AttemptCounts", "RetriableAction", "RetryPolicy", "RetryingExecutor"]
+
+_logger = logging.getLogger(__name__)
+
+TIMEOUT_KIND: Final = "timeout"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When an attempt is given up, and when another follows.
+
+    Attributes:
+        max_attempts: the first included; 1 or more.
+        timeout_seconds: after this another attempt is started beside; None: an attempt takes what it takes.
+        delay_after_failure_seconds: before the next attempt, unless the failure was a time-out.
+    """
+
+    max_attempts: int
+    timeout_seconds: float | None
+    delay_after_failure_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise InvalidInputError(f"max_attempts is {self.max_attempts}: 1 or more, the first included")
+        if self.delay_after_failure_seconds < 0:
+            raise InvalidInputError(f"delay_after_failure is {self.delay_after_failure_seconds} s: 0 or more")
+
+    @classmethod
+    def none(cls) -> RetryPolicy:
+        """One attempt, however long it takes."""
+        return cls(1, None, 0.0)
+
+    @classmethod
+    def fixed(cls, max_attempts: int, timeout: float, delay_after_failure: float) -> RetryPolicy:
+        """Up to `max_attempts`; seconds each. A timeout of 0 or less means none."""
+        return cls(max_attempts, timeout if timeout > 0 else None, delay_after_failure)
+
+    @classmethod
+    def from_options(cls, options: FsStateChangelogOptions) -> RetryPolicy:
+        """What the options name."""
+        if options.retry_policy == "none":
+            return cls.none()
+        return cls.fixed(
+            options.max_upload_attempts,
+            options.upload_timeout.total_seconds(),
+            options.next_attempt_delay.total_seconds(),
+        )
+
+    def retry_delay_seconds(self, attempt: int, error: BaseException) -> float | None:
+        """How long to wait after attempt number `attempt` (from 1) failed; None: do not retry."""
+        if attempt >= self.max_attempts:
+            return None
+        if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
+            return 0.0
+        # Only what may go away by itself: a wrong call or a broken promise fails again.
+        if isinstance(error, UnavailableError | OSError):
+            return self.delay_after_failure_seconds
+        return None
+
+    def __str__(self) -> str:
+        if self.max_attempts == 1 and self.timeout_seconds is None:
+            return "none"
+        return (
+            f"timeout={self.timeout_seconds}, maxAttempts={self.max_attempts}, "
+            f"delay={self.delay_after_failure_seconds}"
+        )
+
+
+ResultT = TypeVar("ResultT")
+
+
+class RetriableAction(Protocol[ResultT]):
+    """Something that may be attempted several times at once."""
+
+    def attempt(self) -> ResultT:
+        """Do it once. Any thread; several at the same time."""
+        ...
+
+    def complete(self, result: ResultT) -> None:
+        """This result won. Called at most once, and never with `fail`."""
+        ...
+
+    def discard(self, result: ResultT) -> None:
+        """This result lost: undo it."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """No attempt succeeded, and none will be made. Called at most once."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttemptCounts:
+    """How a successful action went: which attempt won, and how many were started or due by then."""
+
+    winner: int
+    total: int
+
+
+class RetryingExecutor:
+    """Runs actions by a policy on an executor, with a timer for time-outs and delays."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        timer: Timer,
+        on_success: Callable[[AttemptCounts], None] | None = None,
+    ) -> None:
+        self._executor = executor
+        self._timer = timer
+        self._on_success = on_success
+        self._lock = threading.Lock()
+        self._live: set[_Execution[object]] = set()
+        self._closed = False
+
+    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
+        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun."""
+        execution = _Execution(self, policy, action)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the upload executor is closed: open another storage")
+            self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
+        try:
+            self._executor.submit(execution.run, 1)
+        except BaseException:
+            self._ended(execution)
+            raise
+
+    def _ended(self, execution: _Execution[ResultT]) -> None:
+        with self._lock:
+            self._live.discard(execution)
+
+    def close(self) -> None:
+        """Fail what has not ended with ClosedError, and wait for the attempts that run. May be called again.
+
+        An attempt can see that it is in vain; what it still brings is discarded.
+        """
+        with self._lock:
+            self._closed = True
+            live = list(self._live)
+        for execution in live:
+            execution.abandon(ClosedError("the upload was under way when its storage was closed"))
+        self._timer.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Execution(Generic[ResultT]):
+    """One action and the attempts that race for it."""
+
+    def __init__(
+        self, owner: RetryingExecutor, policy: RetryPolicy, action: RetriableAction[ResultT]
+    ) -> None:
+        self._owner = owner
+        self._policy = policy
+        self._action = action
+        self._lock = threading.Lock()
+        self._ended = False
+        self._active_attempts = 1
+        self._total_attempts = 1
+
+    def run(self, attempt: int) -> None:
+        if self._ended:
+            return
+        gave_up = _Once()
+        cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
+        try:
+            seconds = self._policy.timeout_seconds
+            if seconds is not None:
+                cancel_timeout = self._owner._timer.schedule(
+                    seconds, lambda: self._timed_out(attempt, gave_up)
+                )
+            result = self._action.attempt()
+        except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
+            cancel_timeout()
+            self._attempt_failed(attempt, gave_up, error)
+            return
+        cancel_timeout()
+        self._attempt_succeeded(attempt, result)
+
+    def _attempt_succeeded(self, attempt: int, result: ResultT) -> None:
+        with self._lock:
+            won, self._ended = not self._ended, True
+            counts = AttemptCounts(attempt, self._total_attempts)
+        try:
+            if won:
+                self._owner._ended(self)
+                self._action.complete(result)
+                if self._owner._on_success is not None:
+                    self._owner._on_success(counts)
+            else:
+                self._action.discard(result)
+        except Exception:
+            _logger.exception("an upload ended, but telling so failed")
+
+    def _timed_out(self, attempt: int, gave_up: _Once) -> None:
+        self._attempt_failed(
+            attempt,
+            gave_up,
+            UnavailableError(
+                f"attempt {attempt} timed out after {self._policy.timeout_seconds} s", TIMEOUT_KIND
+            ),
+        )
+
+    def _attempt_failed(self, attempt: int, gave_up: _Once, error: BaseException) -> None:
+        if not gave_up.first():
+            return
+        with self._lock:
+            if self._ended:
+                return
+            delay_seconds = self._policy.retry_delay_seconds(attempt, error)
+            if delay_seconds is not None:
+                self._active_attempts += 1
+                self._total_attempts += 1
+        if delay_seconds is not None:
+            _logger.info(
+                "upload attempt %d failed and is repeated in %s s: %s", attempt, delay_seconds, error
+            )
+            try:
+                self._start_after(delay_seconds, attempt + 1)
+            except BaseException as refusal:  # noqa: BLE001 - the executor or timer is closed: nothing follows
+                error = refusal
+                with self._lock:
+                    self._active_attempts -= 1
+        with self._lock:
+            self._active_attempts -= 1
+            is_last = self._active_attempts == 0
+        if is_last:
+            self.abandon(error)
+
+    def _start_after(self, delay_seconds: float, attempt: int) -> None:
+        if delay_seconds == 0:
+            self._owner._executor.submit(self.run, attempt)
+        else:
+            self._owner._timer.schedule(delay_seconds, lambda: self._submit_late(attempt))
+
+    def _submit_late(self, attempt: int) -> None:
+        try:
+            self._owner._executor.submit(self.run, attempt)
+        except RuntimeError:
+            # Shut down meanwhile: `close` has told, or will tell, the action.
+            _logger.debug("an upload attempt was due after close")
+
+    def abandon(self, error: BaseException) -> None:
+        with self._lock:
+            first, self._ended = not self._ended, True
+        if not first:
+            return
+        self._owner._ended(self)
+        try:
+            self._action.fail(error)
+        except Exception:
+            _logger.exception("an upload failed, and telling so failed too")
+
+
+class _Once:
+    """True for the first who asks: an attempt fails by its error or by its time-out, not by both."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = False
+
+    def first(self) -> bool:
+        with self._lock:
+            first, self._asked = not self._asked, True
+        return first

@@ -1,0 +1,386 @@
+"""When tasks leave, and together with which others.
+
+Owns the queue, the batches, the in-flight limit and the threads. Does not own what an upload is
+(`uploader`) nor when it is tried again (`retry`).
+
+Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadScheduler`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, Protocol
+
+from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError, UnavailableError
+from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.footer import MAX_CHANGE_SETS_PER_FILE
+from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
+from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
+from dstl_dagster.upload.metrics import UploadMetrics
+from dstl_dagster.upload.places import local_changelog_directory
+from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
+from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+from dstl_dagster.upload.timers import ThreadTimer, Timer
+from dstl_dagster.upload.uploader import (
+    DuplicatingStateChangeFsUploader,
+    FileTracker,
+    StateChangeFsUploader,
+    StateChangeUploader,
+)
+
+__all__ = [
+    "BatchingStateChangeUploadScheduler",
+    "StateChangeUploadScheduler",
+    "direct_scheduler",
+    "scheduler_from_config",
+    "split_into_batches",
+]
+
+_logger = logging.getLogger(__name__)
+
+_DEFAULT_MAX_BATCH_BYTES: Final = 64 << 20
+
+
+class StateChangeUploadScheduler(Protocol):
+    """Takes tasks and sees to it that each ends: completed or failed, exactly once."""
+
+    def upload(self, task: UploadTask) -> None:
+        """Take a task; may block while too many bytes are in flight. Any thread.
+
+        Where it raises, the task has failed. After `close` the task fails with ClosedError, and nothing
+        is raised.
+        """
+        ...
+
+    @property
+    def availability(self) -> Availability:
+        """Whether `upload` would block."""
+        ...
+
+    def close(self) -> None:
+        """Fail what has not ended, end every thread. May be called again."""
+        ...
+
+
+class _DirectScheduler:
+    """Uploads in the caller's thread, one task a file, without retries."""
+
+    def __init__(self, uploader: StateChangeUploader) -> None:
+        self._uploader = uploader
+        self._closed = False
+
+    def upload(self, task: UploadTask) -> None:
+        if self._closed:
+            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
+            return
+        try:
+            result = self._uploader.upload([task])
+        except BaseException as error:
+            task.fail(error)
+            raise
+        _complete(result, [task])
+
+    @property
+    def availability(self) -> Availability:
+        return ALWAYS_AVAILABLE
+
+    def close(self) -> None:
+        self._closed = True
+        self._uploader.close()
+
+
+def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadScheduler:
+    """A scheduler that uploads at once, in the thread that asks, and raises what the uploader raises."""
+    return _DirectScheduler(uploader)
+
+
+def _complete(result: UploadTasksResult, tasks: Sequence[UploadTask]) -> None:
+    try:
+        result.complete()
+    finally:
+        for task in tasks:
+            # A task that an uploader forgot would be waited for without end.
+            task.fail(InternalError("the uploader returned, but without a result for this task"))
+
+
+class _BatchAction:
+    """The upload of one batch, as something to retry."""
+
+    def __init__(self, uploader: StateChangeUploader, tasks: Sequence[UploadTask]) -> None:
+        self._uploader = uploader
+        self._tasks = tasks
+
+    def attempt(self) -> UploadTasksResult:
+        return self._uploader.upload(self._tasks)
+
+    def complete(self, result: UploadTasksResult) -> None:
+        _complete(result, self._tasks)
+
+    def discard(self, result: UploadTasksResult) -> None:
+        result.discard()
+
+    def fail(self, error: BaseException) -> None:
+        _fail_all(self._tasks, error)
+
+
+def _fail_all(tasks: Collection[UploadTask], error: BaseException) -> None:
+    for task in tasks:
+        try:
+            task.fail(error)
+        except Exception:
+            _logger.exception("an upload failed, and telling its writer failed too")
+
+
+def split_into_batches(
+    sizes_bytes: Sequence[int], set_counts: Sequence[int], max_batch_bytes: int
+) -> list[int]:
+    """Where each batch ends (exclusive) in a queue of tasks with these sizes and numbers of change sets.
+
+    The order stays; a batch holds at most `max_batch_bytes`, or one larger task alone.
+    """
+    ends: list[int] = []
+    batch_bytes = batch_sets = 0
+    for index, (size, set_count) in enumerate(zip(sizes_bytes, set_counts, strict=True)):
+        begins = index == (ends[-1] if ends else 0)
+        overflows = batch_bytes + size > max_batch_bytes or batch_sets + set_count > MAX_CHANGE_SETS_PER_FILE
+        if overflows and not begins:
+            ends.append(index)
+            batch_bytes = batch_sets = 0
+        batch_bytes += size
+        batch_sets += set_count
+    if sizes_bytes:
+        ends.append(len(sizes_bytes))
+    return ends
+
+
+class BatchingStateChangeUploadScheduler:
+    """Waits a little so that tasks of many writers share a file; retries; limits bytes in flight.
+
+    A batch closes at the first of: `persist_delay_seconds` after its first task; `size_threshold_bytes`
+    waiting (inclusive; then it leaves in the thread of the task that reached it). With a delay of 0 every
+    task leaves at once. Batches upload in parallel and may end in any order.
+
+    Args:
+        persist_delay_seconds, size_threshold_bytes, retry_policy, uploader, num_upload_threads,
+        max_bytes_in_flight, metrics: as upstream's constructor.
+        max_batch_bytes: the most payload of one file; one larger task goes alone.
+        timer, executor: where waiting and uploading happen; by default threads of its own. They are closed
+            with it.
+
+    Raises InvalidInputError where the threshold is above the in-flight limit.
+    """
+
+    def __init__(
+        self,
+        persist_delay_seconds: float,
+        size_threshold_bytes: int,
+        retry_policy: RetryPolicy,
+        uploader: StateChangeUploader,
+        num_upload_threads: int,
+        max_bytes_in_flight: int,
+        metrics: UploadMetrics | None = None,
+        *,
+        max_batch_bytes: int = _DEFAULT_MAX_BATCH_BYTES,
+        timer: Timer | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        if size_threshold_bytes > max_bytes_in_flight:
+            raise InvalidInputError(
+                f"sizeThresholdBytes ({size_threshold_bytes}) must not exceed "
+                f"maxBytesInFlight ({max_bytes_in_flight})"
+            )
+        self._delay_seconds = persist_delay_seconds
+        self._size_threshold_bytes = size_threshold_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._retry_policy = retry_policy
+        self._uploader = uploader
+        self._metrics = metrics or UploadMetrics()
+        self._throttle = UploadThrottle(max_bytes_in_flight)
+        self._timer = timer or ThreadTimer("dstl-changelog-upload-timer")
+        self._retrying = RetryingExecutor(
+            executor or ThreadPoolExecutor(num_upload_threads, thread_name_prefix="dstl-changelog-upload"),
+            self._timer,
+            self._metrics.upload_wins,
+        )
+        self._lock = threading.Lock()
+        self._queue: list[UploadTask] = []
+        self._queued_bytes = 0
+        self._cancel_drain: Callable[[], None] | None = None
+        self._fatal_error: BaseException | None = None
+        self._closed = False
+        self._end_gauge = self._metrics.watch_queue(self._queue_length)
+
+    def _queue_length(self) -> float:
+        with self._lock:
+            return len(self._queue)
+
+    @property
+    def availability(self) -> Availability:
+        return self._throttle
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Payload bytes of tasks that have not ended."""
+        return self._throttle.in_flight_bytes
+
+    def upload(self, task: UploadTask) -> None:
+        if self._fatal_error is not None:
+            task.fail(self._fatal_error)
+            return
+        try:
+            self._throttle.seize(task.size)
+        except ClosedError as error:
+            task.fail(error)
+            return
+        except BaseException as interrupt:
+            task.fail(_failure_by(interrupt))
+            raise
+        # From here on the task's end gives the bytes back, whoever ends it and why.
+        counted = UploadTask(
+            task.change_sets,
+            _first(lambda: self._throttle.release(task.size), task.complete),
+            lambda _, error: _first(lambda: self._throttle.release(task.size), task.fail)(error),
+        )
+        try:
+            self._enqueue(counted)
+        except BaseException as error:
+            self._withdraw(counted)
+            counted.fail(_failure_by(error))
+            raise
+
+    def _enqueue(self, task: UploadTask) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._queue.append(task)
+                self._queued_bytes += task.size
+            due = self._delay_seconds == 0 or self._queued_bytes >= self._size_threshold_bytes
+            if not closed and not due and self._cancel_drain is None:
+                self._cancel_drain = self._timer.schedule(self._delay_seconds, self._drain)
+        if closed:
+            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
+        elif due:
+            self._drain()
+
+    def _withdraw(self, task: UploadTask) -> None:
+        with self._lock:
+            if task in self._queue:
+                self._queue.remove(task)
+                self._queued_bytes -= task.size
+
+    def _take_queue(self) -> list[UploadTask]:
+        with self._lock:
+            taken, self._queue = self._queue, []
+            self._queued_bytes = 0
+            cancel, self._cancel_drain = self._cancel_drain, None
+        if cancel is not None:
+            cancel()
+        return taken
+
+    def _drain(self) -> None:
+        taken = self._take_queue()
+        start = 0
+        for end in split_into_batches(
+            [task.size for task in taken], [len(task.change_sets) for task in taken], self._max_batch_bytes
+        ):
+            batch = taken[start:end]
+            start = end
+            try:
+                if self._fatal_error is not None:
+                    _fail_all(batch, self._fatal_error)
+                    continue
+                self._metrics.batch_begins(len(batch))
+                self._retrying.execute(self._retry_policy, _BatchAction(self._uploader, batch))
+            except (ClosedError, UnavailableError, OSError) as error:
+                _fail_all(batch, error)
+            except BaseException as error:
+                # No batch could be begun any more: say so at once, to all who come.
+                self._fatal_error = error
+                _fail_all(taken, error)
+                raise
+
+    def close(self) -> None:
+        """Fail what waits and what runs with ClosedError; wait until no thread is left. May be called again.
+
+        A running attempt stops at its next piece. One that hangs in the store is waited for: the store's
+        own time-outs end it.
+        """
+        with self._lock:
+            self._closed = True
+        self._throttle.close()
+        error = ClosedError("the upload waited for its batch when its storage was closed")
+        _fail_all(self._take_queue(), error)
+        self._retrying.close()
+        self._end_gauge()
+        self._uploader.close()
+
+
+def _failure_by(error: BaseException) -> DstlError:
+    if isinstance(error, DstlError):
+        return error
+    failure = UnavailableError(f"the upload could not be begun: {type(error).__name__}", "interrupted")
+    failure.__cause__ = error
+    return failure
+
+
+def _first(before: Callable[[], None], then: Callable[..., None]) -> Callable[..., None]:
+    """`then`, after `before` whatever happens."""
+
+    def both(*arguments: object) -> None:
+        before()
+        then(*arguments)
+
+    return both
+
+
+def scheduler_from_config(
+    job_id: uuid.UUID | str,
+    store: ObjectStore,
+    options: FsStateChangelogOptions,
+    registry: FileTracker,
+    local_recovery: LocalRecoveryConfig,
+    *,
+    base_path: str,
+    metrics: UploadMetrics | None = None,
+) -> BatchingStateChangeUploadScheduler:
+    """The batching scheduler that the options describe, with the uploader that local recovery calls for."""
+    metrics = metrics or UploadMetrics()
+    compression = Compression[options.compression.upper()]
+    local_directory = local_changelog_directory(local_recovery, job_id)
+    uploader: StateChangeUploader
+    if local_directory is None:
+        uploader = StateChangeFsUploader(
+            store,
+            base_path,
+            job_id,
+            registry,
+            compression=compression,
+            buffer_bytes=options.upload_buffer_bytes,
+            metrics=metrics,
+        )
+    else:
+        uploader = DuplicatingStateChangeFsUploader(
+            store,
+            base_path,
+            job_id,
+            registry,
+            local_directory,
+            compression=compression,
+            buffer_bytes=options.upload_buffer_bytes,
+            metrics=metrics,
+        )
+    return BatchingStateChangeUploadScheduler(
+        options.batch_persist_delay.total_seconds(),
+        options.batch_persist_size_threshold_bytes,
+        RetryPolicy.from_options(options),
+        uploader,
+        options.num_upload_threads,
+        options.max_in_flight_bytes,
+        metrics,
+        max_batch_bytes=options.max_batch_bytes,
+    )

@@ -1,0 +1,130 @@
+"""Where the pieces of one changelog file go: one object of the store, and maybe a local copy.
+
+Owns the choice between one put and a stream, reading back after a lost answer, and giving a local copy up.
+Does not own what the pieces are, nor retries.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from dstl_dagster.format.handles import LocalStateHandle
+from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
+from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
+
+__all__ = ["LocalCopySink", "ObjectSink"]
+
+_logger = logging.getLogger(__name__)
+
+_CHUNK_STEP_BYTES: Final = 256 * 1024
+
+
+class ObjectSink:
+    """One new object. Small ones leave in one request; from `buffer_bytes` on they are streamed."""
+
+    def __init__(self, store: ObjectStore, name: str, writer_id: str, buffer_bytes: int) -> None:
+        self._store = store
+        self._name = name
+        self._writer_id = writer_id
+        self._buffer_bytes = buffer_bytes
+        self._pieces: list[bytes | memoryview] = []
+        self._writer: ObjectWriter | None = None
+        self._size_bytes = 0
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Take a piece. It is kept, not copied, and must not change."""
+        self._size_bytes += len(piece)
+        if self._writer is not None:
+            self._writer.write(piece)
+            return
+        self._pieces.append(piece)
+        if self._size_bytes > self._buffer_bytes:
+            self._begin_stream()
+
+    def _begin_stream(self) -> None:
+        chunk_size = max(1, self._buffer_bytes // _CHUNK_STEP_BYTES) * _CHUNK_STEP_BYTES
+        self._writer = self._store.open_write(
+            self._name,
+            precondition=ABSENT,
+            metadata={WRITER_ID_KEY: self._writer_id},
+            chunk_size=chunk_size,
+        )
+        for kept in self._pieces:
+            self._writer.write(kept)
+        self._pieces.clear()
+
+    def close(self) -> ObjectStat:
+        """Make the object durable. As `ObjectWriter.close`; a lost answer was read back already."""
+        if self._writer is None:
+            payload = b"".join(self._pieces)
+            return put_own(self._store, self._name, payload, writer_id=self._writer_id)
+        expected = Expected({WRITER_ID_KEY: self._writer_id}, self._size_bytes)
+        return write_own(self._store, self._name, expected, self._writer.close)
+
+    def abort(self) -> None:
+        """Give up. Never raises."""
+        self._pieces.clear()
+        if self._writer is not None:
+            self._writer.abort()
+
+
+class LocalCopySink:
+    """The same bytes on this machine's disk. Nothing it meets fails the upload: then there is no copy.
+
+    A copy appears under its name only when it is whole; it is not synced, for a crash may cost it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".part")
+        self._file: BinaryIO | None = None
+        self.failed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._partial.open("xb", buffering=0)
+        except OSError:
+            self._give_up()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Take a piece."""
+        if self._file is None:
+            return
+        try:
+            view = memoryview(piece)
+            while len(view) > 0:
+                view = view[self._file.write(view) :]
+        except OSError:
+            self._give_up()
+
+    def close(self, size: int | None, stored_bytes: int) -> LocalStateHandle | None:
+        """Make the copy appear; None where there is none."""
+        if self._file is None:
+            return None
+        try:
+            self._file.close()
+            os.replace(self._partial, self._path)  # noqa: PTH105 - the same as Path.replace, with the error of the OS
+        except OSError:
+            self._give_up()
+            return None
+        return LocalStateHandle(str(self._path), size, stored_bytes=stored_bytes)
+
+    def abort(self) -> None:
+        """Give up without calling it a failure."""
+        self._drop()
+
+    def _give_up(self) -> None:
+        _logger.warning("local copy %s of a changelog file was given up", self._path, exc_info=True)
+        self.failed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+            with suppress(OSError):
+                self._partial.unlink(missing_ok=True)

@@ -1,0 +1,151 @@
+"""What is uploaded and what came of it: values that pass between a writer, a scheduler and an uploader.
+
+Owns the single completion of a task. Does not own threads, retries or files.
+
+Source: Flink's `UploadTask`, `UploadResult`, `UploadTasksResult`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from dstl_dagster.errors import InternalError
+from dstl_dagster.format.changes import StateChangeSet
+from dstl_dagster.format.handles import StreamStateHandle
+from dstl_dagster.format.sequence import SequenceNumber
+
+__all__ = ["UploadResult", "UploadTask", "UploadTasksResult"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadResult:
+    """Where one change set stands now.
+
+    Attributes:
+        stream_state_handle: the durable file.
+        local_handle: its copy on this machine's disk, where there is one.
+        offset, local_offset: where the set begins in the logical body of each.
+        sequence_number: of the set.
+        size: payload bytes of the set.
+    """
+
+    stream_state_handle: StreamStateHandle
+    local_handle: StreamStateHandle | None
+    offset: int
+    local_offset: int
+    sequence_number: SequenceNumber
+    size: int
+
+    @classmethod
+    def of(
+        cls,
+        handle: StreamStateHandle,
+        local_handle: StreamStateHandle | None,
+        change_set: StateChangeSet,
+        offset: int,
+        local_offset: int,
+    ) -> UploadResult:
+        """The result of writing `change_set` at those offsets."""
+        return cls(handle, local_handle, offset, local_offset, change_set.sequence_number, change_set.size)
+
+
+class UploadTask:
+    """Change sets that one writer wants uploaded together: never split between files.
+
+    Ends once: the first `complete` or `fail`, from any thread, runs its callback in that thread; later
+    ones do nothing. `size` is payload bytes of all sets.
+    """
+
+    __slots__ = ("_failure_callback", "_finish_lock", "_finished", "_success_callback", "change_sets", "size")
+
+    def __init__(
+        self,
+        change_sets: Collection[StateChangeSet],
+        success_callback: Callable[[list[UploadResult]], None],
+        failure_callback: Callable[[list[SequenceNumber], BaseException], None],
+    ) -> None:
+        self.change_sets = tuple(change_sets)
+        self.size = sum(change_set.size for change_set in self.change_sets)
+        self._success_callback = success_callback
+        self._failure_callback = failure_callback
+        self._finish_lock = threading.Lock()
+        self._finished = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was completed or failed: an upload that still runs for it is in vain."""
+        return self._finished
+
+    def complete(self, results: list[UploadResult]) -> None:
+        """It was uploaded: a result for each change set."""
+        if self._finish():
+            self._success_callback(results)
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be uploaded any more."""
+        if self._finish():
+            self._failure_callback([change_set.sequence_number for change_set in self.change_sets], error)
+
+    def _finish(self) -> bool:
+        with self._finish_lock:
+            first, self._finished = not self._finished, True
+        return first
+
+
+class UploadTasksResult:
+    """What one attempt to upload tasks gave: one file, and where in it each change set stands.
+
+    Args:
+        tasks_offsets: for each task and each of its sets the offsets in the file and in the local copy.
+        handle: the durable file.
+        local_handle: the local copy, where there is one.
+        discard: deletes both; an uploader that makes files of its own gives it.
+    """
+
+    def __init__(
+        self,
+        tasks_offsets: Mapping[UploadTask, Mapping[StateChangeSet, tuple[int, int]]],
+        handle: StreamStateHandle,
+        local_handle: StreamStateHandle | None = None,
+        discard: Callable[[], None] | None = None,
+    ) -> None:
+        self.tasks_offsets = tasks_offsets
+        self.handle = handle
+        self.local_handle = local_handle
+        self._discard = discard
+
+    @property
+    def state_size(self) -> int:
+        """Logical bytes of the file: headers included, uncompressed."""
+        return self.handle.size or 0
+
+    def complete(self) -> None:
+        """Complete every task with its results. A callback that raises does not keep the others waiting."""
+        failures: list[BaseException] = []
+        for task, offsets in self.tasks_offsets.items():
+            results = [
+                UploadResult.of(self.handle, self.local_handle, change_set, offset, local_offset)
+                for change_set, (offset, local_offset) in offsets.items()
+            ]
+            try:
+                task.complete(results)
+            except Exception as error:  # noqa: BLE001 - collected, and raised when every task was told
+                failures.append(error)
+        if failures:
+            raise InternalError(
+                f"{len(failures)} of {len(self.tasks_offsets)} upload callbacks failed"
+            ) from failures[0]
+
+    def discard(self) -> None:
+        """Nobody will be told of this file: delete it and its copy."""
+        if self._discard is None:
+            _logger.warning(
+                "the uploader gave no way to delete %s; garbage collection will", self.handle.name
+            )
+            return
+        self._discard()
