@@ -1,0 +1,341 @@
+"""A store on which requests fail as a schedule says. Owns the faults' mechanics; the store beneath is real.
+
+One `FaultStore` is one process's view of the storage: after a simulated crash every further request of it
+raises `SimulatedCrash`, while other views of the same store beneath go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.storage.base import (
+    Buffer,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    Precondition,
+    Source,
+)
+from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+__all__ = ["FaultStore"]
+
+_T = TypeVar("_T")
+_LIST_PAGE_OBJECTS = 1000
+
+
+class _Process:
+    """What all buckets of one view share: the count of requests, the crash, the effects under way."""
+
+    def __init__(self, schedule: FaultSchedule, clock: Clock, delay_seconds: float) -> None:
+        self.schedule = schedule
+        self.clock = clock
+        self.delay_seconds = delay_seconds
+        self.requests: list[Request] = []
+        self.late_effects: list[Callable[[], object]] = []
+        self.crashed = False
+        self.lock = threading.RLock()
+
+    def run(
+        self, method: str, bucket_name: str, name: str, effect: Callable[[], _T], *, changes: bool = False
+    ) -> _T:
+        with self.lock:
+            if self.crashed:
+                raise SimulatedCrash("the process is dead")
+            self._deliver_due()
+            request = Request(len(self.requests), method, bucket_name, name, changes)
+            self.requests.append(request)
+            fault = self.schedule.decide(request)
+            if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+                self.crashed = True
+        if fault is None:
+            return effect()
+        return self._fail(fault, request, effect)
+
+    def _fail(self, fault: Fault, request: Request, effect: Callable[[], _T]) -> _T:
+        told = f"{fault.value} at request {request.index} ({request.method} {request.name!r})"
+        if fault is Fault.CRASH_BEFORE or (fault is Fault.CRASH_AFTER and not request.changes):
+            raise SimulatedCrash(told)
+        if fault is Fault.CRASH_AFTER:
+            _attempt(effect)
+            raise SimulatedCrash(told)
+        if fault is Fault.LOST_ANSWER and request.changes:
+            _attempt(effect)
+            raise UnavailableError(told)
+        if fault is Fault.LATE_EFFECT and request.changes:
+            with self.lock:
+                self.late_effects.append(effect)
+            raise UnavailableError(told)
+        if fault is Fault.DELAY:
+            self.clock.sleep_seconds(self.delay_seconds)
+            return effect()
+        if fault is Fault.CORRUPT:
+            return _corrupted(effect())
+        raise UnavailableError(told)
+
+    def _deliver_due(self) -> None:
+        waiting, self.late_effects = self.late_effects, []
+        for effect in waiting:
+            if self.schedule.deliver_late_effect():
+                _attempt(effect)
+            else:
+                self.late_effects.append(effect)
+
+    def deliver_late_effects(self) -> None:
+        with self.lock:
+            waiting, self.late_effects = self.late_effects, []
+        for effect in waiting:
+            _attempt(effect)
+
+
+class FaultStore:
+    """An `ObjectStore` over `inner` with faults.
+
+    Args:
+        inner: a real store; several views may share it.
+        schedule: which requests fail. Without one all is well, and `requests` still records.
+        clock: what DELAY moves; by default a virtual one of its own.
+        delay_seconds: how far.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        schedule: FaultSchedule | None = None,
+        *,
+        clock: Clock | None = None,
+        delay_seconds: float = 30.0,
+    ) -> None:
+        self._inner = inner
+        self._process = _Process(schedule or NoFaults(), clock or VirtualClock(), delay_seconds)
+
+    def _view(self, inner: ObjectStore) -> FaultStore:
+        view = FaultStore.__new__(FaultStore)
+        view._inner = inner
+        view._process = self._process
+        return view
+
+    def __repr__(self) -> str:
+        return f"FaultStore({self._inner!r})"
+
+    # -- for the test
+
+    @property
+    def inner(self) -> ObjectStore:
+        """The store beneath, without faults."""
+        return self._inner
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Every request so far, failed ones included."""
+        return tuple(self._process.requests)
+
+    @property
+    def crashed(self) -> bool:
+        """True once a request crashed this view's process."""
+        return self._process.crashed
+
+    def deliver_late_effects(self) -> None:
+        """Let every effect that is still under way arrive; each does what is still possible."""
+        self._process.deliver_late_effects()
+
+    # -- where objects are
+
+    @property
+    def uri(self) -> str:
+        return self._inner.uri
+
+    @property
+    def bucket_name(self) -> str:
+        return self._inner.bucket_name
+
+    @property
+    def prefix(self) -> str:
+        return self._inner.prefix
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        return self._view(self._inner.in_bucket(bucket_name))
+
+    def locate(self, uri: str) -> tuple[str, str]:
+        return self._inner.locate(uri)
+
+    def uri_of(self, name: str) -> str:
+        return self._inner.uri_of(name)
+
+    # -- requests
+
+    def _run(self, method: str, name: str, effect: Callable[[], _T], *, changes: bool = False) -> _T:
+        return self._process.run(method, self.bucket_name, self.prefix + name, effect, changes=changes)
+
+    def put(
+        self,
+        name: str,
+        payload: Buffer,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        kept = bytes(payload)
+        return self._run(
+            "put",
+            name,
+            lambda: self._inner.put(name, kept, precondition=precondition, metadata=metadata),
+            changes=True,
+        )
+
+    def open_write(
+        self,
+        name: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+    ) -> ObjectWriter:
+        upload = self._inner.open_write(
+            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
+        )
+        return _FaultWriter(self, name, upload)
+
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        return self._run("stat", name, lambda: self._inner.stat(name, generation=generation))
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        return self._run("get", name, lambda: self._inner.get(name, generation=generation))
+
+    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+        return self._run(
+            "get_range", name, lambda: self._inner.get_range(name, start, length, generation=generation)
+        )
+
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
+        reader = self._run(
+            "open_read", name, lambda: self._inner.open_read(name, start=start, generation=generation)
+        )
+        return _FaultReader(self, name, reader)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        found = self._inner.list(prefix, start_offset=start_offset)
+        while True:
+            page = self._run("list", prefix, lambda: _page(found))
+            yield from page
+            if len(page) < _LIST_PAGE_OBJECTS:
+                return
+
+    def compose(
+        self,
+        sources: Sequence[Source],
+        target: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        delete_sources: bool = False,
+        crc32c: int | None = None,
+    ) -> ObjectStat:
+        return self._run(
+            "compose",
+            target,
+            lambda: self._inner.compose(
+                sources,
+                target,
+                precondition=precondition,
+                metadata=metadata,
+                delete_sources=delete_sources,
+                crc32c=crc32c,
+            ),
+            changes=True,
+        )
+
+    def copy(
+        self,
+        source: Source,
+        target: str,
+        *,
+        to: ObjectStore | None = None,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        destination = to.inner if isinstance(to, FaultStore) else to
+        return self._run(
+            "copy",
+            target,
+            lambda: self._inner.copy(
+                source, target, to=destination, precondition=precondition, metadata=metadata
+            ),
+            changes=True,
+        )
+
+    def delete(self, name: str, *, precondition: Precondition) -> bool:
+        return self._run(
+            "delete", name, lambda: self._inner.delete(name, precondition=precondition), changes=True
+        )
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _FaultWriter:
+    def __init__(self, store: FaultStore, name: str, upload: ObjectWriter) -> None:
+        self._store = store
+        self._name = name
+        self._upload = upload
+
+    def write(self, payload: Buffer) -> int:
+        kept = bytes(payload)
+        try:
+            return self._store._run("write", self._name, lambda: self._upload.write(kept))
+        except UnavailableError:
+            self._upload.abort()  # how much arrived is not known: the contract ends the upload here
+            raise
+
+    def flush(self) -> None:
+        self._upload.flush()
+
+    def close(self) -> ObjectStat:
+        return self._store._run("finish", self._name, self._upload.close, changes=True)
+
+    def abort(self) -> None:
+        self._upload.abort()
+
+
+class _FaultReader:
+    def __init__(self, store: FaultStore, name: str, reader: ObjectReader) -> None:
+        self._store = store
+        self._name = name
+        self._reader = reader
+
+    def read(self, size: int = -1) -> bytes:
+        return self._store._run("read", self._name, lambda: self._reader.read(size))
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _attempt(effect: Callable[[], object]) -> None:
+    # Nobody hears the answer of such a request, so a refusal is as good as none.
+    try:
+        effect()
+    except DstlError:
+        return
+
+
+def _corrupted(answer: _T) -> _T:
+    if isinstance(answer, bytes) and answer:
+        middle = len(answer) // 2
+        # `answer` is bytes here, and so is this; mypy cannot see that _T is.
+        return answer[:middle] + bytes((answer[middle] ^ 0x40,)) + answer[middle + 1 :]  # type: ignore[return-value]
+    return answer
+
+
+def _page(found: Iterator[ObjectStat]) -> list[ObjectStat]:
+    page: list[ObjectStat] = []
+    for stat in found:
+        page.append(stat)
+        if len(page) == _LIST_PAGE_OBJECTS:
+            break
+    return page

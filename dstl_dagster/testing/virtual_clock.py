@@ -1,0 +1,41 @@
+"""A clock that moves only when somebody waits on it. Owns time in tests and simulations; starts no thread."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+__all__ = ["VirtualClock"]
+
+
+class VirtualClock:
+    """Waiting takes no real time: it moves the clock on. Safe from any thread.
+
+    Args:
+        start: the wall clock's first value; the monotonic one begins at 0.
+    """
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._elapsed_seconds = 0.0
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        with self._lock:
+            return self._start + timedelta(seconds=self._elapsed_seconds)
+
+    def monotonic_seconds(self) -> float:
+        with self._lock:
+            return self._elapsed_seconds
+
+    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        if wake is not None and wake.is_set():
+            return True
+        self.advance(seconds)
+        return False
+
+    def advance(self, seconds: float) -> None:
+        """Move on by 0 or more seconds."""
+        assert seconds >= 0, "time does not go back"
+        with self._lock:
+            self._elapsed_seconds += seconds

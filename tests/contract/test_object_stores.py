@@ -1,0 +1,78 @@
+"""The conformance suite over the stores that need no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.local import LocalObjectStore
+from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
+from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
+from dstl_dagster.testing.fault_store import FaultStore
+
+
+class TestMemory(ObjectStoreConformance):
+    @pytest.fixture
+    def store(self) -> MemoryObjectStore:
+        return MemoryObjectStore()
+
+    @pytest.fixture
+    def raw_read(self, store: MemoryObjectStore) -> RawRead:
+        def read(name: str) -> bytes | None:
+            found = store._account.buckets.get("memory")
+            kept = found.objects.get(name) if found else None
+            return kept.payload if kept else None
+
+        return read
+
+
+class TestMemoryBelowAPrefix(ObjectStoreConformance):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        self.whole = MemoryObjectStore()
+        return open_memory(f"{self.whole.uri}/some/prefix")
+
+    @pytest.fixture
+    def raw_read(self, store: ObjectStore) -> RawRead:
+        def read(name: str) -> bytes | None:
+            found = self.whole._account.buckets.get("memory")
+            kept = found.objects.get(f"some/prefix/{name}") if found else None
+            return kept.payload if kept else None
+
+        return read
+
+
+class TestFaultStoreWithoutFaults(ObjectStoreConformance):
+    @pytest.fixture
+    def store(self) -> FaultStore:
+        self.inner = MemoryObjectStore()
+        return FaultStore(self.inner)
+
+    @pytest.fixture
+    def raw_read(self, store: FaultStore) -> RawRead:
+        def read(name: str) -> bytes | None:
+            found = self.inner._account.buckets.get("memory")
+            kept = found.objects.get(name) if found else None
+            return kept.payload if kept else None
+
+        return read
+
+
+class TestLocal(ObjectStoreConformance):
+    file_beside_folder = False
+    empty_levels = False
+    long_levels = False
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalObjectStore:
+        return LocalObjectStore(tmp_path / "root")
+
+    @pytest.fixture
+    def raw_read(self, tmp_path: Path) -> RawRead:
+        def read(name: str) -> bytes | None:
+            path = tmp_path / "root" / name
+            return path.read_bytes() if path.is_file() else None
+
+        return read
