@@ -1,0 +1,36 @@
+"""The Spark side: keyed state and files of a checkpoint as DataFrame operations, and a local session.
+
+The only layer that imports pyspark, and only when one of these names is used: `dstl_dagster.spark.java`
+chooses a Java on a machine where Spark could not even start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dstl_dagster.spark.files import write_files
+    from dstl_dagster.spark.session import local_session
+    from dstl_dagster.spark.state import read_state, write_state
+
+__all__ = ["local_session", "read_state", "write_files", "write_state"]
+
+_HOMES = {
+    "local_session": "dstl_dagster.spark.session",
+    "read_state": "dstl_dagster.spark.state",
+    "write_files": "dstl_dagster.spark.files",
+    "write_state": "dstl_dagster.spark.state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -46,7 +46,8 @@ class StateFold:
 
     Args:
         schema: what the rows shall look like; it must hold the rows of every schema met in the log.
-        key_groups: the range whose rows are wanted; changes of others are passed over.
+        key_groups: the range whose rows are wanted; changes of others are passed over. A change that is
+            kept is a view of its batch, so a reader that yields only this range saves memory.
     """
 
     def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
@@ -86,10 +87,6 @@ class StateFold:
         groups = batch.column(0).to_numpy()
         wanted = (groups >= self._key_groups.start_key_group) & (groups <= self._key_groups.end_key_group)
         wanted |= groups == META_KEY_GROUP
-        if 2 * np.count_nonzero(wanted) < len(groups):
-            # A change is a view of its batch: without a copy, the few wanted would keep all in memory.
-            batch, groups = batch.filter(pa.array(wanted)), groups[wanted]
-            wanted = np.ones(len(groups), np.bool_)
         changes = batch.column(1)
         for index in np.flatnonzero(wanted).tolist():
             key_group, change = int(groups[index]), changes[index].as_buffer()

@@ -1,0 +1,129 @@
+"""Bytes of files from Arrow batches, onto any stream. Owns formats and encoders; knows no Spark, no names.
+
+Line formats (`jsonl`, `csv`, `text`) arrive as one text column, a row a line, made by Spark SQL, so that
+their bytes are Spark's own. They can be joined: the bytes of two files after each other are a file.
+`parquet` and `arrow` are made by Arrow from the rows themselves, and cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["EXTENSIONS", "LINE_FORMATS", "Encoder", "checked_format", "encode_lines", "encoder_of"]
+
+LINE_FORMATS: Final = ("jsonl", "csv", "text")
+EXTENSIONS: Final = {
+    "jsonl": ".jsonl",
+    "csv": ".csv",
+    "text": ".txt",
+    "parquet": ".parquet",
+    "arrow": ".arrow",
+}
+
+_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""Arrow bytes that a Parquet row group, or a batch of an Arrow file, holds about; all that is buffered."""
+
+
+class ByteStream(Protocol):
+    """All that an encoder needs: a binary file object to write to."""
+
+    def write(self, payload: Any, /) -> Any: ...
+
+
+Encoder = Callable[[ByteStream, Iterator[pa.RecordBatch]], int]
+"""Writes batches to a stream and returns how many rows there were."""
+
+
+def checked_format(file_format: str) -> str:
+    """The format. Raises: InvalidInputError where we do not write it."""
+    if file_format not in EXTENSIONS:
+        raise InvalidInputError(f"format {file_format!r} is not one of {', '.join(EXTENSIONS)}")
+    return file_format
+
+
+def encode_lines(stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
+    """Write the first column's texts, each with a line feed after it; null is an empty line."""
+    rows = 0
+    nothing, line_feed = pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string())
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        texts = pc.fill_null(batch.column(0).cast(pa.large_string()), nothing)
+        lines = pc.binary_join_element_wise(texts, nothing, line_feed)
+        _, offsets, characters = lines.buffers()
+        ends = np.frombuffer(offsets, np.int64)
+        # The texts of a column lie one after the other: what stands between its first and last offset is
+        # the file's next bytes, without a look at any of its rows.
+        stream.write(memoryview(characters)[ends[lines.offset] : ends[lines.offset + len(lines)]])
+        rows += batch.num_rows
+    return rows
+
+
+def encoder_of(file_format: str, schema: pa.Schema, compression: str | None) -> Encoder:
+    """How to write rows of `schema` as Parquet or Arrow file.
+
+    Raises: InvalidInputError for a compression that the format does not have.
+    """
+    opened = _parquet_writer if file_format == "parquet" else _arrow_writer
+    try:
+        opened(pa.MockOutputStream(), schema, compression).close()
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"cannot write {file_format} with compression {compression!r}: {error}"
+        ) from error
+    return _TableEncoder(opened, schema, compression)
+
+
+class _TableEncoder:
+    """Picklable by its parts: it is made on the driver and used in tasks."""
+
+    def __init__(
+        self,
+        opened: Callable[[Any, pa.Schema, str | None], AbstractContextManager[Any]],
+        schema: pa.Schema,
+        compression: str | None,
+    ) -> None:
+        self._opened = opened
+        self._schema = schema
+        self._compression = compression
+
+    def __call__(self, stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
+        rows = 0
+        with self._opened(stream, self._schema, self._compression) as writer:
+            for table in _grouped(batches, self._schema):
+                writer.write_table(table)
+                rows += table.num_rows
+        return rows
+
+
+def _parquet_writer(stream: Any, schema: pa.Schema, compression: str | None) -> Any:
+    return pq.ParquetWriter(stream, schema, compression=compression or "snappy")
+
+
+def _arrow_writer(stream: Any, schema: pa.Schema, compression: str | None) -> Any:
+    return pa.ipc.new_file(stream, schema, options=pa.ipc.IpcWriteOptions(compression=compression))
+
+
+def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Join small batches, in the file's types: where they begin depends on their bytes alone."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch.cast(schema))
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting).combine_chunks()

@@ -1,0 +1,106 @@
+"""What a Spark task does for files: write its partition, as a part of one file or as a file of its own.
+
+Owns the work inside a task; the driver's plan is in `files`, the bytes in `file_formats`. Nothing that a
+task writes is visible: it gives back what a later commit needs, and what is not given back is named after
+the attempt, for clean-up to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from dstl_dagster.checkpoint import Attempt, FileReport
+from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.spark.file_formats import Encoder
+from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
+from dstl_dagster.storage import open_store
+
+__all__ = ["FileJob", "FileNames", "WriteFileTask"]
+
+
+_PARTITION = "\N{NULL}"  # no object's name can hold it
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """How to write files of one kind under one attempt, in any process.
+
+    Attributes:
+        file_format: as the report shall say.
+        encoder: rows to bytes.
+        header: stands before the rows, where there is one.
+        file_options: names of temporary objects, chunk size.
+    """
+
+    attempt: Attempt
+    file_format: str
+    encoder: Encoder
+    header: bytes
+    file_options: GSFileSystemOptions
+
+    def write(self, uri: str, batches: Iterator[pa.RecordBatch]) -> FileReport:
+        """Write one file, or a part of one, durably and invisibly.
+
+        Raises: InvalidInputError, UnavailableError.
+        """
+        with closing(open_store(self.attempt.store_uri, self.file_options)) as store:
+            writer = GSRecoverableWriter(store, self.file_options, attempt=self.attempt.attempt)
+            with writer.open(uri) as stream:
+                if self.header:
+                    stream.write(self.header)
+                rows = self.encoder(stream, batches)
+            recoverable = stream.close_for_commit().recoverable
+            return FileReport(recoverable, stream.components, rows=rows, format=self.file_format)
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Where the partitions go: all to one file, or each to its own in a folder, numbered from 0."""
+
+    pattern: str
+
+    @classmethod
+    def one_file(cls, uri: str) -> FileNames:
+        return cls(uri)
+
+    @classmethod
+    def numbered(cls, folder_uri: str, extension: str) -> FileNames:
+        return cls(f"{folder_uri.rstrip('/')}/part-{_PARTITION}{extension}")
+
+    def uri(self, partition: int) -> str:
+        return self.pattern.replace(_PARTITION, f"{partition:05d}")
+
+
+@dataclass(frozen=True)
+class WriteFileTask:
+    """Writes a partition; called by `mapInArrow` with its batches. Gives nothing for an empty one.
+
+    Otherwise gives one outcome with `partition` (its number, from 0) and `report`.
+    """
+
+    job: FileJob
+    names: FileNames
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        context = TaskContext.get()
+        if context is None:
+            raise InternalError("a file task runs only inside Spark")
+        partition = context.partitionId()
+        try:
+            report = self.job.write(self.names.uri(partition), chain([first], batches))
+        except InvalidInputError as error:
+            # The same rows are wrong again on a retry: the driver is told instead of four tasks failing.
+            yield refusal_batch(error)
+            return
+        yield outcome_batch({"partition": partition, "report": report.to_json()})

@@ -1,0 +1,153 @@
+"""Files from DataFrames, that appear with a checkpoint: one file from many tasks, or one a task.
+
+Owns the plan on the driver: lines made by Spark SQL, names, the one action, the order of the parts. Does
+not own the work inside a task (`file_tasks`), bytes (`file_formats`), or publishing (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as st
+
+from dstl_dagster.checkpoint import Attempt, FileReport
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.spark.file_formats import (
+    EXTENSIONS,
+    LINE_FORMATS,
+    Encoder,
+    checked_format,
+    encode_lines,
+    encoder_of,
+)
+from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
+from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.types import arrow_schema
+
+__all__ = ["write_files"]
+
+
+def write_files(
+    df: DataFrame,
+    uri: str,
+    *,
+    attempt: Attempt,
+    format: str = "jsonl",  # noqa: A002 - Spark's own word
+    single_file: bool | None = None,
+    options: Mapping[str, str] | None = None,
+    file_options: GSFileSystemOptions | None = None,
+) -> tuple[FileReport, ...]:
+    """Write the rows of `df` durably and invisibly: steps 2 and 3 for files.
+
+    Runs one action on `df`. With `single_file` every task writes a part, and the parts, in the order of
+    the partitions, become *one* object at `uri`; nothing is moved through one machine. Otherwise each
+    partition becomes `<uri>/part-<number><extension>`. An empty partition makes nothing; a DataFrame
+    without rows makes one file without rows.
+
+    Args:
+        df: sorted within and across partitions as the file shall be.
+        uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store.
+        attempt: what step 1 gave.
+        format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
+        single_file: `None`: yes for `jsonl`, `csv` and `text`; the others cannot be joined.
+        options: of Spark's `to_json` or `to_csv` (so null fields are left out of JSON unless
+            `ignoreNullFields` is `false`); for `csv` also `header`; for `parquet` and `arrow` only
+            `compression` (`snappy`; none).
+        file_options: names of temporary objects; as the coordinator has them.
+
+    Raises: InvalidInputError (kind `unsupported_type` naming the column, or what else is wrong with the
+    call), UnavailableError. The same rows in the same partitions make the same bytes.
+    """
+    checked_format(format)
+    one_file = format in LINE_FORMATS if single_file is None else single_file
+    if one_file and format not in LINE_FORMATS:
+        raise InvalidInputError(
+            f"{format} files cannot be joined from parts: leave out single_file, or write one of "
+            f"{', '.join(LINE_FORMATS)}"
+        )
+    given = dict(options or {})
+    header = _header(df, given) if format == "csv" else b""
+    rows, encoder = _rows_and_encoder(df, format, given)
+    target = _absolute(uri, attempt.store_uri)
+    names = FileNames.one_file(target) if one_file else FileNames.numbered(target, EXTENSIONS[format])
+    job = FileJob(
+        attempt, format, encoder, b"" if one_file else header, file_options or GSFileSystemOptions()
+    )
+    # The one action: a second one would write everything again.
+    found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
+    found.sort(key=lambda outcome: int(outcome["partition"]))
+    reports = [FileReport.from_json(outcome["report"]) for outcome in found]
+    if one_file:
+        heading = FileJob(attempt, format, encoder, header, job.file_options).write(target, iter(()))
+        return (_joined([heading, *reports]),)
+    return tuple(reports) or (job.write(names.uri(0), iter(())),)
+
+
+def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) -> tuple[DataFrame, Encoder]:
+    if not df.columns:
+        raise InvalidInputError("a DataFrame without columns makes no file")
+    if file_format in LINE_FORMATS:
+        return df.select(_line(df, file_format, options).alias("line")), encode_lines
+    compression = options.pop("compression", None)
+    if options:
+        raise InvalidInputError(
+            f"{file_format} takes only option compression, not {', '.join(sorted(options))}"
+        )
+    return df, encoder_of(file_format, arrow_schema(df.schema, f"{file_format} file"), compression)
+
+
+def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
+    if file_format == "text":
+        if len(df.columns) != 1 or not isinstance(df.schema[0].dataType, st.StringType):
+            raise InvalidInputError(
+                f"text needs exactly one text column, and there is {df.schema.simpleString()}"
+            )
+        if options:
+            raise InvalidInputError(f"text takes no options, and got {', '.join(sorted(options))}")
+        return exact_column(df.columns[0])
+    arrow_schema(st.StructType([st.StructField(name, st.StringType()) for name in df.columns]), file_format)
+    row = F.struct("*")
+    if file_format == "jsonl":
+        if options.get("pretty", "false").lower() != "false":
+            raise InvalidInputError("pretty JSON takes several lines a row: a jsonl file has one")
+        return F.to_json(row, options)
+    return F.to_csv(row, options)
+
+
+def _header(df: DataFrame, options: dict[str, str]) -> bytes:
+    """The line of names, quoted as the rows are. Takes `header` out of the options."""
+    if options.pop("header", "true").lower() != "true":
+        return b""
+    names = st.StructType([st.StructField(f"c{index}", st.StringType()) for index in range(len(df.columns))])
+    literals = F.struct(
+        *[F.lit(name).alias(field.name) for name, field in zip(df.columns, names, strict=True)]
+    )
+    line = df.sparkSession.range(1).select(F.to_csv(literals, options)).head()
+    assert line is not None
+    return f"{line[0]}\n".encode()
+
+
+def _absolute(uri: str, store_uri: str) -> str:
+    """The URI that tasks open; a name without a scheme is one in the job's store."""
+    store = open_shared_store(store_uri)
+    try:
+        absolute = uri if "://" in uri else store.uri_of(uri)
+        store.locate(absolute)
+    finally:
+        store.close()
+    return absolute
+
+
+def _joined(parts: Sequence[FileReport]) -> FileReport:
+    """The parts of one file as one: their bytes follow each other in this order."""
+    final: GSBlobIdentifier = parts[0].recoverable.final_blob_identifier
+    ids = [object_id for part in parts for object_id in part.recoverable.component_object_ids]
+    components = tuple(component for part in parts for component in part.components)
+    rows = sum(part.rows or 0 for part in parts)
+    return FileReport(GSCommitRecoverable(final, ids), components, rows=rows, format=parts[0].format)

@@ -1,0 +1,272 @@
+"""Keyed state as DataFrames: append the rows that changed, read the rows that there are.
+
+Owns the plan on the driver: which key group a key has, which task has which key groups, and that there is
+exactly one action. Does not own the work inside a task (`state_tasks`), the meaning of changes (`state`),
+nor what makes a checkpoint of them (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as st
+
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, OperatorState
+from dstl_dagster.checkpoint.restore import operator_state
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.state_tasks import (
+    DELETED_COLUMN,
+    KEY_GROUP_COLUMN,
+    ReadStateTask,
+    WriteStateTask,
+    task_options,
+)
+from dstl_dagster.spark.stores import open_shared_store, require_shared
+from dstl_dagster.spark.types import arrow_schema, spark_schema
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
+from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.state.types import wider_type
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["read_state", "write_state"]
+
+_SPLIT_BYTES = 32 * 1024 * 1024
+"""Payload bytes of changes that one reading task holds, about."""
+
+
+def write_state(
+    df: DataFrame,
+    attempt: Attempt,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    max_parallelism: int | None = None,
+    partitions: int | None = None,
+    deleted: str | Column | None = None,
+    options: FsStateChangelogOptions | None = None,
+) -> OperatorReport:
+    """Append changed rows of `operator` to the changelog, durably: steps 2 and 3 for its state.
+
+    Runs one action on `df`. Each row replaces the row of its key; a column that is left out becomes null.
+    In one checkpoint a key may occur once. Null in a key column is a value like any other, equal to itself
+    (as in GROUP BY; not as in a join on `=`). Key columns, their order and types, and `max_parallelism`
+    are frozen by the first checkpoint that has the operator; narrower key types are cast to them.
+
+    Args:
+        df: the changed rows only.
+        attempt: what step 1 gave.
+        operator: names this state within the job.
+        keys: the key columns.
+        max_parallelism: number of key groups, 1 to 32,768; `None`: the state's own, 128 for a new one.
+        partitions: tasks that write, at most `max_parallelism`; `None`: as many as Spark's shuffles have.
+        deleted: a boolean column (by name: it is then not part of the state) or expression that says
+            which rows delete their key. Null counts as no.
+        options: of the changelog; `None`: `state_tasks.task_options`.
+
+    Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, `unsupported_type`, or another that
+    says what is wrong with the call. Nothing was appended then that a report would name.
+    """
+    plan = _plan_write(df, attempt, operator, keys, max_parallelism, partitions, deleted)
+    task = WriteStateTask(
+        attempt=attempt,
+        operator=operator,
+        schema=plan.schema,
+        ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
+        options=options or task_options(),
+    )
+    # The one action: a second one would write everything again.
+    found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in found]
+    return OperatorReport(
+        operator=operator,
+        handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),
+        key_columns=plan.schema.key_columns,
+        max_parallelism=plan.schema.max_parallelism,
+        schema=plan.schema.arrow_message,
+        upserts=sum(outcome["upserts"] for outcome in found),
+        deletes=sum(outcome["deletes"] for outcome in found),
+    )
+
+
+def read_state(
+    spark: SparkSession,
+    checkpoint: Checkpoint | None,
+    operator: str,
+    *,
+    store: ObjectStore,
+    schema: st.StructType | str | None = None,
+    partitions: int | None = None,
+) -> DataFrame:
+    """The rows of `operator` at a checkpoint, as a DataFrame. Lazy, and deterministic.
+
+    Args:
+        checkpoint: `None` where there is none yet.
+        operator: as it was written.
+        store: the job's.
+        schema: what to expect, as Spark has it (a text such as `"id BIGINT, name STRING"` too). Needed
+            where the operator has no state yet. Its columns come first; those that the state lacks are
+            null, and types widen to hold both. No column of the state is left out.
+        partitions: tasks that read; `None`: by the size of the state.
+
+    Raises: InvalidInputError: no state and no schema (kind `no_state`), or a schema that does not fit
+    (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. A checkpoint that is deleted
+    after this call makes the action on the DataFrame fail and say so.
+    """
+    expected = _expected_schema(spark, schema)
+    state = None if checkpoint is None else operator_state(store, checkpoint.manifest, operator)
+    if checkpoint is None or state is None:
+        if expected is None:
+            where = (
+                "there is no checkpoint"
+                if checkpoint is None
+                else f"checkpoint {checkpoint.checkpoint_id} has none"
+            )
+            raise InvalidInputError(
+                f"no state of operator {operator!r} yet ({where}): give `schema` to begin with an empty one",
+                kind="no_state",
+            )
+        return _empty(spark, expected)
+    rows = _schema_to_read(state, expected)
+    task = _plan_read(state, rows, partitions, store.uri, checkpoint)
+    count = len(task.ranges)
+    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(rows.columns))
+
+
+@dataclass(frozen=True)
+class _WritePlan:
+    schema: StateSchema
+    partitions: int
+    rows: DataFrame
+
+
+def _plan_write(
+    df: DataFrame,
+    attempt: Attempt,
+    operator: str,
+    keys: Sequence[str],
+    max_parallelism: int | None,
+    partitions: int | None,
+    deleted: str | Column | None,
+) -> _WritePlan:
+    if not operator:
+        raise InvalidInputError("state needs an operator's name, such as 'aircraft'")
+    columns = _state_columns(df, deleted)
+    before = _state_before(attempt, operator)
+    given = arrow_schema(columns, f"state of operator {operator!r}")
+    schema = _schema_to_write(given, keys, max_parallelism, before)
+    count = partitions or min(schema.max_parallelism, _shuffle_partitions(df.sparkSession))
+    ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
+    stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
+    # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
+    cast = [
+        exact_column(name).cast(stored[name]).alias(name) if name in keys else exact_column(name)
+        for name in columns.names
+    ]
+    rows = df.select(*cast, _flag(deleted).alias(DELETED_COLUMN))
+    key_group = F.pmod(
+        F.hash(*[exact_column(name) for name in schema.key_columns]), F.lit(schema.max_parallelism)
+    )
+    task = F.floor(exact_column(KEY_GROUP_COLUMN) * F.lit(count) / F.lit(schema.max_parallelism)).cast("int")
+    keyed = rows.withColumn(KEY_GROUP_COLUMN, key_group).repartitionById(count, task)
+    return _WritePlan(schema, count, keyed)
+
+
+def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:
+    if isinstance(deleted, str):
+        if deleted not in df.columns:
+            raise InvalidInputError(f"`deleted` names column {deleted!r}, which is not among {df.columns}")
+        if not isinstance(df.schema[deleted].dataType, st.BooleanType):
+            raise InvalidInputError(f"`deleted` names column {deleted!r}, which is not boolean")
+        return st.StructType([field for field in df.schema if field.name != deleted])
+    return df.schema
+
+
+def _flag(deleted: str | Column | None) -> Column:
+    if deleted is None:
+        return F.lit(False)
+    return F.coalesce(exact_column(deleted) if isinstance(deleted, str) else deleted, F.lit(False))
+
+
+def _state_before(attempt: Attempt, operator: str) -> StateSchema | None:
+    """What the operator's state looks like at the attempt's parent; `None` where it has none."""
+    store = open_shared_store(attempt.store_uri)
+    try:
+        if attempt.parent is None:
+            return None
+        manifest = CheckpointCoordinator(attempt.job, store).get(attempt.parent).manifest
+    finally:
+        store.close()
+    entry = manifest.operators.get(operator)
+    return None if entry is None else _schema_of(entry.report)
+
+
+def _schema_of(report: OperatorReport) -> StateSchema:
+    return StateSchema.from_parts(report.schema, report.key_columns, report.max_parallelism)
+
+
+def _schema_to_write(
+    given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
+) -> StateSchema:
+    """The given columns and what the state has already: so the last report always tells all columns."""
+    if before is None:
+        return StateSchema.of(given, keys, max_parallelism or DEFAULT_MAX_PARALLELISM)
+    fields = []
+    for field in given:
+        frozen = before.columns.field(field.name).type if field.name in before.key_columns else field.type
+        fits = wider_type(frozen, field.type) == frozen
+        fields.append(field.with_type(frozen) if fits else field)
+    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism or before.max_parallelism)
+    return before.evolved_to(newer)
+
+
+def _expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:
+    if isinstance(schema, str):
+        return spark.createDataFrame([], schema).schema
+    return schema
+
+
+def _empty(spark: SparkSession, schema: st.StructType) -> DataFrame:
+    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+    # Spark sees that this is empty, and prunes what is joined with it.
+    return spark.range(1).select(*nulls).where(F.lit(False))
+
+
+def _schema_to_read(state: OperatorState, expected: st.StructType | None) -> StateSchema:
+    newest = _schema_of(state.newest)
+    schema = newest
+    if expected is not None:
+        columns = arrow_schema(expected, f"state of operator {state.operator!r}")
+        schema = StateSchema.of(columns, newest.key_columns, newest.max_parallelism).evolved_to(newest)
+    for report in state.reports:
+        schema = schema.evolved_to(_schema_of(report))
+    return schema
+
+
+def _plan_read(
+    state: OperatorState, schema: StateSchema, partitions: int | None, store_uri: str, checkpoint: Checkpoint
+) -> ReadStateTask:
+    require_shared(store_uri)
+    if partitions is None:
+        held_bytes = sum(handle.state_size for handle in state.handles)
+        partitions = min(schema.max_parallelism, 1 + held_bytes // _SPLIT_BYTES)
+    return ReadStateTask(
+        store_uri=store_uri,
+        job=checkpoint.manifest.job,
+        checkpoint_id=checkpoint.checkpoint_id,
+        operator=state.operator,
+        schema=schema,
+        ranges=ranges_of_tasks(partitions, schema.max_parallelism),
+        handles=state.handles,
+    )
+
+
+def _shuffle_partitions(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

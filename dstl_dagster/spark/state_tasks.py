@@ -1,0 +1,167 @@
+"""What a Spark task does for keyed state: write one range of key groups, or read some.
+
+Owns the work inside a task, and nothing on the driver (`state`). Both jobs are frozen values that carry
+all a task needs; results are rows of JSON, or Arrow batches. Imports neither pyspark nor Dagster.
+
+A task ends only when what it wrote is durable: a Python worker that Spark cancels is killed without a
+`finally`, so nothing may be left to a later moment. What a killed or repeated task wrote is named after the
+attempt and in no report; clean-up finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter
+from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.errors import InternalError, InvalidInputError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
+from dstl_dagster.storage import open_store
+
+__all__ = ["DELETED_COLUMN", "KEY_GROUP_COLUMN", "ReadStateTask", "WriteStateTask", "task_options"]
+
+KEY_GROUP_COLUMN = "__dstl_key_group"
+DELETED_COLUMN = "__dstl_deleted"
+
+_OUTPUT_ROWS = 16 * 1024
+_MIB = 1 << 20
+
+
+def task_options() -> FsStateChangelogOptions:
+    """The options of a changelog that one task writes in one go.
+
+    Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
+    meet, no wait for other writers to share a file (a task is alone in its process).
+    """
+    return FsStateChangelogOptions(
+        compression="zstd",
+        preemptive_persist_threshold_in_bytes=16 * _MIB,
+        batch_persist_size_threshold_bytes=16 * _MIB,
+        batch_persist_delay=timedelta(0),
+        num_upload_threads=2,
+        upload_timeout=timedelta(seconds=60),
+    )
+
+
+@dataclass(frozen=True)
+class WriteStateTask:
+    """Appends the changed rows of one range of key groups, and gives back one handle.
+
+    Called by `mapInArrow` with the rows' batches: the state's columns, `DELETED_COLUMN` and
+    `KEY_GROUP_COLUMN`. Gives one outcome with `handle`, `upserts` and `deletes`; none where there are no
+    rows.
+    """
+
+    attempt: Attempt
+    operator: str
+    schema: StateSchema
+    ranges: tuple[KeyGroupRange, ...]
+    options: FsStateChangelogOptions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            outcome = self._write(batches)
+        except InvalidInputError as error:
+            # The same rows are wrong again on a retry: the driver is told instead of four tasks failing.
+            yield refusal_batch(error)
+            return
+        if outcome is not None:
+            yield outcome_batch(outcome)
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any] | None:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return None
+        key_groups = self._own_range(first)
+        encoder = ChangeEncoder(self.schema)
+        with (
+            closing(open_store(self.attempt.store_uri)) as store,
+            closing(self._storage(store)) as storage,
+            storage.create_writer(self.operator, key_groups) as writer,
+        ):
+            writer.append_meta(self.schema.to_bytes())
+            _append(writer, self._encoded(encoder, first))
+            for batch in batches:
+                _append(writer, self._encoded(encoder, batch))
+            _append(writer, encoder.finish())
+            persisted = writer.persist(writer.initial_sequence_number(), self.attempt.checkpoint_id).result()
+        handle = persisted.job_manager_owned_snapshot
+        if handle is None:
+            raise InternalError("changes were appended, but persist gave no handle")
+        return {"handle": handle.to_json(), "upserts": encoder.upserts, "deletes": encoder.deletes}
+
+    def _storage(self, store: Any) -> FsStateChangelogStorage:
+        base_path = self.attempt.names.changelog_base_path(self.attempt.attempt)
+        return FsStateChangelogStorage(self.attempt.job, store, self.options, base_path=base_path)
+
+    def _own_range(self, batch: pa.RecordBatch) -> KeyGroupRange:
+        """By the rows and not by the task's number: Spark may join small partitions, or number them anew."""
+        key_group = batch.column(KEY_GROUP_COLUMN)[0].as_py()
+        return next(each for each in self.ranges if each.contains(key_group))
+
+    def _encoded(self, encoder: ChangeEncoder, batch: pa.RecordBatch) -> EncodedChanges | None:
+        rows = batch.drop_columns([KEY_GROUP_COLUMN, DELETED_COLUMN])
+        return encoder.add(rows, batch.column(KEY_GROUP_COLUMN), batch.column(DELETED_COLUMN))
+
+
+def _append(writer: FsStateChangelogWriter, encoded: EncodedChanges | None) -> None:
+    if encoded is not None:
+        writer.append_batch(encoded.key_groups, encoded.changes)
+
+
+@dataclass(frozen=True)
+class ReadStateTask:
+    """Reads the state of some ranges of key groups: one for each row that it is called with.
+
+    Called by `mapInArrow` with batches of one integer column, which counts in `ranges`.
+
+    Attributes:
+        schema: what the rows look like.
+        handles: of all changes in log order.
+    """
+
+    store_uri: str
+    job: str
+    checkpoint_id: int
+    operator: str
+    schema: StateSchema
+    ranges: tuple[KeyGroupRange, ...]
+    handles: tuple[ChangelogStateHandle, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from self._read(self.ranges[index])
+
+    def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+        fold = StateFold(self.schema, key_groups)
+        with (
+            closing(open_store(self.store_uri)) as store,
+            closing(FsStateChangelogStorage(self.job, store)) as storage,
+        ):
+            reader = storage.create_reader()
+            try:
+                for handle in self.handles:
+                    shared = handle.key_group_range.intersection(key_groups)
+                    if shared.number_of_key_groups:
+                        # Views keep all of a file in memory: right where all of it is wanted.
+                        whole = shared == handle.key_group_range
+                        fold.add(reader.read_batches(handle, key_group_range=shared, views=whole))
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "
+                    f"{self.job!r} was deleted while it was being read (clean-up keeps only the last "
+                    f"checkpoints): read a checkpoint that is still there. {error.message}",
+                    kind="checkpoint_gone",
+                ) from error
+        for table in fold.tables():
+            yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)

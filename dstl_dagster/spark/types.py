@@ -1,0 +1,112 @@
+"""Spark SQL types as Arrow types and back, for what is stored.
+
+Owns which Spark types can be stored at all, and their one Arrow form. Does not own Spark's own conversion
+of rows to Arrow and back: its result is cast to this form, so that stored bytes do not depend on a
+session's settings (time zone, large types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql import types as st
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["arrow_schema", "spark_schema"]
+
+_ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
+    (st.BooleanType, pa.bool_()),
+    (st.ByteType, pa.int8()),
+    (st.ShortType, pa.int16()),
+    (st.IntegerType, pa.int32()),
+    (st.LongType, pa.int64()),
+    (st.FloatType, pa.float32()),
+    (st.DoubleType, pa.float64()),
+    (st.BinaryType, pa.binary()),
+    (st.DateType, pa.date32()),
+    (st.TimestampType, pa.timestamp("us", "UTC")),
+    (st.TimestampNTZType, pa.timestamp("us")),
+)
+
+
+def arrow_schema(schema: st.StructType, what: str) -> pa.Schema:
+    """The Arrow schema in which rows of this Spark schema are stored; every field nullable.
+
+    Raises: InvalidInputError (kind `unsupported_type`) naming the column, its type and `what` cannot keep
+    it; (kind `invalid_input`) where two columns have one name by Spark's rules, which ignore case.
+    """
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise InvalidInputError(f"{what}: columns {other!r} and {name!r} have the same name: rename one")
+    return pa.schema(
+        [pa.field(field.name, _arrow_type(field.dataType, field.name, what)) for field in schema]
+    )
+
+
+def spark_schema(schema: pa.Schema) -> st.StructType:
+    """The Spark schema of stored rows. Inverse of `arrow_schema`, but for nullability."""
+    return st.StructType([st.StructField(field.name, _spark_type(field.type)) for field in schema])
+
+
+def _arrow_type(spark_type: st.DataType, column: str, what: str) -> pa.DataType:
+    for kind, arrow_type in _ATOMIC:
+        # By exact class: a subclass (of a collation, a length, another library's) means something else.
+        if type(spark_type) is kind:
+            return arrow_type
+    match spark_type:
+        case st.StringType() if _is_plain_text(spark_type):
+            return pa.string()
+        case st.DecimalType():
+            return pa.decimal128(spark_type.precision, spark_type.scale)
+        case st.DayTimeIntervalType():
+            return pa.duration("us")
+        case st.ArrayType():
+            element = _arrow_type(spark_type.elementType, f"{column}.element", what)
+            return pa.list_(pa.field("element", element))
+        case st.MapType():
+            key = _arrow_type(spark_type.keyType, f"{column}.key", what)
+            return pa.map_(key, pa.field("value", _arrow_type(spark_type.valueType, f"{column}.value", what)))
+        case st.StructType():
+            return pa.struct([_arrow_field(field, column, what) for field in spark_type.fields])
+    raise InvalidInputError(
+        f"{what}: column {column!r} has type {spark_type.simpleString()}, which cannot be stored: cast it, "
+        "or leave it out",
+        kind="unsupported_type",
+    )
+
+
+def _arrow_field(field: st.StructField, column: str, what: str) -> pa.Field:
+    return pa.field(field.name, _arrow_type(field.dataType, f"{column}.{field.name}", what))
+
+
+def _is_plain_text(text: st.StringType) -> bool:
+    """Not of a collation: that changes which values are equal, and would be lost."""
+    return getattr(text, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+
+
+def _spark_type(arrow_type: pa.DataType) -> st.DataType:
+    for kind, known in _ATOMIC:
+        if known == arrow_type:
+            return kind()
+    if pt.is_string(arrow_type):
+        return st.StringType()
+    if pt.is_decimal128(arrow_type):
+        return st.DecimalType(arrow_type.precision, arrow_type.scale)
+    if pt.is_duration(arrow_type):
+        return st.DayTimeIntervalType()
+    if pt.is_map(arrow_type):
+        return st.MapType(_spark_type(arrow_type.key_type), _spark_type(arrow_type.item_type))
+    if pt.is_list(arrow_type):
+        return st.ArrayType(_spark_type(arrow_type.value_type))
+    if pt.is_struct(arrow_type):
+        return st.StructType([st.StructField(f.name, _spark_type(f.type)) for f in _fields(arrow_type)])
+    raise InvalidInputError(f"Spark has no type for stored {arrow_type}", kind="unsupported_type")
+
+
+def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
+    return (arrow_type.field(index) for index in range(arrow_type.num_fields))

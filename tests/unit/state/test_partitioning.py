@@ -1,0 +1,31 @@
+"""Key groups are shared out completely, once, and as the SQL of the writer says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state.partitioning import range_of_task, ranges_of_tasks
+
+
+@given(data=st.data(), max_parallelism=st.integers(1, 2**15))
+def test_each_key_group_has_the_task_that_the_formula_gives(
+    data: st.DataObject, max_parallelism: int
+) -> None:
+    """A key group lies in the range of task `g * n // m`, and ranges differ by at most one in size."""
+    task_count = data.draw(st.integers(1, min(max_parallelism, 300)))
+    ranges = ranges_of_tasks(task_count, max_parallelism)
+    assert [group for each in ranges for group in each] == list(range(max_parallelism))
+    sizes = {each.number_of_key_groups for each in ranges}
+    assert max(sizes) - min(sizes) <= 1
+    group = data.draw(st.integers(0, max_parallelism - 1))
+    assert ranges[group * task_count // max_parallelism].contains(group)
+
+
+@pytest.mark.parametrize(("task", "task_count"), [(0, 0), (0, 5), (4, 4), (-1, 4)])
+def test_impossible_shares_are_refused(task: int, task_count: int) -> None:
+    """More tasks than key groups, or a task that is not there, is an error."""
+    with pytest.raises(InvalidInputError):
+        range_of_task(task, task_count, 4)
