@@ -47,7 +47,7 @@ _ROUNDS = 4
 class CommitState(StrEnum):
     """How a commit ended."""
 
-    PUBLISHED = "published"  # this run made the final object; no source is left
+    PUBLISHED = "published"  # this run (or a twin, meanwhile) made the final object; no source is left
     ALREADY_PUBLISHED = "already_published"  # it was there and provably of this commit; no source is left
     TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and taken since
     BLOCKED = "blocked"  # a foreign object has the name; it and the sources are as they were

@@ -33,8 +33,15 @@ _LIST_PAGE_OBJECTS = 1000
 class _Process:
     """What all buckets of one view share: the count of requests, the crash, the effects under way."""
 
-    def __init__(self, schedule: FaultSchedule, clock: Clock, delay_seconds: float) -> None:
+    def __init__(
+        self,
+        schedule: FaultSchedule,
+        clock: Clock,
+        delay_seconds: float,
+        before_request: Callable[[], None] | None,
+    ) -> None:
         self.schedule = schedule
+        self.before_request = before_request
         self.clock = clock
         self.delay_seconds = delay_seconds
         self.requests: list[Request] = []
@@ -45,6 +52,8 @@ class _Process:
     def run(
         self, method: str, bucket_name: str, name: str, effect: Callable[[], _T], *, changes: bool = False
     ) -> _T:
+        if self.before_request is not None and not self.crashed:
+            self.before_request()
         with self.lock:
             if self.crashed:
                 raise SimulatedCrash("the process is dead")
@@ -102,6 +111,7 @@ class FaultStore:
         schedule: which requests fail. Without one all is well, and `requests` still records.
         clock: what DELAY moves; by default a virtual one of its own.
         delay_seconds: how far.
+        before_request: called before each request, outside of any lock: where an `Interleaving` takes turns.
     """
 
     def __init__(
@@ -111,9 +121,12 @@ class FaultStore:
         *,
         clock: Clock | None = None,
         delay_seconds: float = 30.0,
+        before_request: Callable[[], None] | None = None,
     ) -> None:
         self._inner = inner
-        self._process = _Process(schedule or NoFaults(), clock or VirtualClock(), delay_seconds)
+        self._process = _Process(
+            schedule or NoFaults(), clock or VirtualClock(), delay_seconds, before_request
+        )
 
     def _view(self, inner: ObjectStore) -> FaultStore:
         view = FaultStore.__new__(FaultStore)

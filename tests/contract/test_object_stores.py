@@ -9,8 +9,24 @@ import pytest
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries, RetryingStore
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
+from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, Request, SeededFaults
 from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+
+class NotWhileStreaming:
+    """The parts of a stream are spared: what fails among them ends the stream, by the contract."""
+
+    def __init__(self, schedule: FaultSchedule) -> None:
+        self._schedule = schedule
+
+    def decide(self, request: Request) -> Fault | None:
+        return None if request.method == "write" else self._schedule.decide(request)
+
+    def deliver_late_effect(self) -> bool:
+        return False
 
 
 class TestMemory(ObjectStoreConformance):
@@ -39,6 +55,28 @@ class TestMemoryBelowAPrefix(ObjectStoreConformance):
         def read(name: str) -> bytes | None:
             found = self.whole._account.buckets.get("memory")
             kept = found.objects.get(f"some/prefix/{name}") if found else None
+            return kept.payload if kept else None
+
+        return read
+
+
+class TestRetryingOverFaults(ObjectStoreConformance):
+    """Errors before the effect, on one request in five, are not seen through the retries."""
+
+    @pytest.fixture
+    def store(self) -> RetryingStore:
+        self.inner = MemoryObjectStore()
+        faults = SeededFaults(11, 0.2, [Fault.ERROR_BEFORE, Fault.DELAY])
+        policy = BackoffPolicy(max_attempts=12, total_seconds=None)
+        return RetryingStore(
+            FaultStore(self.inner, NotWhileStreaming(faults)), Retries(policy, clock=VirtualClock())
+        )
+
+    @pytest.fixture
+    def raw_read(self, store: RetryingStore) -> RawRead:
+        def read(name: str) -> bytes | None:
+            found = self.inner._account.buckets.get("memory")
+            kept = found.objects.get(name) if found else None
             return kept.payload if kept else None
 
         return read
