@@ -114,13 +114,13 @@ def _arrow_writer(stream: Any, schema: pa.Schema, compression: str | None) -> An
 
 
 def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Join small batches, in the file's types: where they begin depends on their bytes alone."""
+    """Join small batches, with the file's names and types; by bytes alone, so the same rows join alike."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        waiting.append(batch.cast(schema))
+        waiting.append(batch.rename_columns(schema.names).cast(schema))
         waiting_bytes += batch.nbytes
         if waiting_bytes >= _ROW_GROUP_BYTES:
             yield pa.Table.from_batches(waiting).combine_chunks()

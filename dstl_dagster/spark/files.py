@@ -99,7 +99,9 @@ def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) 
         raise InvalidInputError(
             f"{file_format} takes only option compression, not {', '.join(sorted(options))}"
         )
-    return df, encoder_of(file_format, arrow_schema(df.schema, f"{file_format} file"), compression)
+    encoder = encoder_of(file_format, arrow_schema(df.schema, f"{file_format} file"), compression)
+    # By place: Spark does not find every name again (dots, backticks). The encoder has the names.
+    return df.toDF(*[f"c{place}" for place in range(len(df.columns))]), encoder
 
 
 def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
@@ -137,7 +139,7 @@ def _absolute(uri: str, store_uri: str) -> str:
     """The URI that tasks open; a name without a scheme is one in the job's store."""
     store = open_shared_store(store_uri)
     try:
-        absolute = uri if "://" in uri else store.uri_of(uri)
+        absolute = uri if "://" in uri else store.uri_of(uri.rstrip("/"))
         store.locate(absolute)
     finally:
         store.close()

@@ -23,8 +23,6 @@ from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.state_tasks import (
-    DELETED_COLUMN,
-    KEY_GROUP_COLUMN,
     ReadStateTask,
     WriteStateTask,
     task_options,
@@ -78,6 +76,7 @@ def write_state(
     task = WriteStateTask(
         attempt=attempt,
         operator=operator,
+        columns=plan.columns,
         schema=plan.schema,
         ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
         options=options or task_options(),
@@ -143,6 +142,7 @@ def read_state(
 @dataclass(frozen=True)
 class _WritePlan:
     schema: StateSchema
+    columns: tuple[str, ...]
     partitions: int
     rows: DataFrame
 
@@ -162,21 +162,22 @@ def _plan_write(
     before = _state_before(attempt, operator)
     given = arrow_schema(columns, f"state of operator {operator!r}")
     schema = _schema_to_write(given, keys, max_parallelism, before)
-    count = partitions or min(schema.max_parallelism, _shuffle_partitions(df.sparkSession))
+    count = partitions
+    if count is None:
+        count = min(schema.max_parallelism, _shuffle_partitions(df.sparkSession))
     ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
-    cast = [
-        exact_column(name).cast(stored[name]).alias(name) if name in keys else exact_column(name)
+    given_columns = [
+        exact_column(name).cast(stored[name]) if name in keys else exact_column(name)
         for name in columns.names
     ]
-    rows = df.select(*cast, _flag(deleted).alias(DELETED_COLUMN))
-    key_group = F.pmod(
-        F.hash(*[exact_column(name) for name in schema.key_columns]), F.lit(schema.max_parallelism)
-    )
-    task = F.floor(exact_column(KEY_GROUP_COLUMN) * F.lit(count) / F.lit(schema.max_parallelism)).cast("int")
-    keyed = rows.withColumn(KEY_GROUP_COLUMN, key_group).repartitionById(count, task)
-    return _WritePlan(schema, count, keyed)
+    places = [f"c{place}" for place in range(len(given_columns))]
+    rows = df.select(*given_columns, _flag(deleted)).toDF(*places, "deleted")
+    hashed = F.hash(*[F.col(places[columns.names.index(name)]) for name in schema.key_columns])
+    keyed = rows.withColumn("key_group", F.pmod(hashed, F.lit(schema.max_parallelism)))
+    task = F.floor(F.col("key_group") * F.lit(count) / F.lit(schema.max_parallelism)).cast("int")
+    return _WritePlan(schema, tuple(columns.names), count, keyed.repartitionById(count, task))
 
 
 def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:

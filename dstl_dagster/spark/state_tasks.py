@@ -27,10 +27,7 @@ from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
 from dstl_dagster.storage import open_store
 
-__all__ = ["DELETED_COLUMN", "KEY_GROUP_COLUMN", "ReadStateTask", "WriteStateTask", "task_options"]
-
-KEY_GROUP_COLUMN = "__dstl_key_group"
-DELETED_COLUMN = "__dstl_deleted"
+__all__ = ["ReadStateTask", "WriteStateTask", "task_options"]
 
 _OUTPUT_ROWS = 16 * 1024
 _MIB = 1 << 20
@@ -56,13 +53,19 @@ def task_options() -> FsStateChangelogOptions:
 class WriteStateTask:
     """Appends the changed rows of one range of key groups, and gives back one handle.
 
-    Called by `mapInArrow` with the rows' batches: the state's columns, `DELETED_COLUMN` and
-    `KEY_GROUP_COLUMN`. Gives one outcome with `handle`, `upserts` and `deletes`; none where there are no
-    rows.
+    Called by `mapInArrow` with the rows' batches: the given columns, whether the row is a tombstone, and
+    its key group. They are known by place, because Spark does not find every name again. Gives one outcome
+    with `handle`, `upserts` and `deletes`; none where there are no rows.
+
+    Attributes:
+        columns: the names of the given columns, in the batches' order.
+        schema: the state's, which may have more.
+        ranges: of all tasks; the rows say which one is this task's.
     """
 
     attempt: Attempt
     operator: str
+    columns: tuple[str, ...]
     schema: StateSchema
     ranges: tuple[KeyGroupRange, ...]
     options: FsStateChangelogOptions
@@ -104,13 +107,13 @@ class WriteStateTask:
         return FsStateChangelogStorage(self.attempt.job, store, self.options, base_path=base_path)
 
     def _own_range(self, batch: pa.RecordBatch) -> KeyGroupRange:
-        """By the rows and not by the task's number: Spark may join small partitions, or number them anew."""
-        key_group = batch.column(KEY_GROUP_COLUMN)[0].as_py()
+        """By the rows and not by the task's number, which Spark promises nothing about."""
+        key_group = batch.column(-1)[0].as_py()
         return next(each for each in self.ranges if each.contains(key_group))
 
     def _encoded(self, encoder: ChangeEncoder, batch: pa.RecordBatch) -> EncodedChanges | None:
-        rows = batch.drop_columns([KEY_GROUP_COLUMN, DELETED_COLUMN])
-        return encoder.add(rows, batch.column(KEY_GROUP_COLUMN), batch.column(DELETED_COLUMN))
+        *given, deleted, key_groups = batch.columns
+        return encoder.add(pa.record_batch(given, list(self.columns)), key_groups, deleted)
 
 
 def _append(writer: FsStateChangelogWriter, encoded: EncodedChanges | None) -> None:

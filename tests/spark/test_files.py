@@ -1,0 +1,236 @@
+"""Files through real Spark: one object from many tasks, or one a task, visible only when committed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.spark import write_files
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
+
+
+def visible(folder: Path) -> list[str]:
+    """What a reader of the folder sees: no hidden file, nothing of the job's own."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return sorted(name for name in names if not name.startswith((".", "dstl/")))
+
+
+def test_many_tasks_make_one_file_in_the_order_of_the_rows(job: Job) -> None:
+    """Seven tasks' parts, empty ones among them, are one file, whose lines are the sorted rows."""
+    df = (
+        job.spark.range(500)
+        .withColumn("text", F.concat(F.lit("a\n\u2603 "), F.col("id") % 7))
+        .where("id NOT BETWEEN 100 AND 300")
+    )
+    done = job.write_files(df.repartitionByRange(7, "id").sortWithinPartitions("id"), "out/x.jsonl")
+    (report,) = done.manifest.files
+    assert visible(job.folder) == ["out/x.jsonl"]
+    lines = (job.folder / "out/x.jsonl").read_text("utf-8").splitlines()
+    expected = [n for n in range(500) if not 100 <= n <= 300]
+    assert [json.loads(line)["id"] for line in lines] == expected
+    assert lines == [
+        row.value for row in df.orderBy("id").select(F.to_json(F.struct("*")).alias("value")).collect()
+    ]
+    assert report.rows == len(expected)
+    assert report.size == (job.folder / "out/x.jsonl").stat().st_size
+    assert len(report.components) > 3
+
+
+def test_parts_of_empty_partitions_do_not_exist(job: Job) -> None:
+    """Rows in one of many partitions make one component."""
+    df = job.spark.range(0, 100, 1, 20).where("id = 55")
+    (report,) = job.write_files(df, "x.jsonl").manifest.files
+    assert (len(report.components), report.rows) == (1, 1)
+    assert (job.folder / "x.jsonl").read_text() == '{"id":55}\n'
+
+
+@pytest.mark.parametrize(
+    ("file_format", "content"),
+    [("jsonl", ""), ("csv", "id,text\n")],
+)
+def test_no_rows_make_one_file_without_rows(job: Job, file_format: str, content: str) -> None:
+    """A day on which nothing happened has its file, too."""
+    df = job.spark.range(3).selectExpr("id", "'x' AS text").where("id > 9")
+    (report,) = job.write_files(df, f"x.{file_format}", format=file_format).manifest.files
+    assert report.rows == 0
+    assert (job.folder / f"x.{file_format}").read_text() == content
+
+
+def test_csv_has_one_header_and_quotes_what_must_be(job: Job) -> None:
+    """Names and values with commas, quotes, line feeds and nulls are read back by Python's reader."""
+    rows = [("a,b", 1), ('say "hi"', 2), ("line\nfeed", 3), (None, 4), ("", 5)]
+    df = job.spark.createDataFrame(rows, "`te,xt` STRING, number INT").repartitionByRange(3, "number")
+    job.write_files(df.sortWithinPartitions("number"), "x.csv", format="csv", options={"escape": '"'})
+    with (job.folder / "x.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["te,xt", "number"]] + [[text or "", str(n)] for text, n in rows]
+
+
+def test_csv_options_reach_header_and_rows(job: Job) -> None:
+    """The separator is the same in both; the header can be left out."""
+    df = job.spark.sql("SELECT 1 AS a, 2 AS b")
+    job.write_files(df, "x.csv", format="csv", options={"sep": ";"})
+    job.write_files(df, "y.csv", format="csv", options={"header": "false"})
+    assert (job.folder / "x.csv").read_text() == "a;b\n1;2\n"
+    assert (job.folder / "y.csv").read_text() == "1,2\n"
+
+
+def test_json_options_keep_nulls(job: Job) -> None:
+    """Spark leaves null fields out; told not to, it writes them."""
+    job.write_files(
+        job.spark.sql("SELECT 1 AS a, INT(NULL) AS b"), "x.jsonl", options={"ignoreNullFields": "false"}
+    )
+    assert (job.folder / "x.jsonl").read_text() == '{"a":1,"b":null}\n'
+
+
+def test_text_is_the_column_itself(job: Job) -> None:
+    """Each value is a line, null an empty one; odd column names are no matter."""
+    df = job.spark.createDataFrame([("\u00e9",), (None,), ("",), ("b",)], "`odd.name` STRING").coalesce(1)
+    job.write_files(df, "x.txt", format="text")
+    assert (job.folder / "x.txt").read_text("utf-8") == "\u00e9\n\n\nb\n"
+
+
+def test_lines_of_large_columns(job: Job) -> None:
+    """A session with large Arrow types makes the same file, also from lines above a batch's size."""
+    spark = job.spark
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        df = spark.range(0, 30, 1, 1).select(F.repeat(F.col("id").cast("string"), 100_000).alias("line"))
+        job.write_files(df, "x.txt", format="text")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    assert (job.folder / "x.txt").read_text() == "".join(f"{n}" * 100_000 + "\n" for n in range(30))
+
+
+def test_one_file_a_task(job: Job) -> None:
+    """Without single_file each partition with rows is a file of its own, with its own header."""
+    df = job.spark.range(0, 40, 1, 4).where("id < 10 OR id >= 20")
+    job.write_files(df, "parts", format="csv", single_file=False)
+    assert visible(job.folder) == ["parts/part-00000.csv", "parts/part-00002.csv", "parts/part-00003.csv"]
+    text = (job.folder / "parts/part-00002.csv").read_text()
+    assert text == "id\n" + "".join(f"{n}\n" for n in range(20, 30))
+
+
+def test_parquet_is_read_by_spark_as_it_was(job: Job) -> None:
+    """Types, nulls and time stamps with and without zone come back; the file says UTC."""
+    df = job.spark.range(0, 100, 1, 3).selectExpr(
+        "id",
+        "IF(id % 2 = 0, NULL, string(id)) AS text",
+        "timestamp_seconds(id) AS at",
+        "TIMESTAMP_NTZ'2013-01-01 05:15:00' AS wall",
+        "CAST(id AS DECIMAL(12, 3)) AS amount",
+        "array(named_struct('a', id)) AS nested",
+        "DATE'2013-01-01' AS day",
+    )
+    done = job.write_files(df, "flights/", format="parquet")
+    assert [report.rows for report in done.manifest.files] == [33, 33, 34]
+    again = job.spark.read.parquet(str(job.folder / "flights"))
+    assert again.schema.simpleString() == df.schema.simpleString()
+    assert again.exceptAll(df).count() == 0
+    assert df.exceptAll(again).count() == 0
+    assert pq.read_schema(job.folder / "flights/part-00000.parquet").field("at").type == pa.timestamp(
+        "us", "UTC"
+    )
+
+
+def test_arrow_files_and_compression(job: Job) -> None:
+    """Arrow files open with Arrow; a compression that a format lacks is refused at once."""
+    df = job.spark.range(0, 50, 1, 2)
+    job.write_files(df, "arrow", format="arrow", options={"compression": "zstd"})
+    tables = [pa.ipc.open_file(job.folder / f"arrow/part-0000{n}.arrow").read_all() for n in (0, 1)]
+    assert pa.concat_tables(tables).column("id").to_pylist() == list(range(50))
+    with pytest.raises(InvalidInputError, match="cannot write arrow with compression 'snappy'"):
+        job.write_files(df, "more", format="arrow", options={"compression": "snappy"})
+
+
+def test_an_empty_parquet_keeps_the_schema(job: Job) -> None:
+    """No rows still make one file, from which the columns can be read."""
+    job.write_files(job.spark.range(0).selectExpr("id", "'x' AS text"), "empty", format="parquet")
+    assert visible(job.folder) == ["empty/part-00000.parquet"]
+    assert pq.read_table(job.folder / "empty/part-00000.parquet").schema.names == ["id", "text"]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "name"), [("jsonl", "x.jsonl"), ("parquet", "x"), ("arrow", "x"), ("csv", "x.csv")]
+)
+def test_the_same_partitions_make_the_same_bytes(job: Job, file_format: str, name: str) -> None:
+    """A second attempt on the same input makes files that are equal byte for byte."""
+    df = job.spark.range(0, 1000, 1, 3).selectExpr(
+        "id", "concat('name ', id) AS text", "timestamp_seconds(id) AS at"
+    )
+    made = []
+    for folder in ("one", "two"):
+        job.write_files(df, f"{folder}/{name}", format=file_format)
+        root = job.folder / folder
+        made.append({path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()})
+    assert made[0] == made[1]
+    assert made[0]
+
+
+def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
+    """A try that dies after its bytes were sent leaves a file that is as if it had never been."""
+
+    def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the task dies with its last row")
+
+    df = job.spark.range(0, 100_000, 1, 2)
+    job.write_files(df.mapInArrow(fails_at_the_end, "id BIGINT"), "x.jsonl")
+    lines = (job.folder / "x.jsonl").read_text().splitlines()
+    assert lines == [f'{{"id":{n}}}' for n in range(100_000)]
+    job.write_files(df.mapInArrow(fails_at_the_end, "id BIGINT"), "p", format="parquet")
+    assert job.spark.read.parquet(str(job.folder / "p")).count() == 100_000
+
+
+def test_nothing_is_visible_before_the_commit(job: Job) -> None:
+    """Written files are components of an attempt, under its half of a UUID, until step 6."""
+    attempt = job.coordinator.trigger()
+    (report,) = write_files(job.spark.range(10), (job.folder / "out/x.jsonl").as_uri(), attempt=attempt)
+    assert visible(job.folder) == []
+    assert report.object_name == "out/x.jsonl"
+    assert {each.int >> 64 for each in report.recoverable.component_object_ids} == {attempt.component_half}
+    job.coordinator.record(attempt, [], [report])
+    job.coordinator.confirm(attempt)
+    assert visible(job.folder) == []
+    job.coordinator.compose_commit()
+    assert visible(job.folder) == ["out/x.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("query", "uri", "how", "reason"),
+    [
+        ("SELECT 1 AS a", "x", {"format": "parquet", "single_file": True}, "cannot be joined"),
+        ("SELECT 1 AS a", "x", {"format": "orc"}, "'orc' is not one of"),
+        ("SELECT 1 AS a", "s3://bucket/x", {}, "s3://bucket/x"),
+        ("SELECT 1 AS a", "file:///elsewhere/x", {}, "elsewhere"),
+        ("SELECT 1 AS a", "x", {"format": "text"}, "exactly one text column"),
+        ("SELECT 'a' AS a, 'b' AS b", "x", {"format": "text"}, "exactly one text column"),
+        ("SELECT 1 AS a, 2 AS A", "x", {}, "have the same name"),
+        ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines a row"),
+        ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"codec": "zstd"}}, "not codec"),
+        ("SELECT INTERVAL '1' YEAR AS a", "x", {"format": "parquet"}, "column 'a' has type interval year"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_runs(
+    job: Job, query: str, uri: str, how: Any, reason: str
+) -> None:
+    """Each mistake is named when the plan is made."""
+    attempt = job.coordinator.trigger()
+    with pytest.raises(InvalidInputError, match=reason):
+        write_files(job.spark.sql(query), uri, attempt=attempt, **how)
