@@ -91,7 +91,7 @@ class ChangelogReader:
         if not isinstance(handle, ChangelogStateHandle):
             raise InvalidInputError(
                 f"a reader takes a ChangelogStateHandle, not a {type(handle).__name__}: a persist's "
-                "result has it as job_manager_owned_snapshot, a manifest as JSON (ChangelogStateHandle.from_json)"
+                "result has it as job_manager_owned_snapshot; ChangelogStateHandle.from_json takes JSON"
             )
         if handle.storage_identifier != STORAGE_IDENTIFIER:
             raise FormatError(

@@ -150,21 +150,21 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
 
 def _header_column(layout: ChangeSetLayout, wide: bool) -> pa.Array:
     """What stands before each change: its length, and before the first of a group the group's header."""
-    group_first_row = np.concatenate([[0], np.cumsum(layout.counts)[:-1]])
-    groups_before = np.zeros(len(layout.lengths), dtype=np.int64)
-    groups_before[group_first_row] = 1
-    length_at = np.arange(len(layout.lengths), dtype=np.int64) + 2 * np.cumsum(groups_before) + 1
-    words = np.empty(int(length_at[-1]) + 1, dtype=">i4")
-    words[0] = len(layout.key_groups)
+    row_count, group_count = len(layout.lengths), len(layout.key_groups)
+    # In words of 4 bytes: the set's header is one, a group's two, a change's one.
+    length_at = np.arange(row_count, dtype=np.int32)
+    length_at += np.repeat(np.arange(3, 2 * group_count + 3, 2, dtype=np.int32), layout.counts)
+    first_length_at = length_at[np.cumsum(layout.counts) - layout.counts]
+    words = np.empty(int(length_at[-1]) + 1, dtype=np.int32)
+    words[0] = group_count
     words[length_at] = layout.lengths
-    words[length_at[group_first_row] - 2] = layout.counts
-    words[length_at[group_first_row] - 1] = layout.key_groups
-    offset_type = np.int64 if wide else np.int32
-    offsets = np.concatenate([[0], (length_at + 1) * 4]).astype(offset_type)
+    words[first_length_at - 2] = layout.counts
+    words[first_length_at - 1] = layout.key_groups
+    words.byteswap(inplace=True)  # little-endian in memory, as Arrow's buffers are
+    offsets = np.zeros(row_count + 1, dtype=np.int64 if wide else np.int32)
+    np.multiply(length_at + 1, 4, out=offsets[1:])
     arrow_type = pa.large_binary() if wide else pa.binary()
-    return pa.Array.from_buffers(
-        arrow_type, len(layout.lengths), [None, pa.py_buffer(offsets), pa.py_buffer(words)]
-    )
+    return pa.Array.from_buffers(arrow_type, row_count, [None, pa.py_buffer(offsets), pa.py_buffer(words)])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,253 @@
+"""How fast a writer's log is appended, made durable and read back, on local disk.
+
+Owns the workload and the table; decides nothing. Run: `python benchmarks/changelog.py [--quick] [--synced]`.
+
+Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
+persist each 50,000, waited for. Medians of 7 runs after a warm-up. Beside each rate stands the one of
+Flink 2.2.1 writing through the page cache on a quiet machine of two cores, and the machine's own limits
+(memcpy, file write) measured in the same run: only ratios within one run say something of the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import cramjam
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from dstl_dagster.changelog import FsStateChangelogStorage
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.storage import LocalObjectStore
+
+ROWS = 1_000_000
+ROWS_PER_PERSIST = 50_000
+ROWS_PER_BATCH = 10_000
+KEY_GROUPS = KeyGroupRange.of(0, 127)
+
+# Changes a second, and milliseconds: Flink 2.2.1, from the same workload.
+FLINK = {
+    "append+persist 100 B, delay 10 ms": 2.05e6,
+    "append+persist 100 B, delay 0": 4.48e6,
+    "append+persist 1000 B, delay 10 ms": 1.5e6,
+    "append (rows)+persist 100 B, delay 10 ms": 2.05e6,
+    "restore 100 B, binary_view": 17.4e6,
+    "restore 100 B, binary": 17.4e6,
+    "restore 1000 B, binary_view": 2.5e6,
+    "restore 1000 B, binary": 2.5e6,
+    "persist of 1,000, delay 10 ms": 11.4,
+    "persist of 1,000, delay 0": 0.32,
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Columns made once, so that making them is not measured."""
+
+    value_bytes: int
+    row_count: int
+    batches: list[tuple[pa.Array, pa.Array]]
+
+    @classmethod
+    def of(cls, value_bytes: int, row_count: int) -> Workload:
+        random = np.random.default_rng(7)
+        batches = []
+        for _ in range(ROWS_PER_PERSIST // ROWS_PER_BATCH):
+            key_groups = random.integers(0, 128, ROWS_PER_BATCH).astype(np.int32)
+            content = random.integers(0, 64, ROWS_PER_BATCH * value_bytes, dtype=np.uint8)
+            offsets = np.arange(ROWS_PER_BATCH + 1, dtype=np.int32) * value_bytes
+            values = pa.Array.from_buffers(
+                pa.binary(), ROWS_PER_BATCH, [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+            )
+            batches.append((pa.array(key_groups), values))
+        return cls(value_bytes, row_count, batches)
+
+
+def options(delay_ms: int) -> FsStateChangelogOptions:
+    return FsStateChangelogOptions(
+        batch_persist_delay=timedelta(milliseconds=delay_ms), upload_timeout=timedelta(seconds=60)
+    )
+
+
+def write_columns(store: LocalObjectStore, workload: Workload, delay_ms: int) -> list[ChangelogStateHandle]:
+    handles = []
+    with (
+        FsStateChangelogStorage("bench", store, options(delay_ms)) as storage,
+        storage.create_writer("op", KEY_GROUPS) as writer,
+    ):
+        for _ in range(workload.row_count // ROWS_PER_PERSIST):
+            from_ = writer.next_sequence_number()
+            for key_groups, values in workload.batches:
+                writer.append_batch(key_groups, values)
+            handle = writer.persist(from_, 1).result().job_manager_owned_snapshot
+            assert handle is not None
+            handles.append(handle)
+    return handles
+
+
+def write_rows(store: LocalObjectStore, rows: list[tuple[int, bytes]], row_count: int) -> None:
+    with (
+        FsStateChangelogStorage("bench", store, options(10)) as storage,
+        storage.create_writer("op", KEY_GROUPS) as writer,
+    ):
+        append = writer.append
+        for _ in range(row_count // ROWS_PER_PERSIST):
+            from_ = writer.next_sequence_number()
+            for key_group, value in rows:
+                append(key_group, value)
+            writer.persist(from_, 1).result()
+
+
+def read_back(store: LocalObjectStore, handles: list[ChangelogStateHandle], *, views: bool) -> int:
+    with FsStateChangelogStorage("bench", store) as storage:
+        reader = storage.create_reader()
+        return sum(
+            batch.num_rows for handle in handles for batch in reader.read_batches(handle, views=views)
+        )
+
+
+def persist_latency_ms(store: LocalObjectStore, delay_ms: int, repetitions: int) -> float:
+    workload = Workload.of(100, ROWS_PER_PERSIST)
+    key_groups, values = (column.slice(0, 1_000) for column in workload.batches[0])
+    taken = []
+    with (
+        FsStateChangelogStorage("bench", store, options(delay_ms)) as storage,
+        storage.create_writer("op", KEY_GROUPS) as writer,
+    ):
+        for _ in range(repetitions * 10):
+            from_ = writer.next_sequence_number()
+            writer.append_batch(key_groups, values)
+            began = time.perf_counter()
+            writer.persist(from_, 1).result()
+            taken.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(taken[len(taken) // 10 :])
+
+
+class Bench:
+    """Runs, repeats and prints."""
+
+    def __init__(self, *, repetitions: int, durable: bool) -> None:
+        self.repetitions = repetitions
+        self.durable = durable
+
+    def seconds(self, work: Callable[[LocalObjectStore], object]) -> float:
+        taken = []
+        for _ in range(self.repetitions + 1):
+            with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+                store = LocalObjectStore(directory, durable=self.durable)
+                began = time.perf_counter()
+                work(store)
+                taken.append(time.perf_counter() - began)
+        return statistics.median(taken[1:])
+
+    def rate(self, name: str, row_count: int, seconds: float) -> None:
+        rate = row_count / seconds
+        beside = f"{rate / FLINK[name]:5.2f} x Flink's {FLINK[name] / 1e6:.2f}" if name in FLINK else ""
+        print(f"{name:44} {rate / 1e6:8.2f} M/s   {beside}", flush=True)
+
+    def latency(self, name: str, milliseconds: float) -> None:
+        print(f"{name:44} {milliseconds:8.2f} ms    {milliseconds / FLINK[name]:5.2f} x Flink's {FLINK[name]}")
+
+
+def machine_limits() -> None:
+    content = np.random.default_rng(1).integers(0, 255, 64 << 20, dtype=np.uint8)
+    target = np.empty_like(content)
+    np.copyto(target, content)
+    best = min(_timed(lambda: np.copyto(target, content)) for _ in range(7))
+    print(f"{'memcpy of 64 MiB, warm':44} {content.nbytes / best / 1e9:8.2f} GB/s")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+        path = Path(directory) / "file"
+        for label, sync in (("file write of 64 MiB, page cache", False), ("file write of 64 MiB, synced", True)):
+            best = statistics.median(_timed(lambda sync=sync: _write_file(path, content, sync)) for _ in range(7))
+            print(f"{label:44} {content.nbytes / best / 1e9:8.2f} GB/s")
+    best = min(_timed(lambda: google_crc32c.value(content)) for _ in range(3))
+    print(f"{'CRC-32C of 64 MiB':44} {content.nbytes / best / 1e9:8.2f} GB/s", flush=True)
+
+
+def _write_file(path: Path, content: np.ndarray, sync: bool) -> None:
+    path.unlink(missing_ok=True)
+    with path.open("wb", buffering=0) as file:
+        view = memoryview(content)
+        while len(view):
+            view = view[file.write(view) :]
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def memory_growth(bench: Bench, workload: Workload) -> None:
+    """Peak memory above what stood before, for a total much larger than the in-flight limit."""
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    bench_once = Bench(repetitions=0, durable=bench.durable)
+    bench_once.repetitions = 1
+    bench_once.seconds(lambda store: write_columns(store, workload, 10))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024
+    total = workload.row_count * workload.value_bytes / 2**20
+    print(f"{'peak memory growth':44} {grown:8.0f} MiB  while {total:.0f} MiB were appended (in-flight limit 100)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="3 repetitions of a fifth of the rows")
+    parser.add_argument("--synced", action="store_true", help="sync every file to disk")
+    arguments = parser.parse_args()
+    row_count = ROWS // 5 if arguments.quick else ROWS
+    bench = Bench(repetitions=3 if arguments.quick else 7, durable=arguments.synced)
+    print(
+        f"Python {platform.python_version()}, pyarrow {pa.__version__}, numpy {np.__version__}, "
+        f"cramjam {cramjam.__version__}, google-crc32c ({google_crc32c.implementation}); "
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n"
+        f"{row_count:,} changes, persist each {ROWS_PER_PERSIST:,}, batches of {ROWS_PER_BATCH:,}, "
+        f"median of {bench.repetitions}; {'synced to disk' if bench.durable else 'page cache, not synced'}"
+    )
+    machine_limits()
+    memory_growth(bench, Workload.of(1000, row_count))
+    for value_bytes in (100, 1000):
+        workload = Workload.of(value_bytes, row_count)
+        for delay_ms in (10, 0):
+            seconds = bench.seconds(lambda store, delay_ms=delay_ms: write_columns(store, workload, delay_ms))
+            label = f"append+persist {value_bytes} B, delay {delay_ms}{' ms' if delay_ms else ''}"
+            bench.rate(label, row_count, seconds)
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+            store = LocalObjectStore(directory, durable=False)
+            handles = write_columns(store, workload, 0)
+            for views in (True, False):
+                seconds = statistics.median(
+                    [_timed(lambda: read_back(store, handles, views=views)) for _ in range(bench.repetitions + 1)][1:]
+                )
+                bench.rate(f"restore {value_bytes} B, {'binary_view' if views else 'binary'}", row_count, seconds)
+    workload = Workload.of(100, row_count)
+    rows = [
+        (key_group, value)
+        for key_groups, values in workload.batches
+        for key_group, value in zip(key_groups.to_pylist(), values.to_pylist(), strict=True)
+    ]
+    seconds = bench.seconds(lambda store: write_rows(store, rows, row_count))
+    bench.rate("append (rows)+persist 100 B, delay 10 ms", row_count, seconds)
+    for delay_ms in (10, 0):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+            store = LocalObjectStore(directory, durable=bench.durable)
+            label = f"persist of 1,000, delay {delay_ms}{' ms' if delay_ms else ''}"
+            bench.latency(label, persist_latency_ms(store, delay_ms, bench.repetitions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
