@@ -42,6 +42,7 @@ _UPSTREAM_KEYS: Mapping[str, str] = {
     "retry_rpc_timeout_multiplier": "gs.retry.rpc-timeout-multiplier",
     "retry_max_rpc_timeout": "gs.retry.max-rpc-timeout",
     "retry_total_timeout": "gs.retry.total-timeout",
+    "storage_root_url": "gs.storage.root.url",
 }
 
 _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
@@ -55,6 +56,7 @@ _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),
     "retry_max_rpc_timeout": parse_duration,
     "retry_total_timeout": parse_duration,
+    "storage_root_url": parse_text,
 }
 
 
@@ -73,6 +75,7 @@ class GSFileSystemOptions:
         retry_rpc_timeout_multiplier: each next attempt's time-out is this times the one before.
         retry_max_rpc_timeout: cap of an attempt's time-out.
         retry_total_timeout: time in which a request may be attempted again.
+        storage_root_url: another host of the service, such as `http://127.0.0.1:4443`.
 
     Raises: InvalidInputError for a value that cannot be used.
 
@@ -88,6 +91,7 @@ class GSFileSystemOptions:
     retry_rpc_timeout_multiplier: float | None = None
     retry_max_rpc_timeout: timedelta | None = None
     retry_total_timeout: timedelta | None = None
+    storage_root_url: str | None = None
 
     def __post_init__(self) -> None:
         for option in fields(self):

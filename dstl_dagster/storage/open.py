@@ -31,8 +31,12 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
 
             return open_local(uri)
         case "gs":
-            from dstl_dagster.storage.gcs import open_gcs
-
+            try:
+                from dstl_dagster.storage.gcs import open_gcs
+            except ModuleNotFoundError as error:
+                raise InvalidInputError(
+                    f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", "missing_extra"
+                ) from error
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:
             raise InvalidInputError(f"{uri!r}: no store has this scheme; use memory://, file:/// or gs://")

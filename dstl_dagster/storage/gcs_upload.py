@@ -1,0 +1,205 @@
+"""One resumable upload, request by request: bounded memory, and no doubt about its end.
+
+Owns the session's protocol. Does not own the transport, credentials or the client (`gcs`).
+
+The session is what makes this safe: it makes at most one object, and answers at any time whether it did. So
+a lost answer is not guessed about, it is asked for. A stream that is dropped sends no end, and the session
+makes nothing.
+
+Source: the service's documentation of resumable uploads in the JSON API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dstl_dagster.errors import ConflictError, FormatError, InternalError, NotFoundError, UnavailableError
+from dstl_dagster.storage.base import Buffer
+from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend, to_base64
+from dstl_dagster.storage.retrying import Attempt, Retries
+
+__all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send", "refusal"]
+
+DEFAULT_CHUNK_SIZE_BYTES = 8 * 1024 * 1024
+_RESUME_INCOMPLETE = 308
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Status, headers (any case) and the JSON document, if there is one."""
+
+    status: int
+    headers: Mapping[str, str]
+    document: Mapping[str, Any] | None
+    text: str
+
+
+class Send(Protocol):
+    """One HTTP request. UnavailableError where there was no answer."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Attempt
+    ) -> Reply: ...
+
+
+class ResumableUpload:
+    """Buffers up to one chunk and sends it. One thread at a time.
+
+    Args:
+        uri: of the object, for messages.
+        start: opens a session and gives its URL; called when the first chunk is full or at the end.
+        send: the transport.
+        retries: around every request.
+        chunk_size: bytes, a multiple of 256 KiB.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        start: Callable[[], str],
+        send: Send,
+        retries: Retries,
+        chunk_size: int,
+    ) -> None:
+        self._uri = uri
+        self._start = start
+        self._send = send
+        self._retries = retries
+        self._chunk_size = chunk_size
+        self._url: str | None = None
+        self._buffer = bytearray()
+        self._sent = 0  # bytes that the service holds; the buffer follows them
+        self._resource: Mapping[str, Any] | None = None
+        self.crc32c = EMPTY_CRC32C
+
+    @property
+    def began(self) -> bool:
+        """True once a session is open."""
+        return self._url is not None
+
+    @property
+    def buffered(self) -> bytes:
+        """The bytes not yet sent."""
+        return bytes(self._buffer)
+
+    def write(self, payload: Buffer) -> int:
+        """Take all of it, sending chunks as they fill. Raises: as the transport, and `refusal`."""
+        octets = memoryview(payload).cast("B")
+        self.crc32c = extend(self.crc32c, octets)
+        position = 0
+        while position < len(octets):
+            # The last chunk stays back until more comes: an end must not be an empty chunk of its own.
+            if len(self._buffer) == self._chunk_size:
+                self._retries.run(self._send_chunk)
+            room = self._chunk_size - len(self._buffer)
+            self._buffer += octets[position : position + room]
+            position += room
+        return len(octets)
+
+    def finish(self) -> Mapping[str, Any]:
+        """End the upload: the object's resource. May be called again after an exception."""
+        if self._resource is None:
+            self._resource = self._retries.run(self._send_end)
+            self._buffer.clear()
+        return self._resource
+
+    def cancel(self) -> None:
+        """Give the session up, as well as may be. Never raises."""
+        self._buffer.clear()
+        if self._url is not None and self._resource is None:
+            try:
+                self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Attempt(1, None))
+            except UnavailableError:
+                return  # it ends by itself after a week, and makes nothing
+
+    # -- steps
+
+    def _session_url(self) -> str:
+        if self._url is None:
+            self._url = self._start()
+        return self._url
+
+    def _send_chunk(self, attempt: Attempt) -> None:
+        url = self._session_url()
+        if attempt.in_doubt:
+            self._ask(url, "bytes */*", attempt)
+        chunk = bytes(self._buffer)
+        if not chunk:
+            return  # the service has had it all
+        first = self._sent
+        span = f"bytes {first}-{first + len(chunk) - 1}/*"
+        reply = self._send("PUT", url, {"Content-Range": span}, chunk, attempt)
+        if reply.status != _RESUME_INCOMPLETE:
+            raise self._refusal(reply)
+        self._forget_sent(reply)
+        if self._buffer:
+            # It took a part. The rest is no multiple of 256 KiB only if the service says so itself.
+            raise UnavailableError(f"the service took a part of a chunk of {self._uri!r}; it is sent on")
+
+    def _send_end(self, attempt: Attempt) -> Mapping[str, Any]:
+        url = self._session_url()
+        total = self._sent + len(self._buffer)
+        if attempt.in_doubt:
+            resource = self._ask(url, f"bytes */{total}", attempt)
+            if resource is not None:
+                return resource
+        rest = bytes(self._buffer)
+        span = f"bytes {self._sent}-{total - 1}/{total}" if rest else f"bytes */{total}"
+        headers = {"Content-Range": span, "X-Goog-Hash": f"crc32c={to_base64(self.crc32c)}"}
+        reply = self._send("PUT", url, headers, rest, attempt)
+        if reply.status in (200, 201) and reply.document is not None:
+            return reply.document
+        if reply.status == _RESUME_INCOMPLETE:
+            self._forget_sent(reply)
+            raise UnavailableError(f"the service took a part of the end of {self._uri!r}; it is sent on")
+        raise self._refusal(reply)
+
+    def _ask(self, url: str, span: str, attempt: Attempt) -> Mapping[str, Any] | None:
+        """Where is the session? Its object if it is finished; otherwise drops what the service has."""
+        reply = self._send("PUT", url, {"Content-Range": span}, b"", attempt)
+        if reply.status in (200, 201) and reply.document is not None:
+            return reply.document
+        if reply.status != _RESUME_INCOMPLETE:
+            raise self._refusal(reply)
+        self._forget_sent(reply)
+        return None
+
+    def _forget_sent(self, reply: Reply) -> None:
+        span = next((value for key, value in reply.headers.items() if key.lower() == "range"), None)
+        held = int(span.rpartition("-")[2]) + 1 if span else 0
+        if not self._sent <= held <= self._sent + len(self._buffer):
+            raise InternalError(
+                f"the upload session of {self._uri!r} holds {held} bytes, which were dropped or never sent"
+            )
+        del self._buffer[: held - self._sent]
+        self._sent = held
+
+    def _refusal(self, reply: Reply) -> Exception:
+        if reply.status in (404, 410):
+            return NotFoundError(
+                f"the upload session of {self._uri!r} is gone, and made nothing; write the object again",
+                "upload_lost",
+            )
+        return refusal(reply.status, reply.text, self._uri)
+
+
+def refusal(status: int, text: str, uri: str) -> Exception:
+    """The error for an answer that is none of the expected ones."""
+    from dstl_dagster.errors import InvalidInputError
+
+    short = text[:300]
+    if status == 412:
+        return ConflictError(
+            f"{uri!r} is not as the precondition demands; read it, then decide", "precondition_failed"
+        )
+    if status == 404:
+        return NotFoundError(f"{uri!r} (or its bucket, or a source) is not there: {short}")
+    if status in (408, 429) or status >= 500:
+        return UnavailableError(f"the service cannot now, for {uri!r}: {status} {short}")
+    if status == 400 and any(word in text for word in ("CRC32C", "MD5", "crc32c", "md5", "checksum")):
+        return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
+    if status in (401, 403):
+        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", "no_permission")
+    return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")

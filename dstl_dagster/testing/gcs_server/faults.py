@@ -1,0 +1,113 @@
+"""Faults of the server, per API method. Owns the rules and their count; the handler performs them."""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["FaultKind", "FaultPlan", "RandomFaults", "ServerFault"]
+
+
+class FaultKind(Enum):
+    """What happens to a request."""
+
+    STATUS = "status"  # no effect; the given status code
+    RESET = "reset"  # no effect; the connection is reset
+    STALL = "stall"  # no effect; no answer for the given seconds, then a reset
+    DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the answer
+    CUT = "cut"  # the answer ends in the middle of its body
+    CORRUPT = "corrupt"  # a bit of the answer's body is turned
+    LATENCY = "latency"  # the given seconds pass; then all is well
+
+
+@dataclass(frozen=True)
+class ServerFault:
+    """One rule.
+
+    Attributes:
+        kind: what happens.
+        method: a glob over `objects.insert`, `objects.get`, `objects.download`, `objects.list`,
+            `objects.compose`, `objects.rewrite`, `objects.delete`, `objects.patch`, `upload.start`,
+            `upload.chunk` (a part of a resumable upload that does not end it), `upload.finish`,
+            `upload.status`, `upload.cancel`, `buckets.*`.
+        name: a glob over object names.
+        status: for STATUS.
+        seconds: for STALL and LATENCY.
+        times: how many requests it hits; None: all.
+        skip: how many matching requests it lets pass first.
+
+    """
+
+    kind: FaultKind
+    method: str = "*"
+    name: str = "*"
+    status: int = 503
+    seconds: float = 0.0
+    times: int | None = 1
+    skip: int = 0
+
+
+@dataclass(frozen=True)
+class RandomFaults:
+    """Each request is hit with probability `rate` by one of `faults`; the same seed, the same choices."""
+
+    seed: int
+    rate: float
+    faults: Sequence[ServerFault] = (
+        ServerFault(FaultKind.STATUS, status=503),
+        ServerFault(FaultKind.STATUS, status=429),
+        ServerFault(FaultKind.RESET),
+        ServerFault(FaultKind.DROP_ANSWER),
+    )
+
+
+class FaultPlan:
+    """All rules of one server. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rules: list[tuple[ServerFault, list[int]]] = []
+        self._random: tuple[random.Random, RandomFaults] | None = None
+
+    def add(self, fault: ServerFault) -> None:
+        """Let a rule hold from now on."""
+        with self._lock:
+            self._rules.append((fault, [fault.skip, -1 if fault.times is None else fault.times]))
+
+    def set_random(self, faults: RandomFaults | None) -> None:
+        """Let requests fail at random, or no more."""
+        with self._lock:
+            seeded = None if faults is None else random.Random(faults.seed)  # noqa: S311 (replayable)
+            self._random = None if faults is None or seeded is None else (seeded, faults)
+
+    def clear(self) -> None:
+        """Forget all rules."""
+        with self._lock:
+            self._rules.clear()
+            self._random = None
+
+    def take(self, method: str, name: str) -> list[ServerFault]:
+        """The faults that hit this request; each counts it."""
+        with self._lock:
+            hits = [fault for fault, left in self._rules if _hits(fault, left, method, name)]
+            if self._random is not None:
+                seeded, faults = self._random
+                if seeded.random() < faults.rate:
+                    hits.append(seeded.choice(list(faults.faults)))
+            return hits
+
+
+def _hits(fault: ServerFault, left: list[int], method: str, name: str) -> bool:
+    if not fnmatch.fnmatchcase(method, fault.method) or not fnmatch.fnmatchcase(name, fault.name):
+        return False
+    if left[0] > 0:
+        left[0] -= 1
+        return False
+    if left[1] == 0:
+        return False
+    left[1] -= 1
+    return True

@@ -1,0 +1,118 @@
+"""The grammar of requests and answers: parameters, bodies, checksums. Owns no state and no meaning."""
+
+from __future__ import annotations
+
+import email.parser
+import json as json_text
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dstl_dagster.testing.gcs_server.model import ApiError, Preconditions, StoredObject
+
+__all__ = [
+    "Answer",
+    "conditions",
+    "error_answer",
+    "hashes",
+    "json_object",
+    "multipart",
+    "number",
+    "object_answer",
+]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, JSON document or bytes, and headers."""
+
+    status: int
+    document: Any = None
+    body: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
+def error_answer(error: ApiError) -> Answer:
+    """What a refusal looks like."""
+    document = {
+        "error": {
+            "code": error.code,
+            "message": error.message,
+            "errors": [{"message": error.message, "domain": "global", "reason": error.reason}],
+        }
+    }
+    return Answer(error.code, None if error.code == 304 else document)
+
+
+def object_answer(stored: StoredObject) -> Answer:
+    """An object's resource."""
+    return Answer(200, stored.resource())
+
+
+def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """(resource, payload) of a multipart upload. Raises: ApiError 400."""
+    head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode()
+    boundary = email.parser.BytesHeaderParser().parsebytes(head).get_boundary()
+    if boundary is None:
+        raise ApiError(400, "badRequest", "A multipart body needs a boundary.")
+    # The payload may be any bytes: it is cut out by the boundary, and never decoded.
+    mark = b"--" + boundary.encode()
+    sections = body.split(mark, 2)
+    if len(sections) != 3:
+        raise ApiError(400, "badRequest", "A multipart body has two parts.")
+    first = sections[1].split(b"\r\n\r\n", 1)
+    second = sections[2].split(b"\r\n\r\n", 1)
+    if len(first) != 2 or len(second) != 2:
+        raise ApiError(400, "badRequest", "A part of a multipart body has headers, then its bytes.")
+    payload, found, _ = second[1].rpartition(b"\r\n" + mark + b"--")
+    if not found:
+        raise ApiError(400, "badRequest", "A multipart body ends in its boundary.")
+    resource = json_object(first[1].strip())
+    for line in second[0].splitlines():
+        key, _, value = line.partition(b":")
+        if key.strip().lower() == b"content-type":
+            resource.setdefault("contentType", value.strip().decode())
+    return resource, payload
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises: ApiError 400."""
+    if not body:
+        return {}
+    try:
+        document = json_text.loads(body)
+    except ValueError:
+        raise ApiError(400, "parseError", "This API does not support parsing form-encoded input.") from None
+    if not isinstance(document, dict):
+        raise ApiError(400, "parseError", "A JSON object was expected.")
+    return document
+
+
+def conditions(query: Mapping[str, str]) -> Preconditions:
+    """The preconditions among the parameters. Raises: ApiError 400."""
+    return Preconditions(
+        number(query, "ifGenerationMatch"),
+        number(query, "ifGenerationNotMatch"),
+        number(query, "ifMetagenerationMatch"),
+        number(query, "ifMetagenerationNotMatch"),
+    )
+
+
+def number(query: Mapping[str, str], key: str) -> int | None:
+    """A whole number among the parameters, None where it is not given. Raises: ApiError 400."""
+    if key not in query:
+        return None
+    try:
+        return int(query[key])
+    except ValueError:
+        raise ApiError(400, "invalid", f"Invalid value for {key}: {query[key]!r}") from None
+
+
+def hashes(header: str | None) -> dict[str, str]:
+    """The checksums of an `X-Goog-Hash` header, as an object resource names them."""
+    hashes: dict[str, str] = {}
+    for part in (header or "").split(","):
+        key, _, value = part.strip().partition("=")
+        if key in ("crc32c", "md5") and value:
+            hashes["crc32c" if key == "crc32c" else "md5Hash"] = value
+    return hashes

@@ -1,0 +1,81 @@
+"""The conformance suite over the Google store, on the strict server: plain, slow, and failing at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_dagster.testing.gcs_server.faults import RandomFaults
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+
+def make_client(server: GCSServer) -> storage.Client:
+    return storage.Client(
+        project="test",
+        credentials=AnonymousCredentials(),
+        client_options={"api_endpoint": server.url},
+    )
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[GCSServer]:
+    with GCSServer() as server:
+        yield server
+
+
+class TestGCS(ObjectStoreConformance):
+    @pytest.fixture
+    def server(self, shared_server: GCSServer) -> Iterator[GCSServer]:
+        yield shared_server
+        shared_server.faults.clear()
+
+    @pytest.fixture
+    def bucket(self, server: GCSServer, request: pytest.FixtureRequest) -> str:
+        name = f"b{abs(hash(request.node.nodeid))}"
+        server.create_bucket(name)
+        return name
+
+    @pytest.fixture
+    def client(self, server: GCSServer) -> Iterator[storage.Client]:
+        client = make_client(server)
+        yield client
+        client.close()
+
+    @pytest.fixture
+    def store(self, client: storage.Client, bucket: str) -> GCSObjectStore:
+        return GCSObjectStore(client, bucket)
+
+    @pytest.fixture
+    def raw_read(self, server: GCSServer, bucket: str) -> RawRead:
+        return lambda name: server.raw_read(bucket, name)
+
+
+class TestGCSBelowAPrefixWithErrors(TestGCS):
+    """One request in twenty is refused or reset before its effect; all is below a prefix."""
+
+    @pytest.fixture
+    def store(self, client: storage.Client, bucket: str, server: GCSServer) -> GCSObjectStore:
+        faults = [ServerFault(FaultKind.STATUS, status=status) for status in (503, 429, 500, 408)]
+        server.faults.set_random(RandomFaults(5, 0.05, [*faults, ServerFault(FaultKind.RESET)]))
+        retries = Retries(BackoffPolicy(max_attempts=10, total_seconds=None), clock=VirtualClock())
+        return GCSObjectStore(client, bucket, "some/prefix/", retries=retries)
+
+    @pytest.fixture
+    def raw_read(self, server: GCSServer, bucket: str) -> RawRead:
+        return lambda name: server.raw_read(bucket, f"some/prefix/{name}")
+
+
+class TestGCSWithLatency(TestGCS):
+    """Each answer takes some milliseconds more."""
+
+    @pytest.fixture
+    def store(self, client: storage.Client, bucket: str, server: GCSServer) -> GCSObjectStore:
+        server.faults.add(ServerFault(FaultKind.LATENCY, seconds=0.002, times=None))
+        return GCSObjectStore(client, bucket)
