@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
@@ -70,9 +71,9 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     """
     if cores < 1:
         raise InvalidInputError(f"a local session needs 1 core or more, not {cores}")
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
+    # Not `getActiveSession`: that is of the calling thread, and another one may have started Spark.
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})

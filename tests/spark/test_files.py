@@ -187,7 +187,7 @@ def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
         yield from batches
         context = TaskContext.get()
         assert context is not None
-        if context.attemptNumber() == 0:
+        if context.attemptNumber() == 0 and context.partitionId() == 0:
             raise RuntimeError("the task dies with its last row")
 
     df = job.spark.range(0, 100_000, 1, 2)
@@ -195,7 +195,7 @@ def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
     lines = (job.folder / "x.jsonl").read_text().splitlines()
     assert lines == [f'{{"id":{n}}}' for n in range(100_000)]
     job.write_files(df.mapInArrow(fails_at_the_end, "id BIGINT"), "p", format="parquet")
-    assert job.spark.read.parquet(str(job.folder / "p")).count() == 100_000
+    assert pq.read_table(job.folder / "p").num_rows == 100_000
 
 
 def test_nothing_is_visible_before_the_commit(job: Job) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,11 @@ def test_workers_import_neither_dagster_nor_google(job: Job) -> None:
 
 
 def test_the_running_session_is_given_again(spark: SparkSession) -> None:
-    """A second call does not start a second Spark, nor change the first."""
+    """A second call, in another thread too, does not start a second Spark, nor change the first."""
     assert local_session("another", cores=1) is spark
+    with ThreadPoolExecutor(1) as other_thread:
+        found = other_thread.submit(local_session, "third", conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+        assert found.result(60).sparkContext is spark.sparkContext
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
