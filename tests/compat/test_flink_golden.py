@@ -182,7 +182,8 @@ def _flink_reader(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 @pytest.mark.parametrize("chunk_bytes", [1_000, 1 << 20])
 def test_files_written_here_are_walked_as_flink_walks(compression: Compression, chunk_bytes: int) -> None:
     """Flag, body and offsets of our files are Flink's; the footer stands where its reader never looks, and
-    a Snappy decoder skips it."""
+    a Snappy decoder skips it.
+    """
     content = _encode(INPUT_SETS, compression, chunk_bytes)
     offsets = list(ChangelogFileReader(Bytes(content), footer_required=True).offsets())
     for offset, changes in zip(offsets, INPUT_SETS, strict=True):
