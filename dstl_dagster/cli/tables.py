@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dstl_dagster.checkpoint import Checkpoint
@@ -14,20 +15,23 @@ __all__ = ["checkpoint_json", "checkpoint_table"]
 
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
-    """One row a checkpoint; times are seconds of the numbered steps."""
-    table = Table(title="Checkpoints", title_justify="left")
-    for name in ("id", "parent", "position", "changes", "changelog", "files", "file bytes"):
-        table.add_column(name, justify="left" if name == "position" else "right")
-    for name in ("3 persist s", "5 confirm s", "6 compose-commit s"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
+    """One row a checkpoint, 80 columns wide; the numbered columns are seconds of that step."""
+    table = Table(
+        title="Checkpoints. Seconds of step 3 (persist), 5 (confirm), 6 (compose-commit)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("position", no_wrap=True)
     for checkpoint in checkpoints:
         manifest = checkpoint.manifest
         commit = checkpoint.entry.committed
         table.add_row(
             str(checkpoint.checkpoint_id),
             "-" if checkpoint.parent is None else str(checkpoint.parent),
-            ", ".join(f"{source}={position}" for source, position in sorted(checkpoint.positions.items())),
             f"{manifest.changes:,}",
             readable_bytes(manifest.state_bytes),
             str(len(manifest.files)),
@@ -36,6 +40,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
             f"{checkpoint.entry.completed.seconds:.3f}",
             "-" if commit is None else f"{commit.seconds:.3f}",
             _state(checkpoint),
+            ", ".join(str(position) for _, position in sorted(checkpoint.positions.items())),
         )
     return table
 

@@ -54,9 +54,14 @@ class JobAssets:
         return AssetKey([self.group_name, self.checkpoints])
 
     @property
+    def partitions_name(self) -> str:
+        """The name of `partitions`, under which the instance keeps their keys."""
+        return f"{self.group_name}_checkpoints"
+
+    @property
     def partitions(self) -> DynamicPartitionsDefinition:
         """One partition for each checkpoint that can be restored to now."""
-        return DynamicPartitionsDefinition(name=f"{self.group_name}_checkpoints")
+        return DynamicPartitionsDefinition(name=self.partitions_name)
 
     @staticmethod
     def partition_key(checkpoint_id: int) -> str:

@@ -5,7 +5,7 @@ protocol. What ops hand to each other is a reference (the JSON form of an attemp
 trusted: `persist_op` reads the tasks' report, `confirm_op` the manifest, and so on.
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ import dagster as dg
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, load_report
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format.readable import readable_bytes
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.lineage import (
     checkpoint_materialization,
     files_materialization,
@@ -55,6 +56,17 @@ class CheckpointOps:
         return iter((self.persist, self.confirm, self.compose_commit, self.cleanup))
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What the body of a step works with."""
+
+    context: dg.OpExecutionContext
+    attempt: Attempt
+    coordinator: CheckpointCoordinator
+    assets: JobAssets
+    store_uri: str
+
+
 def build_checkpoint_ops(
     assets: Callable[[str], JobAssets] = JobAssets, *, retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY
 ) -> CheckpointOps:
@@ -66,92 +78,94 @@ def build_checkpoint_ops(
         retry_policy: for failures of a whole step; short network failures are retried inside.
     """
 
-    @dg.op(name="persist", out=dg.Out(dict), retry_policy=retry_policy, tags={"dstl/step": "4"})
-    def persist(
-        context: dg.OpExecutionContext,
-        reference: dict,
-        changelog: ChangelogStorageResource,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-    ) -> Reference:
-        """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
-        attempt, coordinator = _begin(reference, changelog)
-        if _is_complete(attempt, coordinator):
-            context.log.info(f"step 4 record: already in checkpoint {attempt.checkpoint_id}, nothing to do")
+    def op(name: str, number: str, body: Callable[[_Step], None]) -> dg.OpDefinition:
+        @dg.op(
+            name=name,
+            description=body.__doc__,
+            out=dg.Out(dict),
+            retry_policy=retry_policy,
+            tags={TAG_STEP: number},
+        )
+        def step(
+            context: dg.OpExecutionContext,
+            reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
+            changelog: ChangelogStorageResource,
+        ) -> dict:  # type: ignore[type-arg] # as above
+            with without_useless_retries():
+                attempt, coordinator = _begin(reference, changelog)
+                body(_Step(context, attempt, coordinator, assets(attempt.job), changelog.uri))
             return reference
-        report = load_report(coordinator.store, attempt)
-        manifest = coordinator.record(
-            attempt, report.operators, report.files, report.positions, persist_seconds=report.seconds
-        )
-        context.log.info(
-            f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
-            f"({readable_bytes(manifest.state_bytes)} of changelog) and {len(manifest.files)} files "
-            f"({readable_bytes(manifest.file_bytes)}); nothing of it is visible yet"
-        )
-        return reference
 
-    @dg.op(name="confirm", out=dg.Out(dict), retry_policy=retry_policy, tags={"dstl/step": "5"})
-    def confirm(
-        context: dg.OpExecutionContext,
-        reference: dict,
-        changelog: ChangelogStorageResource,  # type: ignore[type-arg] # as above
-    ) -> Reference:
-        """Step 5, the commit point: the checkpoint is complete from here on."""
-        attempt, coordinator = _begin(reference, changelog)
-        checkpoint = coordinator.confirm(attempt)
-        context.log.info(f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete")
-        _report_checkpoint(context, assets(attempt.job), checkpoint, changelog.uri)
-        return reference
+        return step
 
-    @dg.op(name="compose_commit", out=dg.Out(dict), retry_policy=retry_policy, tags={"dstl/step": "6"})
-    def compose_commit(
-        context: dg.OpExecutionContext,
-        reference: dict,
-        changelog: ChangelogStorageResource,  # type: ignore[type-arg] # as above
-    ) -> Reference:
-        """Step 6: compose every file of the checkpoint to its final name."""
-        attempt, coordinator = _begin(reference, changelog)
-        before = coordinator.get(attempt.checkpoint_id)
-        (checkpoint,) = coordinator.compose_commit(attempt.checkpoint_id)
-        published = len(checkpoint.manifest.files) - len(checkpoint.blocked)
-        again = " (they already were)" if before.committed else ""
-        context.log.info(
-            f"step 6 compose-commit: {published} files of checkpoint {checkpoint.checkpoint_id} are "
-            f"published{again}"
+    return CheckpointOps(
+        persist=op("persist", "4", _persist),
+        confirm=op("confirm", "5", _confirm),
+        compose_commit=op("compose_commit", "6", _compose_commit),
+        cleanup=op("cleanup", "7", _cleanup),
+    )
+
+
+def _persist(step: _Step) -> None:
+    """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
+    attempt, coordinator = step.attempt, step.coordinator
+    if _is_complete(attempt, coordinator):
+        step.context.log.info(f"step 4 record: already in checkpoint {attempt.checkpoint_id}, nothing to do")
+        return
+    report = load_report(coordinator.store, attempt)
+    manifest = coordinator.record(
+        attempt, report.operators, report.files, report.positions, persist_seconds=report.seconds
+    )
+    step.context.log.info(
+        f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
+        f"({readable_bytes(manifest.state_bytes)} of changelog) and {len(manifest.files)} files "
+        f"({readable_bytes(manifest.file_bytes)}); nothing of it is visible yet"
+    )
+
+
+def _confirm(step: _Step) -> None:
+    """Step 5, the commit point: the checkpoint is complete from here on."""
+    checkpoint = step.coordinator.confirm(step.attempt)
+    step.context.log.info(f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete")
+    _report_checkpoint(step, checkpoint)
+
+
+def _compose_commit(step: _Step) -> None:
+    """Step 6: compose every file of the checkpoint to its final name."""
+    log = step.context.log
+    (checkpoint,) = step.coordinator.compose_commit(
+        step.attempt.checkpoint_id,
+        progress=lambda done, total: log.info(f"step 6 compose-commit: {done} of {total} files"),
+    )
+    published = len(checkpoint.manifest.files) - len(checkpoint.blocked)
+    log.info(
+        f"step 6 compose-commit: {published} files of checkpoint {checkpoint.checkpoint_id} are published"
+    )
+    _report_files(step, checkpoint)
+    if checkpoint.blocked:
+        raise dg.Failure(
+            description=(
+                f"{len(checkpoint.blocked)} files of checkpoint {checkpoint.checkpoint_id} are blocked: "
+                "another object has the final name, and was not touched. The other files are published."
+            ),
+            metadata={file.name: file.reason for file in checkpoint.blocked},
+            allow_retries=False,
         )
-        _report_files(context, assets(attempt.job), checkpoint, changelog.uri)
-        if checkpoint.blocked:
-            raise dg.Failure(
-                description=(
-                    f"{len(checkpoint.blocked)} files of checkpoint {checkpoint.checkpoint_id} are blocked: "
-                    "another object has the final name. Nothing of it was touched. Move it away or keep it, "
-                    "and see the list below."
-                ),
-                metadata={file.name: file.reason for file in checkpoint.blocked},
-                allow_retries=False,
-            )
-        return reference
 
-    @dg.op(name="cleanup", out=dg.Out(dict), retry_policy=retry_policy, tags={"dstl/step": "7"})
-    def cleanup(
-        context: dg.OpExecutionContext,
-        reference: dict,
-        changelog: ChangelogStorageResource,  # type: ignore[type-arg] # as above
-    ) -> Reference:
-        """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
-        attempt, coordinator = _begin(reference, changelog)
-        report = coordinator.clean_up()
-        keys = assets(attempt.job)
-        name = keys.partitions.name
-        assert name is not None
-        for checkpoint_id in report.subsumed:
-            context.instance.delete_dynamic_partition(name, keys.partition_key(checkpoint_id))
-        context.log.info(
-            f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
-            f"deleted, {len(report.subsumed)} checkpoints given up"
+
+def _cleanup(step: _Step) -> None:
+    """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
+    report = step.coordinator.clean_up()
+    for checkpoint_id in report.subsumed:
+        step.context.instance.delete_dynamic_partition(
+            step.assets.partitions_name, step.assets.partition_key(checkpoint_id)
         )
-        context.add_output_metadata(state_metadata(coordinator.get(attempt.checkpoint_id)))
-        return reference
-
-    return CheckpointOps(persist, confirm, compose_commit, cleanup)
+    step.context.log.info(
+        f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
+        f"deleted, {len(report.subsumed)} checkpoints given up"
+    )
+    checkpoint = step.coordinator.get(step.attempt.checkpoint_id)
+    step.context.add_output_metadata(state_metadata(checkpoint))
 
 
 def _begin(
@@ -177,25 +191,21 @@ def _is_complete(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
     return False
 
 
-def _report_checkpoint(
-    context: dg.OpExecutionContext, assets: JobAssets, checkpoint: Checkpoint, store_uri: str
-) -> None:
-    partition = assets.partition_key(checkpoint.checkpoint_id)
-    assert assets.partitions.name is not None
-    context.instance.add_dynamic_partitions(assets.partitions.name, [partition])
-    if not _is_reported(context, assets.checkpoints_key, partition):
-        context.log_event(checkpoint_materialization(assets, checkpoint, store_uri))
+def _report_checkpoint(step: _Step, checkpoint: Checkpoint) -> None:
+    partition = step.assets.partition_key(checkpoint.checkpoint_id)
+    step.context.instance.add_dynamic_partitions(step.assets.partitions_name, [partition])
+    if not _is_reported(step.context, step.assets.checkpoints_key, partition):
+        step.context.log_event(checkpoint_materialization(step.assets, checkpoint, step.store_uri))
 
 
-def _report_files(
-    context: dg.OpExecutionContext, assets: JobAssets, checkpoint: Checkpoint, store_uri: str
-) -> None:
+def _report_files(step: _Step, checkpoint: Checkpoint) -> None:
+    context = step.context
     partition = context.partition_key if context.has_partition_key else None
     if not checkpoint.manifest.files or (
-        partition is not None and _is_reported(context, assets.files_key, partition)
+        partition is not None and _is_reported(context, step.assets.files_key, partition)
     ):
         return
-    context.log_event(files_materialization(assets, checkpoint, store_uri, partition))
+    context.log_event(files_materialization(step.assets, checkpoint, step.store_uri, partition))
 
 
 def _is_reported(context: dg.OpExecutionContext, key: dg.AssetKey, partition: str) -> bool:

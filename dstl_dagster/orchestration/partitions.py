@@ -15,7 +15,7 @@ def next_partition(definition: TimeWindowPartitionsDefinition, position: str | N
     """The partition behind `position` (the first where it is `None`); `None` behind the last."""
     if position is None:
         return definition.get_first_partition_key()
-    window = definition.get_next_partition_window(definition.time_window_for_partition_key(position).start)
+    window = definition.get_next_partition_window(definition.time_window_for_partition_key(position).end)
     return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
 
 

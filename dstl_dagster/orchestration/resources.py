@@ -7,13 +7,15 @@ every step. Nothing here touches the network or starts a JVM before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.settings.checkpoint import CheckpointOptions
@@ -54,6 +56,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         options = CheckpointOptions.from_mapping(dict(self.checkpoints))
         return CheckpointCoordinator(job, self.store(), options, owner=owner)
 
+    @contextmanager
     def checkpoint(
         self,
         context: dg.OpExecutionContext,
@@ -62,7 +65,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         source: str | None = None,
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
-    ) -> CheckpointBatch:
+    ) -> Iterator[CheckpointBatch]:
         """The batch that this op makes of `job`, as a context manager.
 
         In a partitioned run the partition is the batch: a partition that a completed checkpoint holds is
@@ -97,7 +100,8 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         )
         if source is not None and partition is not None:
             batch.move_position(source, partition)
-        return batch
+        with without_useless_retries(), batch:
+            yield batch
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):

@@ -7,7 +7,7 @@ state (`state`) or files (`files`), nor what comes after step 3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,7 +143,7 @@ class CheckpointBatch:
         *,
         operator: str,
         keys: Sequence[str],
-        max_parallelism: int = 128,
+        max_parallelism: int | None = None,
         deleted: str | None = None,
     ) -> OperatorReport:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`)."""
@@ -166,10 +166,13 @@ class CheckpointBatch:
         *,
         format: str = "jsonl",  # noqa: A002 - Spark's own word
         single_file: bool | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> tuple[FileReport, ...]:
         """Write files that appear with this checkpoint (see `dstl_dagster.spark.write_files`)."""
         self._require_new()
-        reports = write_files(rows, uri, attempt=self.attempt, format=format, single_file=single_file)
+        reports = write_files(
+            rows, uri, attempt=self.attempt, format=format, single_file=single_file, options=options
+        )
         self._files.extend(reports)
         return reports
 

@@ -10,13 +10,16 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 
 import click
 import dagster as dg
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -27,14 +30,14 @@ from dstl_dagster.spark import local_session
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_flights.assets import JOB, SOURCE
-from dstl_flights.runs import DayRun, StepEvent, instance_in, run_day
+from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill
 from dstl_flights.source import flights_csv
 from dstl_flights.verify import Comparison, verify
 
 __all__ = ["main"]
 
 _MAX_TRIES = 3
-_OURS = {"dagster", "source", "store"}
+_OURS = {"dagster", "demo.log", "source", "store"}
 console = Console(highlight=False)
 
 
@@ -67,15 +70,18 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
     coordinator = CheckpointCoordinator(JOB.job, store)
     wanted = [str(date(2013, 1, 1) + timedelta(days=number)) for number in range(days)]
     new = [day for day in wanted if coordinator.applied(day) is None]
-    with instance_in(folder) as instance:
+    with _noise_to(folder / "demo.log"), instance_in(folder) as instance:
         for day in wanted:
             _run(instance, store, day, kill=bool(new) and day == new[len(new) // 2])
-    console.print("\nRecomputing state and reports from the raw CSV in plain Spark SQL, comparing row by row")
-    spark = local_session("verify", cores=2)
-    try:
-        comparisons = verify(spark, coordinator, csv, folder / "store" / "reports")
-    finally:
-        spark.stop()
+    console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
+    with _noise_to(folder / "demo.log"):
+        spark = local_session("verify", cores=2)
+        try:
+            comparisons = verify(
+                spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
+            )
+        finally:
+            spark.stop()
     console.print()
     console.print(checkpoint_table(coordinator.list()))
     latest = coordinator.latest()
@@ -96,15 +102,31 @@ def _make_folder(folder: Path, fresh: bool) -> None:
     (folder / "store").mkdir(exist_ok=True)
 
 
+@contextmanager
+def _noise_to(log: Path) -> Iterator[None]:
+    """What Dagster and Spark print to stderr, in this process and all below it, goes to a file."""
+    kept = os.dup(sys.stderr.fileno())
+    with log.open("ab") as target:
+        os.dup2(target.fileno(), sys.stderr.fileno())
+    try:
+        yield
+    finally:
+        os.dup2(kept, sys.stderr.fileno())
+        os.close(kept)
+
+
 def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
     """One day to its end; with `kill`, the first try is killed while it writes."""
     line = _StepLine(day)
-    ended = run_day(instance, day, on_event=line.show, kill_when=_writing(store) if kill else None)
+    if kill:
+        ended = run_day_and_kill(instance, day, _writing(store), on_event=line.show)
+    else:
+        ended = run_day(instance, day, on_event=line.show)
     for _ in range(_MAX_TRIES):
         if ended.success:
             line.end("")
             return
-        line.end(f" [red]failed[/]: {_reason(ended)}")
+        line.end(f" [red]failed[/]: {escape(str(ended.failure))[:160]}")
         line = _StepLine(day, "again from the failure")
         ended = run_day(instance, day, on_event=line.show, failed=ended)
     line.end("")
@@ -119,14 +141,10 @@ def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
             return False
         found = next(iter(store.list(component_prefix(store.bucket_name))), None)
         if found is not None:
-            console.print(f" [red]kill -9 {event.pid}[/] while it writes", end="")
+            console.print(f" {event.step} [red]kill -9[/] while it writes;", end="")
         return found is not None
 
     return decide
-
-
-def _reason(run: DayRun) -> str:
-    return (run.failure or "no step failed").partition(":")[2].strip()[:100] or str(run.failure)
 
 
 class _StepLine:
@@ -150,7 +168,9 @@ class _StepLine:
 
 
 def _comparison_table(comparisons: list[Comparison], position: str) -> Table:
-    table = Table(title=f"Recomputed from the raw CSV up to {position}", title_justify="left")
+    table = Table(
+        title=f"Recomputed from the raw CSV up to {position}", title_justify="left", box=SIMPLE_HEAD
+    )
     for name in ("compared", "rows", "missing", "unexpected", "result"):
         table.add_column(name, justify="left" if name in ("compared", "result") else "right")
     for each in comparisons:

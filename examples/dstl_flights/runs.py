@@ -1,14 +1,17 @@
 """Running days through a real Dagster instance, seen from outside: progress, and a kill in mid-step.
 
-Owns the instance in a folder, one run of a day, and a thread that watches the run's events. The thread
-can send SIGKILL to a step's process, as a machine that fails would.
+Owns the instance in a folder, one run of a day, a thread that watches a run's events, and a run that is
+killed as a machine that fails would: SIGKILL to its worker and to its step.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ import dagster as dg
 
 from dstl_flights.assets import FOLDER_VARIABLE, resolved_day_job
 
-__all__ = ["DayRun", "StepEvent", "instance_in", "run_day"]
+__all__ = ["DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
 
 _SETTINGS = """\
 telemetry:
@@ -75,18 +78,17 @@ def run_day(
     day: str,
     *,
     on_event: Callable[[StepEvent], None] = lambda _: None,
-    kill_when: Callable[[StepEvent], bool] | None = None,
     failed: DayRun | None = None,
+    token: str | None = None,
 ) -> DayRun:
-    """Run one day with a process for each step; with `failed`, that run again from where it failed.
+    """Run one day, this process being the run's worker, and each step a process of its own.
 
-    While a step is running `kill_when` is asked again and again, with the event of its start. Once it says
-    True the step's process gets SIGKILL, and `kill_when` is asked no more.
+    With `failed` that run is executed again from where it failed. `token` tags the run, for who watches it.
     """
-    token = str(uuid.uuid4())
+    token = token or str(uuid.uuid4())
     options = None if failed is None else dg.ReexecutionOptions.from_failure(failed.run_id, instance)
     with (
-        _Watcher(instance, token, on_event, kill_when),
+        RunWatcher(instance, token, on_event),
         dg.execute_job(
             dg.reconstructable(resolved_day_job),
             instance=instance,
@@ -97,31 +99,73 @@ def run_day(
         ) as result,
     ):
         failures = [event for event in result.all_events if event.is_step_failure]
-        why = failures[0].step_failure_data.error if failures else None
-        return DayRun(result.run_id, result.success, None if why is None else why.to_string().splitlines()[0])
+        return DayRun(result.run_id, result.success, _root_cause(failures[0]) if failures else None)
 
 
-class _Watcher:
+def run_day_and_kill(
+    instance: dg.DagsterInstance,
+    day: str,
+    kill_when: Callable[[StepEvent], bool],
+    *,
+    on_event: Callable[[StepEvent], None] = lambda _: None,
+    patience_seconds: float = 300.0,
+) -> DayRun:
+    """Run one day with a worker process of its own, and send SIGKILL to the worker and to a step.
+
+    While a step is running `kill_when` is asked again and again, with the event of its start; once it says
+    True both processes are killed. Then the run is marked as failed, as Dagster's run monitoring would.
+    If it never says True the run just ends.
+    """
+    token = str(uuid.uuid4())
+    worker = subprocess.Popen([sys.executable, "-m", __name__, day, token])  # noqa: S603 - our own module
+    deadline = time.monotonic() + patience_seconds
+    with RunWatcher(instance, token, on_event) as watcher:
+        while worker.poll() is None and time.monotonic() < deadline:
+            hit = next((event for event in watcher.running() if event.pid and kill_when(event)), None)
+            if hit is not None and hit.pid is not None:
+                worker.kill()
+                os.kill(hit.pid, signal.SIGKILL)
+            watcher.wait()
+        worker.kill()
+        worker.wait()
+    run = _run_of(instance, token)
+    if run is None:
+        raise RuntimeError(f"the run of {day} never began; see the log beside it")
+    if not run.is_finished:
+        instance.report_run_failed(run, "the run's worker was killed")
+        run = _run_of(instance, token) or run
+    return DayRun(run.run_id, run.is_success, None if run.is_success else "its worker and step were killed")
+
+
+def _run_of(instance: dg.DagsterInstance, token: str) -> dg.DagsterRun | None:
+    return next(iter(instance.get_runs(dg.RunsFilter(tags={_RUN_TAG: token}), limit=1)), None)
+
+
+def _root_cause(failure: dg.DagsterEvent) -> str:
+    """The message of the first error, without what was wrapped around it."""
+    error = failure.step_failure_data.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return "no reason was given" if error is None else error.message.strip().splitlines()[0]
+
+
+class RunWatcher:
     """A thread that reads a run's events as they are written."""
 
     def __init__(
-        self,
-        instance: dg.DagsterInstance,
-        token: str,
-        on_event: Callable[[StepEvent], None],
-        kill_when: Callable[[StepEvent], bool] | None,
+        self, instance: dg.DagsterInstance, token: str, on_event: Callable[[StepEvent], None]
     ) -> None:
         self._instance = instance
         self._token = token
         self._on_event = on_event
-        self._kill_when = kill_when
         self._ended = threading.Event()
         self._running: dict[str, StepEvent] = {}
         self._cursor: str | None = None
         self._thread = threading.Thread(target=self._watch, name="watch-run", daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> RunWatcher:
         self._thread.start()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -129,17 +173,24 @@ class _Watcher:
         self._ended.set()
         self._thread.join()
 
+    def running(self) -> list[StepEvent]:
+        """The start events of the steps that have not ended."""
+        return list(self._running.values())
+
+    def wait(self) -> None:
+        """Until there may be something new."""
+        self._ended.wait(_POLL_SECONDS)
+
     def _watch(self) -> None:
         while not self._ended.wait(_POLL_SECONDS):
             self._read_events()
-            self._kill_if_wanted()
         self._read_events()
 
     def _read_events(self) -> None:
-        runs = self._instance.get_runs(dg.RunsFilter(tags={_RUN_TAG: self._token}), limit=1)
-        if not runs:
+        run = _run_of(self._instance, self._token)
+        if run is None:
             return
-        page = self._instance.get_records_for_run(runs[0].run_id, cursor=self._cursor, of_type=_STEP_EVENTS)
+        page = self._instance.get_records_for_run(run.run_id, cursor=self._cursor, of_type=_STEP_EVENTS)
         self._cursor = page.cursor
         for record in page.records:
             entry = record.event_log_entry
@@ -152,8 +203,7 @@ class _Watcher:
                 self._running.pop(step, None)
             self._on_event(event)
 
-    def _kill_if_wanted(self) -> None:
-        for event in list(self._running.values()):
-            if self._kill_when is not None and event.pid is not None and self._kill_when(event):
-                self._kill_when = None
-                os.kill(event.pid, signal.SIGKILL)
+
+if __name__ == "__main__":
+    with dg.DagsterInstance.get() as own_instance:
+        run_day(own_instance, sys.argv[1], token=sys.argv[2])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.spark import read_state
@@ -65,7 +66,9 @@ def verify(
 
 def _compare(what: str, expected: DataFrame, actual: DataFrame) -> Comparison:
     """By multiset: a row that is there twice is not the same as once."""
-    same_types = actual.select(*expected.columns).to(expected.schema)
+    if set(actual.columns) != set(expected.columns):
+        raise ValueError(f"{what} has columns {actual.columns}, not {expected.columns}")
+    same_types = actual.select(*[F.col(field.name).cast(field.dataType) for field in expected.schema])
     return Comparison(
         what, expected.count(), expected.exceptAll(same_types).count(), same_types.exceptAll(expected).count()
     )

@@ -1,0 +1,40 @@
+"""Which errors a step may be retried after. The one place where an error becomes a Dagster failure.
+
+A retry helps after an UnavailableError, and after whatever killed or broke the process. It cannot help
+where the input, the stored bytes or a decision of somebody else stands in the way: then Dagster is told
+not to retry, and shows our message as the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from dstl_dagster.errors import (
+    ClosedError,
+    ConflictError,
+    DstlError,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+)
+
+__all__ = ["without_useless_retries"]
+
+_FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatError, InternalError)
+
+
+@contextmanager
+def without_useless_retries() -> Iterator[None]:
+    """Inside, an error that a retry cannot mend becomes `dagster.Failure(allow_retries=False)`."""
+    try:
+        yield
+    except DstlError as error:
+        if not isinstance(error, _FINAL):
+            raise
+        raise dg.Failure(
+            description=error.message, metadata={"kind": error.kind}, allow_retries=False
+        ) from error
