@@ -19,6 +19,7 @@ from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
+from dstl_dagster.recoverable.sweep import Leftover, plan_sweep, sweep
 from dstl_dagster.recoverable.temporary_names import temporary_names
 from dstl_dagster.recoverable.writer import GSRecoverableWriter
 
@@ -35,12 +36,15 @@ __all__ = [
     "GSRecoverableWriterCommitter",
     "GSResumeRecoverable",
     "GSResumeRecoverableSerializer",
+    "Leftover",
     "attempt_of",
     "commit_file",
     "discard_file",
     "fingerprint_of",
     "is_own",
+    "plan_sweep",
     "recoverable_hash",
     "retract_file",
+    "sweep",
     "temporary_names",
 ]

@@ -1,0 +1,166 @@
+"""A writer killed at any request, and gone on with elsewhere: in one process by faults, and by SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dstl_dagster.recoverable import GSRecoverableWriter, plan_sweep, sweep
+from dstl_dagster.storage.base import ANY, ObjectStore
+from dstl_dagster.storage.local import LocalObjectStore
+from dstl_dagster.storage.memory import MemoryObjectStore
+from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
+from dstl_dagster.testing.fault_store import FaultStore
+
+COUNT = 100
+PERSIST_EVERY = 10
+PAYLOAD = b"".join(b"%05d" % number for number in range(COUNT))
+
+
+class Notes:
+    """What a checkpoint would keep: the last resume state, then the commit state."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._kept: dict[str, str | int] = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def keep(self, **kept: str | int) -> None:
+        self._kept = kept
+        if self._path is not None:
+            beside = self._path.with_suffix(".new")
+            beside.write_text(json.dumps(kept))
+            beside.replace(self._path)
+
+    def get(self, key: str) -> str | int | None:
+        return self._kept.get(key)
+
+
+def write_and_commit(store: ObjectStore, uri: str, notes: Notes) -> None:
+    """Go on from the notes to the published object."""
+    writer = GSRecoverableWriter(store)
+    commit = notes.get("commit")
+    if commit is None:
+        resume = notes.get("resume")
+        serializer = writer.resume_recoverable_serializer
+        stream = (
+            writer.open(uri)
+            if resume is None
+            else writer.recover(serializer.deserialize(0, bytes.fromhex(str(resume))))
+        )
+        for number in range(stream.tell() // 5, COUNT):
+            stream.write(b"%05d" % number)
+            stream.sync()
+            if number % PERSIST_EVERY == 0:
+                notes.keep(resume=serializer.serialize(stream.persist()).hex())
+        committer = stream.close_for_commit()
+        notes.keep(commit=writer.commit_recoverable_serializer.serialize(committer.recoverable).hex())
+    serialized = bytes.fromhex(str(notes.get("commit")))
+    recoverable = writer.commit_recoverable_serializer.deserialize(0, serialized)
+    writer.recover_for_commit(recoverable).commit_after_recovery()
+
+
+def check_result(store: ObjectStore) -> None:
+    assert store.get("out/part") == PAYLOAD
+    sweep(store, plan_sweep(store, store.bucket_name))
+    assert [stat.name for stat in store.list()] == ["out/part"]
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda fault: fault.value)
+def test_killed_at_every_request(fault: Fault) -> None:
+    """Killed before or after each request of a 100-component file and gone on with by another process, the
+    object is right byte for byte, and after one sweep nothing temporary is left.
+    """
+    index = 0
+    while True:
+        store = MemoryObjectStore()
+        notes = Notes()
+        view = FaultStore(store, AtRequests({index: fault}))
+        uri = store.uri_of("out/part")
+        try:
+            write_and_commit(view, uri, notes)
+        except SimulatedCrash:
+            write_and_commit(store, uri, notes)
+        check_result(store)
+        if not view.crashed:
+            return
+        # Most requests are alike: the end, where the commit is, is gone through one by one.
+        index += step if index < 2 * COUNT - step else 1
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("index", [0, 3, 101, 201, 203, 300, 301, 303])
+def test_killed_by_sigkill(tmp_path: Path, index: int) -> None:
+    """The same with a real process, a real SIGKILL inside a request, and plain files."""
+    notes_path = tmp_path / "notes.json"
+    command = [sys.executable, __file__, str(tmp_path / "root"), str(notes_path), str(index)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run(command, env=environment, timeout=120, check=False)
+    assert killed.returncode in (-signal.SIGKILL, 0)
+    store = LocalObjectStore(tmp_path / "root")
+    write_and_commit(store, store.uri_of("out/part"), Notes(notes_path))
+    check_result(store)
+    store.put("next-write", b"", precondition=ANY)
+    assert list((tmp_path / "root" / ".dstl-store" / "temporary").iterdir()) == []
+
+
+def test_sweep_takes_what_nobody_wants() -> None:
+    """A sweep leaves components of wanted states and living attempts, and whatever is no temporary object."""
+    store = MemoryObjectStore("b")
+    attempt = uuid.uuid4()
+    wanted = GSRecoverableWriter(store).open("gs://b/x")
+    living = GSRecoverableWriter(store, attempt=attempt).open("gs://b/x/y")
+    dead = GSRecoverableWriter(store).open("gs://b/x")
+    for stream in (wanted, living, dead):
+        stream.write(b"1")
+        stream.sync()
+    store.put(".inprogress/b/x/readme", b"", precondition=ANY)
+    store.put(f"data/.inprogress/b/x/{uuid.uuid4()}", b"", precondition=ANY)
+    keep = [wanted.persist()]
+    plan = plan_sweep(store, "b", keep=keep, keep_attempts=[attempt])
+    assert [leftover.object_id for leftover in plan] == list(dead.persist().component_object_ids)
+    assert plan_sweep(store, "b", keep=keep, keep_attempts=[attempt], object_prefix="z") == []
+    assert sweep(store, plan) == 1
+    assert sweep(store, plan) == 0
+    assert len(list(store.list())) == 4
+
+
+def _die_at(root: str, notes_path: str, index: int) -> None:
+    """The process that is killed: dies inside request `index`, among the file-system steps of it."""
+    store = LocalObjectStore(root)
+    seen = 0
+
+    def count() -> None:
+        nonlocal seen
+        if seen == index:
+            # Die at a file-system step of this request, not before it.
+            real_link, real_replace = os.link, Path.replace
+
+            def dying_link(*args: object, **kwargs: object) -> None:
+                real_link(*args, **kwargs)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            def dying_replace(self: Path, target: Path) -> Path:
+                if index % 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                made = real_replace(self, target)
+                if index % 3 == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return made
+
+            os.link = dying_link
+            Path.replace = dying_replace
+        seen += 1
+
+    view = FaultStore(store, before_request=count)
+    write_and_commit(view, store.uri_of("out/part"), Notes(Path(notes_path)))
+
+
+if __name__ == "__main__":
+    _die_at(sys.argv[1], sys.argv[2], int(sys.argv[3]))
