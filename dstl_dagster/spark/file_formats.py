@@ -114,7 +114,7 @@ def _arrow_writer(stream: Any, schema: pa.Schema, compression: str | None) -> An
 
 
 def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Join small batches, with the file's names and types; by bytes alone, so the same rows join alike."""
+    """Join Spark's small batches, with the file's names and types."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:

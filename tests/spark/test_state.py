@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
+import signal
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -131,13 +133,15 @@ def test_the_session_does_not_decide_what_is_stored(job: Job, spark: SparkSessio
 
 
 class FailsTwice(WriteStateTask):
-    """Does all of its work, then fails, in its first two tries: the worst moment."""
+    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try is let through."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcome = list(super().__call__(batches))
         context = TaskContext.get()
         assert context is not None
-        if context.attemptNumber() < 2:
+        if context.attemptNumber() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if context.attemptNumber() == 1:
             raise RuntimeError("the task dies after its work is done")
         yield from outcome
 

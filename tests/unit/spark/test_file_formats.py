@@ -1,0 +1,71 @@
+"""Bytes of files from batches, without Spark."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.spark import file_formats
+from dstl_dagster.spark.file_formats import checked_format, encode_lines, encoder_of
+from dstl_dagster.spark.outcomes import outcome_batch, outcomes, refusal_batch
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_lines_are_texts_and_line_feeds(kind: pa.DataType) -> None:
+    """Slices, nulls, empty batches and wide characters come out as lines, in any text type."""
+    column = pa.array(["not this", "a", None, "", "\N{SNOWMAN}", "nor this"], kind).slice(1, 4)
+    batches = [pa.record_batch([part], ["line"]) for part in (column, column.slice(0, 0), column.slice(3, 1))]
+    stream = io.BytesIO()
+    assert encode_lines(stream, iter(batches)) == 5
+    assert stream.getvalue().decode() == "a\n\n\n\N{SNOWMAN}\n\N{SNOWMAN}\n"
+
+
+def test_small_batches_make_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row group is as large as its limit, and not as small as the batches that Spark hands over."""
+    schema = pa.schema({"a.b": pa.int64()})
+    batch = pa.record_batch([pa.array(range(1000))], ["c0"])
+    for limit, groups in ((2**30, 1), (2 * batch.nbytes, 5)):
+        monkeypatch.setattr(file_formats, "_ROW_GROUP_BYTES", limit)
+        stream = io.BytesIO()
+        assert encoder_of("parquet", schema, None)(stream, iter([batch] * 10)) == 10_000
+        read = pq.ParquetFile(io.BytesIO(stream.getvalue()))
+        assert (read.num_row_groups, read.schema_arrow.names) == (groups, ["a.b"])
+
+
+def test_encoders_travel_to_tasks() -> None:
+    """An encoder that was pickled on the driver writes the same bytes in a task."""
+    schema = pa.schema({"x": pa.int64()})
+    encoder = encoder_of("arrow", schema, "zstd")
+    there = pickle.loads(pickle.dumps(encoder))
+    written = []
+    for each in (encoder, there):
+        stream = io.BytesIO()
+        each(stream, iter([pa.record_batch([pa.array([1, 2])], ["c0"])]))
+        written.append(stream.getvalue())
+    assert written[0] == written[1]
+
+
+def test_what_cannot_be_written_is_named() -> None:
+    """Formats and compressions that we do not have are errors before any task runs."""
+    with pytest.raises(InvalidInputError, match="'orc' is not one of jsonl, csv, text, parquet, arrow"):
+        checked_format("orc")
+    with pytest.raises(InvalidInputError, match="cannot write parquet with compression 'rar'"):
+        encoder_of("parquet", pa.schema({"x": pa.int64()}), "rar")
+
+
+def test_a_refusal_reaches_the_driver_as_what_it_was() -> None:
+    """The words and the code of a task's error are those that the driver raises."""
+    made = [
+        outcome_batch({"n": 1}),
+        refusal_batch(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
+    ]
+    rows = [(batch.column(0)[0].as_py(),) for batch in made]
+    assert outcomes(rows[:1]) == [{"n": 1}]
+    with pytest.raises(InvalidInputError, match=r"key \(a=1\) is there twice") as caught:
+        outcomes(rows)
+    assert caught.value.kind == "duplicate_key"
