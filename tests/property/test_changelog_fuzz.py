@@ -1,4 +1,4 @@
-"""Any bytes at all, read as a changelog file: changes or FormatError, in time and memory bound by the input."""
+"""Any bytes, read as a changelog file: changes or FormatError, in time and memory bound by the input."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _read_all(content: bytes, *, footer_required: bool = False) -> list[tuple[in
     return rows
 
 
-CHANGES = st.lists(
-    st.tuples(st.integers(-1, 2**31 - 2), st.binary(max_size=40)), max_size=20
-).map(lambda rows: [StateChange(*row) for row in rows])
+CHANGES = st.lists(st.tuples(st.integers(-1, 2**31 - 2), st.binary(max_size=40)), max_size=20).map(
+    lambda rows: [StateChange(*row) for row in rows]
+)
 
 
 def _encode(sets: list[list[StateChange]], compression: Compression, chunk_bytes: int) -> bytes:
@@ -67,7 +67,9 @@ def _encode(sets: list[list[StateChange]], compression: Compression, chunk_bytes
 
 @given(st.lists(CHANGES, max_size=4), st.sampled_from(Compression), st.sampled_from([1, 50, 1 << 20]))
 @settings(max_examples=150, deadline=None)
-def test_what_is_encoded_is_decoded(sets: list[list[StateChange]], compression: Compression, chunk: int) -> None:
+def test_what_is_encoded_is_decoded(
+    sets: list[list[StateChange]], compression: Compression, chunk: int
+) -> None:
     """Any changes, in any number of sets, with any chunk size: the same, grouped stably by key group."""
     expected = [tuple(row) for rows in sets for row in sorted(rows, key=lambda row: row.key_group)]
     assert _read_all(_encode(sets, compression, chunk), footer_required=True) == expected
@@ -80,7 +82,10 @@ def test_random_bytes_are_changes_or_format_error(content: bytes) -> None:
     _read_all(content)
 
 
-@given(st.sampled_from([0, 1, 2, 7]), st.lists(st.integers(-2, 6) | st.integers(-(2**31), 2**31 - 1), max_size=30))
+@given(
+    st.sampled_from([0, 1, 2, 7]),
+    st.lists(st.integers(-2, 6) | st.integers(-(2**31), 2**31 - 1), max_size=30),
+)
 @settings(max_examples=400, deadline=None)
 def test_random_headers_are_changes_or_format_error(flag: int, words: list[int]) -> None:
     """Counts and lengths of any size, true or not, make the reader fail in no other way."""
@@ -90,7 +95,9 @@ def test_random_headers_are_changes_or_format_error(flag: int, words: list[int])
 @st.composite
 def _harmed_files(draw: st.DrawFn) -> bytes:
     sets = draw(st.lists(CHANGES, min_size=1, max_size=3))
-    content = bytearray(_encode(sets, draw(st.sampled_from(Compression)), draw(st.sampled_from([50, 1 << 20]))))
+    content = bytearray(
+        _encode(sets, draw(st.sampled_from(Compression)), draw(st.sampled_from([50, 1 << 20])))
+    )
     for _ in range(draw(st.integers(1, 4))):
         kind = draw(st.sampled_from(["set", "cut", "insert", "move"]))
         at = draw(st.integers(0, max(len(content) - 1, 0)))
