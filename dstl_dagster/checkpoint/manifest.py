@@ -70,8 +70,8 @@ class Manifest:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of state changes that this checkpoint added."""
-        return sum(entry.report.payload_bytes for entry in self.operators.values())
+        """Bytes of changelog files that this checkpoint added."""
+        return sum(entry.report.stored_bytes for entry in self.operators.values())
 
     @property
     def file_bytes(self) -> int:

@@ -54,6 +54,12 @@ class OperatorReport:
         """Bytes of the changes, before headers and compression."""
         return sum(handle.state_size for handle in self.handles)
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the changelog files that hold the changes, as far as the writers knew them."""
+        files = {stream.name: stream for handle in self.handles for stream, _ in handle.handles_and_offsets}
+        return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+
     def to_json(self) -> dict[str, Any]:
         return {
             "operator": self.operator,

@@ -49,6 +49,7 @@ class TimelineView:
         dead: every attempt that was aborted or fenced, and by which record.
         checkpoints: completed checkpoints by id, ascending.
         applied: the checkpoint that holds the batch of an idempotency key.
+        last_completed_id: the checkpoint that completed last; `None` before the first.
     """
 
     slot: int = 0
@@ -56,11 +57,12 @@ class TimelineView:
     dead: Mapping[uuid.UUID, Aborted | Fenced] = field(default_factory=lambda: MappingProxyType({}))
     checkpoints: Mapping[int, CheckpointEntry] = field(default_factory=lambda: MappingProxyType({}))
     applied: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    last_completed_id: int | None = None
 
     @property
     def last_completed(self) -> CheckpointEntry | None:
         """The checkpoint that the next one builds on."""
-        return next(reversed(self.checkpoints.values()), None)
+        return None if self.last_completed_id is None else self.checkpoints[self.last_completed_id]
 
     @property
     def next_checkpoint_id(self) -> int:
@@ -96,6 +98,7 @@ class ViewBuilder:
         self._dead: dict[uuid.UUID, Aborted | Fenced] = {}
         self._checkpoints: dict[int, CheckpointEntry] = {}
         self._applied: dict[str, int] = {}
+        self._last_completed_id: int | None = None
         self._view: TimelineView | None = None
 
     @property
@@ -111,6 +114,7 @@ class ViewBuilder:
                 dead=MappingProxyType(dict(self._dead)),
                 checkpoints=MappingProxyType(dict(self._checkpoints)),
                 applied=MappingProxyType(dict(self._applied)),
+                last_completed_id=self._last_completed_id,
             )
         return self._view
 
@@ -142,6 +146,7 @@ class ViewBuilder:
                     self._open = None
             case Completed():
                 self._open = None
+                self._last_completed_id = record.checkpoint_id
                 self._checkpoints[record.checkpoint_id] = CheckpointEntry(completed=record)
                 if record.idempotency_key is not None:
                     self._applied[record.idempotency_key] = record.checkpoint_id

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli.tables import checkpoint_json, checkpoint_table
+from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
 from dstl_dagster.storage import open_store
 
 __all__ = ["checkpoints_group"]
@@ -30,6 +30,6 @@ def list_command(uri: str, job: str, as_json: bool) -> None:
         for checkpoint in checkpoints:
             click.echo(json.dumps(checkpoint_json(checkpoint)))
     elif checkpoints:
-        Console().print(checkpoint_table(checkpoints))
+        Console(width=max(TABLE_WIDTH, Console().width)).print(checkpoint_table(checkpoints))
     else:
         click.echo(f"job {job!r} has no checkpoint in {uri}")

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format.readable import readable_bytes
 
-__all__ = ["checkpoint_json", "checkpoint_table"]
+__all__ = ["TABLE_WIDTH", "checkpoint_json", "checkpoint_table"]
+
+TABLE_WIDTH = 100
 
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
-    """One row a checkpoint, 80 columns wide; the numbered columns are seconds of that step."""
+    """One row a checkpoint; the numbered columns are seconds of that step. Needs `TABLE_WIDTH` columns."""
     table = Table(
         title="Checkpoints. Seconds of step 3 (persist), 5 (confirm), 6 (compose-commit)",
         title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     for name in ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6"):
         table.add_column(name, justify="right", no_wrap=True)

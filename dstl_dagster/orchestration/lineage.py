@@ -111,7 +111,7 @@ def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
                     "keys": ", ".join(entry.report.key_columns),
                     "upserts": entry.report.upserts,
                     "deletes": entry.report.deletes,
-                    "changelog": readable_bytes(entry.report.payload_bytes),
+                    "changelog": readable_bytes(entry.report.stored_bytes),
                     "tasks": len(entry.report.handles),
                 }
             )

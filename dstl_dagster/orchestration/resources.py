@@ -134,7 +134,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     cores: int = Field(default=2, description="Threads of the local master.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
 
-    _session: Any = PrivateAttr(default=None)
+    _session: "SparkSession | None" = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> SparkSession:

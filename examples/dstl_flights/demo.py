@@ -17,13 +17,12 @@ from pathlib import Path
 
 import click
 import dagster as dg
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli.tables import checkpoint_table
+from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format.names import component_prefix
 from dstl_dagster.spark import local_session
@@ -38,7 +37,7 @@ __all__ = ["main"]
 
 _MAX_TRIES = 3
 _OURS = {"dagster", "demo.log", "source", "store"}
-console = Console(highlight=False)
+console = Console(highlight=False, width=max(TABLE_WIDTH, Console().width))
 
 
 @click.command()
@@ -70,9 +69,11 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
     coordinator = CheckpointCoordinator(JOB.job, store)
     wanted = [str(date(2013, 1, 1) + timedelta(days=number)) for number in range(days)]
     new = [day for day in wanted if coordinator.applied(day) is None]
+    if len(new) < len(wanted):
+        console.print(f"{len(wanted) - len(new)} days are already in checkpoints; going on behind them")
     with _noise_to(folder / "demo.log"), instance_in(folder) as instance:
-        for day in wanted:
-            _run(instance, store, day, kill=bool(new) and day == new[len(new) // 2])
+        for day in new:
+            _run(instance, store, day, kill=day == new[len(new) // 2])
     console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
     with _noise_to(folder / "demo.log"):
         spark = local_session("verify", cores=2)
@@ -84,6 +85,7 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
             spark.stop()
     console.print()
     console.print(checkpoint_table(coordinator.list()))
+    console.print()
     latest = coordinator.latest()
     assert latest is not None
     console.print(_comparison_table(comparisons, latest.positions[SOURCE]))
@@ -169,7 +171,10 @@ class _StepLine:
 
 def _comparison_table(comparisons: list[Comparison], position: str) -> Table:
     table = Table(
-        title=f"Recomputed from the raw CSV up to {position}", title_justify="left", box=SIMPLE_HEAD
+        title=f"Recomputed from the raw CSV up to {position}",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     for name in ("compared", "rows", "missing", "unexpected", "result"):
         table.add_column(name, justify="left" if name in ("compared", "result") else "right")
