@@ -19,7 +19,14 @@ from dstl_dagster.storage import open_store
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two threads that gives a task three tries."""
-    session = local_session("tests", conf={"spark.master": "local[2,3]", "spark.driver.memory": "1g"})
+    conf = {
+        "spark.master": "local[2,3]",
+        "spark.driver.memory": "1g",
+        # For some rows, compiling costs more than it can save.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    session = local_session("tests", conf=conf)
     yield session
     session.stop()
 
