@@ -108,6 +108,29 @@ class GCSObjectStore:
         rules.check_name(name)
         return rules.check_name(self._prefix + name)
 
+    # -- the bucket
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        """The bucket's settings, as the JSON API words them. Takes storage.buckets.get."""
+
+        def reload(attempt: Attempt) -> Mapping[str, Any]:
+            bucket = self._client.bucket(self._bucket_name)
+            bucket.reload(timeout=self._timeout(attempt), retry=None)
+            return dict(bucket._properties)
+
+        return self._ask(self.uri, reload)
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        """Those of `wanted` that the credentials do not have here. Takes no permission itself."""
+
+        def test(attempt: Attempt) -> Sequence[str]:
+            granted = self._bucket.test_iam_permissions(
+                list(wanted), timeout=self._timeout(attempt), retry=None
+            )
+            return [permission for permission in wanted if permission not in granted]
+
+        return self._ask(self.uri, test)
+
     # -- one request
 
     def _ask(self, uri: str, request: Callable[[Attempt], _T]) -> _T:

@@ -50,7 +50,7 @@ def test_file_taken_away_by_hand(store: LocalObjectStore) -> None:
 
 
 def test_file_put_there_by_hand(store: LocalObjectStore) -> None:
-    """A foreign file is an object with a lasting generation, a checksum and no metadata, and can be deleted."""
+    """A foreign file is an object with lasting generation, checksum and no metadata; it can be deleted."""
     store.root.mkdir(parents=True)
     (store.root / "hand").write_bytes(b"123456789")
     found = store.stat("hand")

@@ -1,0 +1,55 @@
+"""`dstl gcs-server`: Google Cloud Storage on loopback. Owns the options; `testing.gcs_server` the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["gcs_server_command"]
+
+
+@click.command("gcs-server")
+@click.option("--port", type=click.IntRange(0, 65535), default=4443, show_default=True, help="0: a free one.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep objects here, across kills. Without it they are gone with the server.",
+)
+@click.option("--bucket", "buckets", multiple=True, help="Make this bucket. May be repeated.")
+@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, help="Add to each answer.")
+@click.option(
+    "--fault-rate", type=click.FloatRange(0, 1), default=0.0, help="Fail this share of requests at random."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random faults.")
+@click.option("--one-update-a-second", is_flag=True, help="Refuse faster changes of one object with 429.")
+def gcs_server_command(
+    port: int,
+    folder: Path | None,
+    buckets: tuple[str, ...],
+    latency_ms: float,
+    fault_rate: float,
+    seed: int,
+    one_update_a_second: bool,
+) -> None:
+    """Serve Google Cloud Storage on this machine only, without credentials, until interrupted.
+
+    Point clients at it with STORAGE_EMULATOR_HOST, which is printed first.
+    """
+    from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+    from dstl_dagster.testing.gcs_server.faults import RandomFaults
+
+    server = GCSServer(folder, port=port, one_update_a_second=one_update_a_second)
+    for bucket in buckets:
+        server.create_bucket(bucket)
+    if latency_ms:
+        server.faults.add(ServerFault(FaultKind.LATENCY, seconds=latency_ms / 1000, times=None))
+    if fault_rate:
+        server.faults.set_random(RandomFaults(seed, fault_rate))
+    click.echo(f"STORAGE_EMULATOR_HOST={server.url}")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        click.echo("stopped")
+    finally:
+        server.stop()

@@ -1,0 +1,295 @@
+"""Is this bucket fit to keep checkpoints? Owns the findings and what each setting would do to its owner.
+
+Does not own the settings themselves: nothing is changed. What cannot be seen for want of a permission is a
+note, never an error: no permission beyond those of daily work is asked for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
+from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Source
+from dstl_dagster.storage.crc32c import crc32c
+
+__all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
+
+WANTED_PERMISSIONS = (
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.get",
+    "storage.objects.list",
+)
+
+_COLD_CLASSES = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365, "DURABLE_REDUCED_AVAILABILITY": 0}
+
+
+class Severity(StrEnum):
+    """What to do about a finding."""
+
+    ERROR = "error"  # promises would be broken: do not use the bucket like this
+    WARNING = "warning"  # it works, and costs money or surprises
+    NOTE = "note"  # worth knowing
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about a bucket. `code` is stable, for programs; `message` says what it would do to you."""
+
+    code: str
+    severity: Severity
+    message: str
+
+
+def check_store(
+    store: ObjectStore,
+    *,
+    checkpoint_retention: timedelta | None = None,
+    write_probe: bool = True,
+    new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+) -> list[Finding]:
+    """All findings, errors first.
+
+    Args:
+        store: the bucket, below the prefix that will be used.
+        checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are held against it.
+        write_probe: make, compose and delete three small objects to see that preconditions hold.
+        new_id: names the probe's objects.
+    """
+    findings: list[Finding] = []
+    if store.uri.startswith("gs://"):
+        findings.extend(_look_at_bucket(store, checkpoint_retention))
+    if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
+        findings.extend(probe_store(store, new_id))
+    order = list(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def judge_bucket(resource: Mapping[str, Any], checkpoint_retention: timedelta | None) -> list[Finding]:
+    """What the settings in a bucket's resource (JSON API) would do. Pure."""
+    return [
+        *_judge_deletes(resource),
+        *_judge_class(resource),
+        *_judge_lifecycle(resource, checkpoint_retention),
+    ]
+
+
+def _judge_deletes(resource: Mapping[str, Any]) -> Iterator[Finding]:
+    soft_seconds = int((resource.get("softDeletePolicy") or {}).get("retentionDurationSeconds") or 0)
+    if soft_seconds:
+        yield Finding(
+            "soft_delete",
+            Severity.WARNING,
+            f"soft delete keeps every deleted object for {soft_seconds / 86_400:g} days more, at full price: "
+            "changelog files and subsumed checkpoints are deleted all the time (components are spared, as the "
+            "compose itself deletes them). Set the bucket's soft-delete duration to 0",
+        )
+    if (resource.get("versioning") or {}).get("enabled"):
+        yield Finding(
+            "versioning",
+            Severity.WARNING,
+            "versioning keeps every deleted or replaced object as a noncurrent one, at full price, until a rule "
+            "takes it. Switch it off, or add a lifecycle rule that deletes noncurrent versions",
+        )
+    retention = resource.get("retentionPolicy") or {}
+    if retention.get("retentionPeriod"):
+        days = int(retention["retentionPeriod"]) / 86_400
+        yield Finding(
+            "retention_policy",
+            Severity.ERROR,
+            f"the retention policy forbids any deletion for {days:g} days: commits cannot remove their "
+            "components, aborted attempts stay, clean-up fails. Use a bucket without one (or a temporary "
+            "bucket without one, if only published files are to be kept)",
+        )
+    if resource.get("defaultEventBasedHold"):
+        yield Finding(
+            "event_based_hold",
+            Severity.ERROR,
+            "every new object is held until somebody releases it: commits and clean-up cannot delete. "
+            "Switch the default event-based hold off",
+        )
+
+
+def _judge_class(resource: Mapping[str, Any]) -> Iterator[Finding]:
+    storage_class = str(resource.get("storageClass") or "STANDARD")
+    if storage_class in _COLD_CLASSES:
+        yield Finding(
+            "storage_class",
+            Severity.WARNING,
+            f"new objects are {storage_class}: each is charged for {_COLD_CLASSES[storage_class]} days even "
+            "if it lives for a minute, and reading costs extra. Use STANDARD for checkpoints",
+        )
+    elif storage_class == "RAPID":
+        yield Finding(
+            "storage_class",
+            Severity.ERROR,
+            "a zonal bucket (class RAPID) does not compose objects; use a regional one",
+        )
+    if (resource.get("autoclass") or {}).get("enabled"):
+        yield Finding(
+            "autoclass",
+            Severity.NOTE,
+            "Autoclass charges a fee for each object; many small changelog files make it add up",
+        )
+    if (resource.get("hierarchicalNamespace") or {}).get("enabled"):
+        yield Finding(
+            "hierarchical_namespace",
+            Severity.NOTE,
+            "the bucket has a hierarchical namespace: folders are resources of their own and stay when their "
+            "objects are deleted, so empty `.inprogress` folders pile up",
+        )
+    if (resource.get("billing") or {}).get("requesterPays"):
+        yield Finding(
+            "requester_pays",
+            Severity.ERROR,
+            "requester pays: requests without a billing project are refused, and none is sent",
+        )
+
+
+def _judge_lifecycle(
+    resource: Mapping[str, Any], checkpoint_retention: timedelta | None
+) -> Iterator[Finding]:
+    for rule in (resource.get("lifecycle") or {}).get("rule") or ():
+        action = (rule.get("action") or {}).get("type")
+        condition = rule.get("condition") or {}
+        # Only noncurrent versions: nothing that a checkpoint refers to.
+        if condition.get("isLive") is False or "daysSinceNoncurrentTime" in condition:
+            continue
+        where = (
+            "objects under " + ", ".join(condition["matchesPrefix"])
+            if "matchesPrefix" in condition
+            else "objects"
+        )
+        age = condition.get("age")
+        if action == "Delete":
+            limit = None if checkpoint_retention is None else checkpoint_retention / timedelta(days=1)
+            if age is None or limit is None or int(age) <= limit:
+                when = "that match it" if age is None else f"older than {age} days"
+                kept = "" if limit is None else f"; the oldest checkpoint is kept for {limit:g} days"
+                yield Finding(
+                    "lifecycle_delete",
+                    Severity.WARNING if limit is None else Severity.ERROR,
+                    f"a lifecycle rule deletes {where} {when}{kept}. A checkpoint needs its files for as "
+                    "long as it is kept, and the state's base may be far older: exclude the job's prefix",
+                )
+        elif action == "SetStorageClass":
+            yield Finding(
+                "lifecycle_class",
+                Severity.WARNING,
+                f"a lifecycle rule moves {where} to {rule['action'].get('storageClass')}: deleting them soon "
+                "after is charged as if they had stayed, and restoring costs a retrieval fee",
+            )
+
+
+def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) -> Iterator[Finding]:
+    # Imported here: a check of another kind of store must not load Google's client.
+    from dstl_dagster.storage.gcs import GCSObjectStore
+
+    if not isinstance(store, GCSObjectStore):
+        return
+    try:
+        missing = store.missing_permissions(WANTED_PERMISSIONS)
+    except NotFoundError as error:
+        yield Finding("no_bucket", Severity.ERROR, f"there is no such bucket: {error.message}")
+        return
+    except DstlError as error:
+        missing = ()
+        yield Finding(
+            "permissions_unseen",
+            Severity.NOTE,
+            f"which permissions there are cannot be seen: {error.message}",
+        )
+    if missing:
+        yield Finding(
+            "permissions",
+            Severity.ERROR,
+            f"missing on {store.bucket_name!r}: {', '.join(missing)}; the role Storage Object User has them",
+        )
+    try:
+        resource = store.bucket_resource()
+    except DstlError as error:
+        yield Finding(
+            "settings_unseen",
+            Severity.NOTE,
+            "the bucket's settings cannot be seen (that takes storage.buckets.get, which daily work does not "
+            f"need): soft delete, versioning, retention and lifecycle were not checked. {error.message}",
+        )
+    else:
+        yield from judge_bucket(resource, checkpoint_retention)
+
+
+def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> list[Finding]:
+    """Make, compose and delete small objects, and see whether the service keeps its word.
+
+    A server that ignores a precondition turns every exactly-once promise into luck, and looks fine in
+    daily use; some emulators do.
+    """
+    folder = f".dstl-preflight/{new_id()}"
+    first, second, whole = (f"{folder}/{name}" for name in ("first", "second", "whole"))
+    findings: list[Finding] = []
+    try:
+        findings.extend(_probe(store, first, second, whole))
+    except DstlError as error:
+        findings.append(
+            Finding(
+                "probe_failed", Severity.ERROR, f"a small object cannot be made and read: {error.message}"
+            )
+        )
+    findings.extend(_remove_probe(store, (first, second, whole)))
+    return findings
+
+
+def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[Finding]:
+    one = store.put(first, b"1", precondition=ABSENT)
+    two = store.put(second, b"2", precondition=ABSENT)
+    conditions: Sequence[tuple[str, Callable[[], object]]] = (
+        ("create-only put", lambda: store.put(first, b"x", precondition=ABSENT)),
+        (
+            "replacement of another generation",
+            lambda: store.put(first, b"x", precondition=Generation(one.generation + 1)),
+        ),
+        ("create-only compose", lambda: store.compose([Source(second)], first, precondition=ABSENT)),
+        (
+            "delete of another generation",
+            lambda: store.delete(second, precondition=Generation(two.generation + 1)),
+        ),
+    )
+    for what, request in conditions:
+        try:
+            request()
+        except ConflictError:
+            continue
+        yield Finding(
+            "preconditions_ignored",
+            Severity.ERROR,
+            f"the service ignores the precondition of a {what}: rivals would overwrite each other",
+        )
+        return
+    sources = [Source(first, one.generation), Source(second, two.generation)]
+    store.compose(sources, whole, precondition=ABSENT, delete_sources=True, crc32c=crc32c(b"12"))
+    if store.get(whole) != b"12":
+        yield Finding("compose_wrong", Severity.ERROR, "a compose of '1' and '2' does not read '12'")
+    if any(store.stat(name) is not None for name in (first, second)):
+        yield Finding(
+            "sources_kept",
+            Severity.ERROR,
+            "the service does not delete the sources of a compose when it is asked to (deleteSourceObjects): "
+            "commits would leave their components",
+        )
+
+
+def _remove_probe(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Finding]:
+    for name in probe_names:
+        try:
+            store.delete(name, precondition=ANY)
+        except DstlError as error:
+            yield Finding(
+                "probe_left",
+                Severity.ERROR,
+                f"the probe's object {name!r} cannot be deleted: {error.message}",
+            )
