@@ -292,11 +292,11 @@ def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLay
     return DecodedChangeSet(buffer, layout, starts)
 
 
-def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayout]:
-    """One change set from a source of unknown length: its body, and the layout found by walking it.
+def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayout, bytes]:
+    """One change set from a source of unknown length: its body, its layout, and what was read beyond it.
 
-    `read(n)` gives about n further bytes, fewer only at the end. Memory stays within what was read. Bytes
-    after the set are dropped. FormatError where the bytes end early or are no change set.
+    `read(n)` gives about n further bytes, fewer only at the end. Memory stays within what was read.
+    FormatError where the bytes end early or are no change set.
     """
     walker = _Walker(read)
     key_groups: list[int] = []
@@ -315,7 +315,8 @@ def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayou
     layout = ChangeSetLayout(
         np.array(key_groups, np.int32), np.array(counts, np.int64), np.array(lengths, np.int64)
     )
-    return bytes(memoryview(walker.buffer)[: walker.at]), layout
+    whole = memoryview(walker.buffer)
+    return bytes(whole[: walker.at]), layout, bytes(whole[walker.at :])
 
 
 class _Walker:

@@ -160,6 +160,7 @@ class ChangelogFileReader:
         self._index: FileIndex | None = None
         self._tail: bytes = b""
         self._tail_start = 0
+        self._forward_at: tuple[int, _ForwardBody] | None = None
 
     def index(self) -> FileIndex | None:
         """What the footer says; None for a file without one (Flink's)."""
@@ -184,7 +185,7 @@ class ChangelogFileReader:
         """The change set that begins at this offset of the body, verified as far as the file allows."""
         index = self.index()
         if index is None:
-            return self._walked(self._forward(offset))
+            return decode_change_set(*self._walked(offset))
         entry = index.at_offset(offset)
         if entry is None:
             raise FormatError(f"no change set begins at offset {offset}")
@@ -197,13 +198,11 @@ class ChangelogFileReader:
         if index is not None:
             yield from (entry.offset for entry in index.entries)
             return
-        source = self._forward(0)
         offset = 0
-        while not source.at_end():
+        while not self._forward(offset).at_end():
             yield offset
-            _, layout = walk_change_set(source.read)
+            _, layout = self._walked(offset)
             offset += layout.encoded_bytes
-            source = self._forward(offset)
 
     def _read_footer(self) -> None:
         file_bytes = self._ranges.size_bytes()
@@ -232,17 +231,25 @@ class ChangelogFileReader:
         if google_crc32c.value(body) != entry.crc32c:
             raise FormatError("a change set does not have its checksum", kind="checksum")
         if entry.block_offset is None:
-            _, layout = walk_change_set(_once(bytes(body)))
+            _, layout, _ = walk_change_set(_once(bytes(body)))
         else:
             layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
         return decode_change_set(body, layout)
 
-    def _walked(self, source: _ForwardBody) -> DecodedChangeSet:
-        body, layout = walk_change_set(source.read)
-        return decode_change_set(body, layout)
+    def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
+        source = self._forward(offset)
+        # Dropped first: after an error nobody knows where the source stands.
+        self._forward_at = None
+        body, layout, beyond = walk_change_set(source.read)
+        source.give_back(beyond)
+        self._forward_at = (offset + layout.encoded_bytes, source)
+        return body, layout
 
     def _forward(self, offset: int) -> _ForwardBody:
-        return _ForwardBody(self.compression(), self._ranges, offset)
+        """The body from an offset on. Reading forward goes on where it stands, so that a walk is linear."""
+        if self._forward_at is None or self._forward_at[0] != offset:
+            self._forward_at = (offset, _ForwardBody(self.compression(), self._ranges, offset))
+        return self._forward_at[1]
 
 
 def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:
@@ -312,6 +319,10 @@ class _ForwardBody:
             self._left = self._next_piece()
         piece, self._left = self._left[:size], self._left[size:]
         return piece
+
+    def give_back(self, beyond: bytes) -> None:
+        """What a reader took too much of comes first again."""
+        self._left = beyond + self._left
 
     def at_end(self) -> bool:
         if not self._left:
