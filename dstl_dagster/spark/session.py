@@ -6,13 +6,13 @@ cluster: there the platform decides, and everything else in this package works o
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -91,5 +91,6 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
 def _new_scratch_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="dstl-spark-"))
     (folder / "log4j2.properties").write_text(_QUIET_LOG4J, encoding="utf-8")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Not `atexit`: processes that multiprocessing starts, such as an orchestrator's steps, do not run it.
+    Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
     return folder
