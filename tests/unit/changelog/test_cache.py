@@ -1,0 +1,207 @@
+"""The cache of a recovery: one download, bounded disk, and files that go when nobody reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dstl_dagster.changelog import ChangelogFileCache, FsStateChangelogStorage, FsStateChangelogStorageView
+from dstl_dagster.errors import UnavailableError
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
+from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.testing.uploads import ManualTimer
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+
+class CountingStore(MemoryObjectStore):
+    """A store that counts downloads and can break them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.downloads = 0
+        self.breaks = 0
+
+    def open_read(self, name: str, **arguments: Any) -> Any:
+        self.downloads += 1
+        reader = super().open_read(name, **arguments)
+        if self.breaks > 0:
+            self.breaks -= 1
+
+            class Broken:
+                def read(self, size: int = -1) -> bytes:
+                    raise UnavailableError("the line broke")
+
+                def close(self) -> None:
+                    reader.close()
+
+            return Broken()
+        return reader
+
+
+class Fixture:
+    """A cache under a turned clock, and a store with files of 10 bytes."""
+
+    def __init__(self, directory: Path, max_bytes: int = 100) -> None:
+        self.directory = directory
+        self.store = CountingStore()
+        self.clock, self.timer = VirtualClock(), ManualTimer()
+        self.cache = ChangelogFileCache([directory], 60, max_bytes, clock=self.clock, timer=self.timer)
+
+    def open(self, name: str) -> Any:
+        if self.store.stat(name) is None:
+            self.store.put(name, name.encode().ljust(10), precondition=ABSENT)
+        return self.cache.open(self.store, StreamStateHandle(name, None))
+
+    def files(self) -> int:
+        return sum(path.is_file() for path in self.directory.rglob("*"))
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Iterator[Fixture]:
+    fixture = Fixture(tmp_path)
+    yield fixture
+    fixture.cache.close()
+
+
+def test_close_stream_twice(cached: Fixture) -> None:
+    """ChangelogStreamHandleReaderWithCacheTest.testCloseStreamTwice: it gives up one hold; re-open works."""
+    first, second = cached.open("a"), cached.open("a")
+    first.close()
+    first.close()
+    cached.timer.advance(61)
+    assert cached.files() == 1
+    assert bytes(second.read_range(0, 1)) == b"a"
+    second.close()
+    again = cached.open("a")
+    assert bytes(again.read_range(0, 10)) == b"a         "
+    again.close()
+    assert cached.store.downloads == 1
+
+
+def test_an_idle_file_goes_after_its_time(cached: Fixture) -> None:
+    """A file nobody reads is deleted after the idle time, counted from the last use, not from an earlier."""
+    cached.open("a").close()
+    cached.timer.advance(59)
+    cached.clock.advance(59)
+    cached.open("a").close()
+    cached.timer.advance(59)
+    assert cached.files() == 1
+    cached.timer.advance(1)
+    assert cached.files() == 0
+    assert cached.cache.cached_bytes == 0
+
+
+def test_disk_is_bounded(tmp_path: Path) -> None:
+    """Idle files make room, the longest idle first; what does not fit is read from the store instead."""
+    cached = Fixture(tmp_path, max_bytes=25)
+    held = cached.open("held")
+    cached.open("old").close()
+    cached.clock.advance(1)
+    assert cached.open("new") is not None
+    assert cached.files() == 2
+    assert cached.open("too much") is None
+    assert cached.cache.cached_bytes == 20
+    held.close()
+    cached.cache.close()
+
+
+def test_a_failed_download_leaves_nothing(cached: Fixture) -> None:
+    """A download that breaks is an error, leaves no file and no reserved disk; the next one works."""
+    cached.store.breaks = 1
+    with pytest.raises(UnavailableError):
+        cached.open("a")
+    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+    assert cached.open("a") is not None
+
+
+def test_a_local_store_is_not_cached(tmp_path: Path) -> None:
+    """Files that lie on this machine already are read where they are."""
+    store = LocalObjectStore(tmp_path / "store", durable=False)
+    store.put("a", b"x", precondition=ABSENT)
+    cache = ChangelogFileCache([tmp_path / "cache"], 60, 100)
+    assert cache.open(store, StreamStateHandle("a", None)) is None
+    cache.close()
+
+
+def test_close_deletes_what_is_idle_at_once_and_the_rest_when_let_go(tmp_path: Path) -> None:
+    """After close nothing new is cached, and no file is left once its reader ends."""
+    cached = Fixture(tmp_path)
+    held = cached.open("held")
+    cached.open("idle").close()
+    cached.cache.close()
+    assert cached.files() == 1
+    assert bytes(held.read_range(0, 4)) == b"held"
+    assert cached.open("more") is None
+    held.close()
+    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+
+
+def test_many_readers_download_once(tmp_path: Path) -> None:
+    """Threads that want one file at the same time share one download."""
+    cached = Fixture(tmp_path)
+    cached.open("a").close()
+    store, cache = CountingStore(), ChangelogFileCache([tmp_path / "other"], 60, 100)
+    store.put("a", b"x" * 10, precondition=ABSENT)
+    barrier = threading.Barrier(8)
+    sources: list[Any] = []
+
+    def read() -> None:
+        barrier.wait(20)
+        sources.append(cache.open(store, StreamStateHandle("a", None)))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (len(sources), store.downloads) == (8, 1)
+    for source in sources:
+        source.close()
+    cache.close()
+    cached.cache.close()
+
+
+def test_a_recovery_reads_through_the_cache(tmp_path: Path) -> None:
+    """A view downloads a file once for all change sets in it, verifies them, and leaves no file behind."""
+    store = CountingStore()
+    with (
+        FsStateChangelogStorage("job", store) as storage,
+        storage.create_writer("op", KeyGroupRange.of(0, 9)) as writer,
+    ):
+        for key_group in range(10):
+            writer.append(key_group, b"%d" % key_group)
+            writer.next_sequence_number()
+        handle = writer.persist(SequenceNumber.of(0), 1).result().job_manager_owned_snapshot
+    assert handle is not None
+    options = FsStateChangelogOptions(cache_directories=(tmp_path,))
+    with FsStateChangelogStorageView(store, options) as view:
+        for _ in range(3):
+            assert [each.change for each in view.create_reader().read(handle)] == [
+                b"%d" % each for each in range(10)
+            ]
+        assert store.downloads == 1
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_harmed_cached_file_is_passed_over(tmp_path: Path) -> None:
+    """A cached file that was altered on disk is found out, and the store is read instead."""
+    store = CountingStore()
+    with (
+        FsStateChangelogStorage("job", store) as storage,
+        storage.create_writer("op", KeyGroupRange.of(0, 9)) as writer,
+    ):
+        writer.append(1, b"precious")
+        handle = writer.persist(SequenceNumber.of(0), 1).result().job_manager_owned_snapshot
+    assert isinstance(handle, ChangelogStateHandle)
+    with FsStateChangelogStorageView(store, FsStateChangelogOptions(cache_directories=(tmp_path,))) as view:
+        assert len(list(view.create_reader().read(handle))) == 1
+        (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        content = bytearray(path.read_bytes())
+        content[18] ^= 1
+        path.write_bytes(content)
+        assert list(view.create_reader().read(handle)) == [(1, b"precious")]
