@@ -86,15 +86,15 @@ def _judge_deletes(resource: Mapping[str, Any]) -> Iterator[Finding]:
             "soft_delete",
             Severity.WARNING,
             f"soft delete keeps every deleted object for {soft_seconds / 86_400:g} days more, at full price: "
-            "changelog files and subsumed checkpoints are deleted all the time (components are spared, as the "
-            "compose itself deletes them). Set the bucket's soft-delete duration to 0",
+            "changelog files and subsumed checkpoints are deleted all the time (components are spared: the "
+            "compose deletes those itself). Set the bucket's soft-delete duration to 0",
         )
     if (resource.get("versioning") or {}).get("enabled"):
         yield Finding(
             "versioning",
             Severity.WARNING,
-            "versioning keeps every deleted or replaced object as a noncurrent one, at full price, until a rule "
-            "takes it. Switch it off, or add a lifecycle rule that deletes noncurrent versions",
+            "versioning keeps every deleted or replaced object as a noncurrent one, at full price, until a "
+            "rule takes it. Switch it off, or add a lifecycle rule that deletes noncurrent versions",
         )
     retention = resource.get("retentionPolicy") or {}
     if retention.get("retentionPeriod"):

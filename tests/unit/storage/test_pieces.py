@@ -32,6 +32,15 @@ def test_checksum_of_a_concatenation(parts: list[bytes]) -> None:
     assert combined == (google_crc32c.value(whole), len(whole))
 
 
+def test_checksum_of_any_buffer() -> None:
+    """Every kind of buffer has the checksum of its bytes, parts and wide items included."""
+    whole = bytes(range(256)) * 1000
+    expected = google_crc32c.value(whole)
+    for buffer in (whole, bytearray(whole), memoryview(whole), memoryview(bytearray(whole)).cast("I")):
+        assert checksums.crc32c(buffer) == expected
+    assert checksums.crc32c(memoryview(whole)[5:200_000]) == google_crc32c.value(whole[5:200_000])
+
+
 def test_checksum_text() -> None:
     """What is no base64 of four bytes is FormatError."""
     for text in ("", "AAAA", "!!", "AAAAAAAA"):
