@@ -1,0 +1,326 @@
+"""Each example of the documents that the project started from, in Python's spelling.
+
+Where an example contradicts its own classes or a decision of ours, the test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, TaskMailbox
+from dstl_dagster.errors import InvalidInputError, UnavailableError
+from dstl_dagster.format import KeyGroupRange, SequenceNumber, SnapshotResult, StateChange, StateChangeSet
+from dstl_dagster.metrics import InMemoryMetrics
+from dstl_dagster.registry import TaskChangelogRegistry
+from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
+from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.testing.uploads import HeldScheduler
+from dstl_dagster.upload import (
+    StateChangeFsUploader,
+    UploadMetrics,
+    UploadResult,
+    UploadTask,
+    UploadTasksResult,
+    direct_scheduler,
+    scheduler_from_config,
+)
+
+DEADLINE_SECONDS = 20
+CHECKPOINT = 12345
+
+
+@pytest.fixture
+def storage(tmp_path: Any) -> Iterator[FsStateChangelogStorage]:
+    with FsStateChangelogStorage(
+        uuid.uuid4(),
+        MemoryObjectStore(),
+        FsStateChangelogOptions(batch_persist_delay=timedelta(milliseconds=1)),
+        local_recovery=LocalRecoveryConfig.enabled(tmp_path),
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def writer(storage: FsStateChangelogStorage) -> Iterator[FsStateChangelogWriter]:
+    with storage.create_writer("my-operator", KeyGroupRange.of(0, 127), TaskMailbox()) as made:
+        yield made
+
+
+class TestSeed000:
+    def test_usage(self, writer: FsStateChangelogWriter) -> None:
+        """Append, take the position, persist, look at the handle, confirm."""
+        writer.append(5, b"change of key group 5")
+        writer.append(10, b"change of key group 10")
+        writer.append_meta(b"operator metadata")
+        checkpoint_sqn = writer.next_sequence_number()
+        future = writer.persist(writer.initial_sequence_number(), CHECKPOINT)
+        handle = future.result(DEADLINE_SECONDS).job_manager_owned_snapshot
+        assert handle is not None
+        assert len(handle.handles_and_offsets) == 1
+        writer.confirm(writer.initial_sequence_number(), checkpoint_sqn, CHECKPOINT)
+
+    def test_preemptive_persistence(self) -> None:
+        """A change that exceeds the threshold is uploaded without a checkpoint."""
+        scheduler = HeldScheduler()
+        options = FsStateChangelogOptions.from_mapping(
+            {"state.changelog.dstl.dfs.preemptive-persist-threshold": "5MB"}
+        )
+        with (
+            FsStateChangelogStorage("job", MemoryObjectStore(), options, scheduler=scheduler) as storage,
+            storage.create_writer("op", KeyGroupRange.of(0, 127)) as writer,
+        ):
+            writer.append(1, b"x" * (5 << 20))
+            assert len(scheduler.tasks) == 1
+
+    def test_sequence_number_management(
+        self, storage: FsStateChangelogStorage, writer: FsStateChangelogWriter
+    ) -> None:
+        """Roll-over points tell batches apart; a persist begins at one."""
+        assert writer.initial_sequence_number() == SequenceNumber.of(0)
+        writer.append(1, b"change 1")
+        writer.append(2, b"change 2")
+        rollover1 = writer.next_sequence_number()
+        writer.append(3, b"change 3")
+        writer.append(4, b"change 4")
+        rollover2 = writer.next_sequence_number()
+        assert rollover1 < rollover2
+        handle = writer.persist(rollover1, CHECKPOINT).result(DEADLINE_SECONDS).job_manager_owned_snapshot
+        assert handle is not None
+        assert [each.key_group for each in storage.create_reader().read(handle)] == [3, 4]
+
+    def test_error_handling(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A callback learns whether the persist failed."""
+        scheduler, logger = HeldScheduler(), logging.getLogger("seed")
+        with (
+            FsStateChangelogStorage("job", MemoryObjectStore(), scheduler=scheduler) as storage,
+            storage.create_writer("op", KeyGroupRange.of(0, 127)) as writer,
+        ):
+            writer.append(1, b"x")
+            future = writer.persist(SequenceNumber.of(0), CHECKPOINT)
+
+            def when_complete(done: Any) -> None:
+                if done.exception() is not None:
+                    logger.error("persist failed for checkpoint %s", CHECKPOINT)
+
+            future.add_done_callback(when_complete)
+            scheduler.fail()
+            assert isinstance(future.exception(DEADLINE_SECONDS), UnavailableError)
+        assert "persist failed for checkpoint 12345" in caplog.text
+
+    def test_lifecycle(self, writer: FsStateChangelogWriter) -> None:
+        """Persist, confirm, reset of another, truncate, close."""
+        writer.append(1, b"x")
+        start, end = writer.initial_sequence_number(), writer.next_sequence_number()
+        writer.persist(start, 1).result(DEADLINE_SECONDS)
+        writer.confirm(start, end, 1)
+        writer.reset(start, end, 2)
+        writer.truncate(end)
+        writer.close()
+
+    def test_local_recovery(self, writer: FsStateChangelogWriter) -> None:
+        """Both handles are there, and the local one stands for the same changes."""
+        writer.append(1, b"x")
+        result = writer.persist(SequenceNumber.of(0), CHECKPOINT).result(DEADLINE_SECONDS)
+        assert result.job_manager_owned_snapshot is not None
+        assert result.task_local_snapshot is not None
+        assert result.task_local_snapshot.state_size == result.job_manager_owned_snapshot.state_size
+
+
+class TestSeed001:
+    def test_basic_usage(self, writer: FsStateChangelogWriter) -> None:
+        """Metadata, changes, persist from the first position, a callback, close."""
+        seen: list[SnapshotResult] = []
+        initial = writer.initial_sequence_number()
+        writer.append_meta(b"operator-metadata")
+        writer.append(5, b"state 1")
+        writer.append(15, b"state 2")
+        writer.next_sequence_number()
+        future = writer.persist(initial, CHECKPOINT)
+        future.add_done_callback(lambda done: seen.append(done.result()))
+        future.result(DEADLINE_SECONDS)
+        writer.close()
+        assert [each.state_size for each in seen] == [31]
+
+    def test_sequence_numbers(self, writer: FsStateChangelogWriter) -> None:
+        """From the first position to the present one."""
+        start = writer.initial_sequence_number()
+        writer.append(1, b"x")
+        writer.append(2, b"y")
+        current = writer.next_sequence_number()
+        assert (int(start), int(current)) == (0, 1)
+        assert writer.persist(start, CHECKPOINT).result(DEADLINE_SECONDS).state_size == 2
+
+    def test_appending(self, storage: FsStateChangelogStorage) -> None:
+        """Metadata as JSON, a change for each key group, and an error for one outside the range."""
+        with storage.create_writer("operator-1", KeyGroupRange.of(0, 63)) as writer:
+            writer.append_meta(json.dumps({"operator": "MyOperator", "version": "1.0"}).encode())
+            for key_group in range(64):
+                writer.append(key_group, b"%d" % key_group)
+            with pytest.raises(ValueError, match="100"):
+                writer.append(100, b"x")
+            assert writer.persist(SequenceNumber.of(0), 1).result(DEADLINE_SECONDS).state_size > 64
+
+    def test_the_chained_example_persists_an_empty_range(
+        self, storage: FsStateChangelogStorage, writer: FsStateChangelogWriter
+    ) -> None:
+        """In a callback: append more, then persist from `next_sequence_number()`, as the document has it.
+
+        That position lies behind what was just appended, so the second persist holds nothing. It works (it
+        breaks upstream's writer), and the change is durable with the next persist from before it.
+        """
+        writer.append(1, b"first")
+        chained: list[Any] = []
+
+        def then_compose(_: object) -> None:
+            writer.append(3, b"more")
+            chained.append(writer.persist(writer.next_sequence_number(), 12346))
+
+        first = writer.persist(SequenceNumber.of(0), CHECKPOINT)
+        first.add_done_callback(then_compose)
+        assert first.result(DEADLINE_SECONDS).state_size == 5
+        second = chained[0].result(DEADLINE_SECONDS)
+        assert (second.state_size, second.job_manager_owned_snapshot.handles_and_offsets) == (0, ())
+        handle = (
+            writer.persist(SequenceNumber.of(0), 12347).result(DEADLINE_SECONDS).job_manager_owned_snapshot
+        )
+        assert handle is not None
+        assert [each.change for each in storage.create_reader().read(handle)] == [b"first", b"more"]
+
+    def test_lifecycle(self, writer: FsStateChangelogWriter) -> None:
+        """Confirm after the persist, go on, truncate what a later state covers; reset where it failed."""
+        first = writer.next_sequence_number()
+        writer.append(1, b"a")
+        writer.append(2, b"b")
+        second = writer.next_sequence_number()
+        writer.persist(first, CHECKPOINT).result(DEADLINE_SECONDS)
+        writer.confirm(first, second, CHECKPOINT)
+        writer.append(3, b"c")
+        third = writer.next_sequence_number()
+        writer.truncate(second)
+        writer.reset(second, third, CHECKPOINT + 1)
+        writer.truncate_and_close(third)
+        writer.close()
+
+
+class TestSeed002:
+    """The document's `UploadTask()` without arguments and its fields contradict its own class."""
+
+    def _set(self, sqn: int) -> StateChangeSet:
+        return StateChangeSet(uuid.uuid4(), SequenceNumber.of(sqn), [StateChange.of(1, b"x" * (sqn + 1))])
+
+    def test_direct_scheduler(self) -> None:
+        """A task through a direct scheduler is uploaded when the call returns."""
+        store = MemoryObjectStore()
+        uploader = StateChangeFsUploader(store, "base", "job", TaskChangelogRegistry.no_op())
+        scheduler = direct_scheduler(uploader)
+        results: list[UploadResult] = []
+        scheduler.upload(UploadTask([self._set(1)], results.extend, lambda *_: None))
+        scheduler.close()
+        assert [(result.offset, result.size) for result in results] == [(0, 2)]
+        assert store.stat(results[0].stream_state_handle.name) is not None
+
+    def test_several_change_sets_and_callbacks(self) -> None:
+        """A task of two logs gives a result for each; a failing one names its positions."""
+        failures: list[list[int]] = []
+
+        def fails(positions: list[SequenceNumber], _: BaseException) -> None:
+            failures.append([int(each) for each in positions])
+
+        task = UploadTask([self._set(1), self._set(2)], lambda _: None, fails)
+        assert task.size == 5
+        task.fail(OSError("no"))
+        task.fail(OSError("twice"))
+        task.complete([])
+        assert failures == [[1, 2]]
+
+    def test_scheduler_from_configuration(self) -> None:
+        """Threads, buffer, limit, attempts and timeout by configuration; each set becomes a task."""
+        options = FsStateChangelogOptions.from_mapping(
+            {
+                "state.changelog.dstl.dfs.upload.num-threads": 10,
+                "state.changelog.dstl.dfs.upload.buffer-size": "2MB",
+                "state.changelog.dstl.dfs.upload.max-in-flight": "200MB",
+                "state.changelog.dstl.dfs.upload.max-attempts": 5,
+                "state.changelog.dstl.dfs.upload.timeout": "30s",
+                "state.changelog.dstl.dfs.batch.persist-delay": "0ms",
+            }
+        )
+        metrics = InMemoryMetrics()
+        scheduler = scheduler_from_config(
+            uuid.uuid4(),
+            MemoryObjectStore(),
+            options,
+            TaskChangelogRegistry.no_op(),
+            LocalRecoveryConfig.disabled(),
+            base_path="base",
+            metrics=UploadMetrics(metrics),
+        )
+        ended = threading.Semaphore(0)
+        for sqn in range(4):
+            scheduler.upload(UploadTask([self._set(sqn)], lambda _: ended.release(), lambda *_: None))
+        for _ in range(4):
+            assert ended.acquire(timeout=DEADLINE_SECONDS)
+        scheduler.close()
+        assert metrics.counter("ChangelogStorage.numberOfUploadRequests") == 4
+
+    def test_an_uploader_of_ones_own(self) -> None:
+        """A user's uploader returns where the sets stand; completing tasks is the scheduler's."""
+        store = MemoryObjectStore()
+
+        class MyUploader(StateChangeFsUploader):
+            uploads = 0
+
+            def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
+                self.uploads += 1
+                return super().upload(tasks)
+
+        registry = TaskChangelogRegistry.no_op()
+        uploader = MyUploader(store, "base", "job", registry)
+        with (
+            FsStateChangelogStorage(
+                "job", store, scheduler=direct_scheduler(uploader), registry=registry
+            ) as storage,
+            storage.create_writer("op", KeyGroupRange.of(0, 3)) as writer,
+        ):
+            writer.append(1, b"x")
+            assert writer.persist(SequenceNumber.of(0), 1).result(DEADLINE_SECONDS).state_size == 1
+        assert uploader.uploads == 1
+
+    def test_availability(self, storage: FsStateChangelogStorage) -> None:
+        """Available at first, with a future that is done."""
+        assert storage.availability.is_available
+        assert storage.availability.available_future().result(0) is None
+
+    def test_a_direct_schedulers_error_reaches_the_caller(self) -> None:
+        """The task fails, and the error is raised too; a persist raises it, later ones say so."""
+
+        class Away(MemoryObjectStore):
+            def put(self, *arguments: Any, **keywords: Any) -> Any:
+                raise UnavailableError("the service is away")
+
+        store, registry = Away(), TaskChangelogRegistry.no_op()
+        uploader = StateChangeFsUploader(store, "base", "job", registry)
+        with (
+            FsStateChangelogStorage(
+                "job", store, scheduler=direct_scheduler(uploader), registry=registry
+            ) as storage,
+            storage.create_writer("op", KeyGroupRange.of(0, 3)) as writer,
+        ):
+            writer.append(1, b"x")
+            with pytest.raises(UnavailableError, match="away"):
+                writer.persist(SequenceNumber.of(0), 1)
+            with pytest.raises(UnavailableError, match="already failed"):
+                writer.persist(SequenceNumber.of(0), 2)
+
+    def test_a_wrong_scheduler_is_refused(self) -> None:
+        """A threshold above the in-flight limit could never be reached."""
+        with pytest.raises(InvalidInputError, match="upload.max-in-flight"):
+            FsStateChangelogOptions(batch_persist_size_threshold_bytes=2, max_in_flight_bytes=1)
