@@ -1,4 +1,4 @@
-"""A process that writes a log is killed: what it was told is durable, is; the rest lies under its base path."""
+"""A process that writes a log is killed: what it was told is durable, is; the rest lies under its path."""
 
 from __future__ import annotations
 

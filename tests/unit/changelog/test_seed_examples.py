@@ -322,5 +322,5 @@ class TestSeed002:
 
     def test_a_wrong_scheduler_is_refused(self) -> None:
         """A threshold above the in-flight limit could never be reached."""
-        with pytest.raises(InvalidInputError, match="upload.max-in-flight"):
+        with pytest.raises(InvalidInputError, match=r"upload\.max-in-flight"):
             FsStateChangelogOptions(batch_persist_size_threshold_bytes=2, max_in_flight_bytes=1)
