@@ -23,6 +23,7 @@ from dstl_dagster.orchestration.lineage import (
     files_materialization,
     state_metadata,
 )
+from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 
 __all__ = [
@@ -200,7 +201,7 @@ def _report_checkpoint(step: _Step, checkpoint: Checkpoint) -> None:
 
 def _report_files(step: _Step, checkpoint: Checkpoint) -> None:
     context = step.context
-    partition = context.partition_key if context.has_partition_key else None
+    partition = partition_of(context)
     if not checkpoint.manifest.files or (
         partition is not None and _is_reported(context, step.assets.files_key, partition)
     ):

@@ -1,14 +1,33 @@
-"""Which partition of a source comes next. Pure: the order in which days become state."""
+"""Which partition a run is for, and which one comes next: the order in which days become state."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dagster import PartitionsDefinition, TimeWindowPartitionsDefinition
+from dagster import OpExecutionContext, PartitionsDefinition, TimeWindowPartitionsDefinition
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 
-__all__ = ["next_partition", "require_next_partition"]
+__all__ = ["next_partition", "partition_of", "require_next_partition"]
+
+
+def partition_of(context: OpExecutionContext) -> str | None:
+    """The one partition of the run; `None` in a run without partitions.
+
+    Not `context.has_partition_key`: that is False in a run of a backfill, whose tags name a range, also
+    where the range is a single partition.
+
+    Raises: InvalidInputError where the run covers several partitions.
+    """
+    if not context.has_partition_key and not context.has_partition_key_range:
+        return None
+    covered = context.partition_key_range
+    if covered.start != covered.end:
+        raise InvalidInputError(
+            f"the run covers the partitions {covered.start} to {covered.end}, but a checkpoint holds one: "
+            "give the asset BackfillPolicy.multi_run(1), or launch one run for each partition"
+        )
+    return str(covered.start)
 
 
 def next_partition(definition: TimeWindowPartitionsDefinition, position: str | None) -> str | None:

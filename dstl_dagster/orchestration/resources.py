@@ -15,9 +15,10 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
-from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
@@ -76,18 +77,38 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         The run owns the attempt: its retries and re-executions end an attempt it left open, and so does a
         run that finds the owner's run finished. A run tagged `dstl/take_over: true` ends any other.
         """
+        with (
+            without_useless_retries(),
+            self._batch(context, job, source, idempotency_key, check) as batch,
+        ):
+            yield batch
+
+    def _batch(
+        self,
+        context: dg.OpExecutionContext,
+        job: str,
+        source: str | None,
+        idempotency_key: str | None,
+        check: Callable[[Checkpoint | None], None] | None,
+    ) -> CheckpointBatch:
         from dstl_dagster.spark.batch import CheckpointBatch  # PySpark: not while definitions load
 
         run = context.run
         coordinator = self.coordinator(job, owner=_OWNER_PREFIX + (run.root_run_id or run.run_id))
-        partition = context.partition_key if context.has_partition_key else None
+        partition = partition_of(context)
+        if source is not None and partition is None:
+            raise InvalidInputError(
+                f"job {job!r}: source {source!r} moves by partitions, but this run has none: launch it for a "
+                "partition, or leave `source` out and call `batch.move_position`"
+            )
         if idempotency_key is None:
             idempotency_key = f"run:{run.root_run_id or run.run_id}" if partition is None else partition
 
         def check_all(parent: Checkpoint | None) -> None:
             if source is not None and partition is not None:
                 position = None if parent is None else parent.positions.get(source)
-                definition = context.assets_def.partitions_def if context.has_assets_def else None
+                made = context.assets_def if context.has_assets_def else context.job_def
+                definition = made.partitions_def
                 require_next_partition(definition, partition, position, job=job)
             if check is not None:
                 check(parent)
@@ -100,8 +121,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         )
         if source is not None and partition is not None:
             batch.move_position(source, partition)
-        with without_useless_retries(), batch:
-            yield batch
+        return batch
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):
@@ -134,7 +154,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     cores: int = Field(default=2, description="Threads of the local master.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
 
-    _session: "SparkSession | None" = PrivateAttr(default=None)
+    _session: SparkSession | None = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> SparkSession:

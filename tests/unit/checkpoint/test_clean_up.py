@@ -155,5 +155,5 @@ def test_a_cleaned_up_checkpoint_says_so(job):
     coordinator.compose_commit()
     job.checkpoint(coordinator, 2)
     coordinator.clean_up()
-    with pytest.raises(NotFoundError, match="checkpoint 1 .* was cleaned up"):
+    with pytest.raises(NotFoundError, match=r"checkpoint 1 .* was cleaned up"):
         coordinator.get(1)

@@ -92,7 +92,7 @@ def test_a_file_taken_away_does_not_come_back(job):
 def test_a_second_attempt_is_refused_while_one_is_open(job):
     """Only one attempt works on a checkpoint; the refusal says whose it is and what to do."""
     job.coordinator("first").trigger()
-    with pytest.raises(ConflictError, match="'first'.*take_over=True") as refused:
+    with pytest.raises(ConflictError, match=r"'first'.*take_over=True") as refused:
         job.coordinator("second").trigger()
     assert refused.value.kind == "attempt_open"
 

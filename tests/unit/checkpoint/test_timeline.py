@@ -130,7 +130,7 @@ def test_a_deleted_slot_is_found_on_the_first_read():
     for number in (1, 2, 3):
         timeline.append(opened(number))
     store.delete(NAMES.slot(2), precondition=ANY)
-    with pytest.raises(FormatError, match="slot 2 .* is missing"):
+    with pytest.raises(FormatError, match=r"slot 2 .* is missing"):
         Timeline("orders", store).tail()
 
 
