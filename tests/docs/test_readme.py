@@ -1,0 +1,84 @@
+"""What README.md shows runs as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+import dstl_dagster as dstl
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.storage import LocalObjectStore
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
+
+
+def example() -> str:
+    """The code block behind this file's mark."""
+    match = re.search(r"<!-- example: tests/docs/test_readme.py -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def test_the_op_is_shown_in_under_25_lines():
+    """The op, from its decorator to its return, fits a glance."""
+    op = example().partition("@dg.op")[2].partition("\n\norders_job")[0]
+    assert len(op.splitlines()) < 25
+
+
+@pytest.mark.spark
+def test_the_op_keeps_totals_over_days(tmp_path):
+    """Two days of orders through the README's op: totals add up, each day has one sorted file."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    days = {
+        "2024-01-01": [("ada", 2.0), ("bob", 1.0), ("ada", 3.0)],
+        "2024-01-02": [("bob", 4.0), ("cyd", 0.5)],
+    }
+    for day, orders in days.items():
+        lines = [json.dumps({"customer": customer, "amount": amount}) for customer, amount in orders]
+        (inbox / f"{day}.json").write_text("\n".join(lines))
+    store = tmp_path / "store"
+    store.mkdir()
+    names = {"INBOX": str(inbox), "DAYS": DAYS, "__name__": "readme"}
+    # As a file of its own: this one postpones annotations, which Dagster reads.
+    exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
+    resources = {
+        "changelog": dstl.ChangelogStorageResource(uri=store.as_uri()),
+        "files": dstl.RecoverableWriterResource(uri=f"{store.as_uri()}/totals"),
+        "spark": dstl.SparkSessionResource(),
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        for day in days:
+            result = names["orders_job"].execute_in_process(
+                partition_key=day, resources=resources, instance=instance
+            )
+            assert result.success
+    coordinator = CheckpointCoordinator("orders", LocalObjectStore(store))
+    assert [checkpoint.positions for checkpoint in coordinator.list()] == [{"orders": day} for day in days]
+    written = [json.loads(line) for line in (store / "totals/2024-01-02.jsonl").read_text().splitlines()]
+    assert written == [{"customer": "bob", "total": 5.0}, {"customer": "cyd", "total": 0.5}]
+    assert (store / "totals/2024-01-01.jsonl").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(("name", "ends_with"), [("demo", "dstl demo"), ("test", "-m pytest")])
+def test_the_two_commands_stand_in_the_readme(name, ends_with):
+    """CI finds the commands by their marks, so that it runs what people read."""
+    shown = subprocess.run(
+        [ROOT / ".ci/readme-command", name], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.strip().endswith(ends_with)
+
+
+def test_links_lead_somewhere():
+    """Every relative link and picture of README.md and of docs/ is a file of the project."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
