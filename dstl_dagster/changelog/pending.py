@@ -22,13 +22,12 @@ _SMALLEST_CUT_BYTES: Final = 1 << 20
 class PendingChanges:
     """Rows and columns in the order they came. `size_bytes` counts payload."""
 
-    __slots__ = ("_changes", "_key_groups", "_row_bytes", "_runs", "size_bytes")
+    __slots__ = ("_changes", "_key_groups", "_runs", "size_bytes")
 
     def __init__(self) -> None:
         self._runs: list[ChangeRun] = []
         self._key_groups: list[int] = []
         self._changes: list[bytes] = []
-        self._row_bytes = 0
         self.size_bytes = 0
 
     @property
@@ -36,13 +35,12 @@ class PendingChanges:
         """Whether nothing was appended, not even an empty change."""
         return not self._key_groups and not self._runs
 
-    def add_row(self, key_group: int, change: bytes) -> None:
-        """One change."""
+    def add_row(self, key_group: int, change: bytes) -> int:
+        """One change. Returns the payload bytes of all that is pending."""
         self._key_groups.append(key_group)
         self._changes.append(change)
-        size_bytes = len(change)
-        self._row_bytes += size_bytes
-        self.size_bytes += size_bytes
+        self.size_bytes = size_bytes = self.size_bytes + len(change)
+        return size_bytes
 
     def add_columns(self, key_groups: npt.NDArray[np.int32], changes: pa.Array) -> None:
         """Many changes."""
@@ -53,8 +51,9 @@ class PendingChanges:
 
     def _seal_rows(self) -> None:
         if self._key_groups:
-            self._runs.append(ChangeRun.of_rows(self._key_groups, self._changes, self._row_bytes))
-            self._key_groups, self._changes, self._row_bytes = [], [], 0
+            row_bytes = sum(map(len, self._changes))
+            self._runs.append(ChangeRun.of_rows(self._key_groups, self._changes, row_bytes))
+            self._key_groups, self._changes = [], []
 
     def take(self) -> ChangeColumns:
         """Everything, leaving nothing."""
@@ -66,7 +65,7 @@ class PendingChanges:
     def clear(self) -> None:
         """Drop everything."""
         self._runs, self._key_groups, self._changes = [], [], []
-        self._row_bytes = self.size_bytes = 0
+        self.size_bytes = 0
 
 
 def checked_columns(

@@ -20,9 +20,11 @@ Source: Flink's `FsStateChangelogWriter`.
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import uuid
 from collections import deque
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -84,6 +86,7 @@ class FsStateChangelogWriter:
         self._highest_key_group = key_group_range.end_key_group
 
         self._pending = PendingChanges()
+        self._add_row = self._pending.add_row
         self._active_sqn = _INITIAL
         self._lowest_sqn = _INITIAL
         self._highest_sqn = _END
@@ -106,28 +109,24 @@ class FsStateChangelogWriter:
         InvalidInputError for a key group outside the writer's range, or what is no bytes; nothing was
         appended then. A failed pre-emptive upload does not show here, but at the next persist of its range.
         """
-        if threading.get_ident() != self._thread or self._closed:
+        # The cheap forms of all checks first: this is called for each change.
+        if get_ident() != self._thread or self._closed:
             self._check_usable()
+        if type(key_group) is not int:
+            key_group = _checked_key_group(key_group)
         if not self._lowest_key_group <= key_group <= self._highest_key_group:
             raise InvalidInputError(
                 f"key group {key_group} is outside the writer's range {self.key_group_range}"
             )
-        self._append_row(key_group, value)
+        if type(value) is not bytes or len(value) > MAX_CHANGE_BYTES:
+            value = _checked_value(value)
+        if self._add_row(key_group, value) >= self._threshold_bytes:
+            self._persist_preemptively()
 
     def append_meta(self, value: bytes) -> None:
         """Append one change of the metadata: of no key group, and before all others on restore."""
         self._check_usable()
-        self._append_row(META_KEY_GROUP, value)
-
-    def _append_row(self, key_group: int, value: bytes) -> None:
-        if type(value) is not bytes or len(value) > MAX_CHANGE_BYTES:
-            value = checked_change(value)
-            if len(value) > MAX_CHANGE_BYTES:
-                raise InvalidInputError(
-                    f"a change of {len(value)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
-                )
-        self._pending.add_row(key_group, value)
-        if self._pending.size_bytes >= self._threshold_bytes:
+        if self._add_row(META_KEY_GROUP, _checked_value(value)) >= self._threshold_bytes:
             self._persist_preemptively()
 
     def append_batch(self, key_groups: Any, values: Any) -> None:
@@ -426,6 +425,22 @@ class FsStateChangelogWriter:
         self._check_thread()
         if self._closed:
             raise ClosedError("the changelog writer is closed: create another")
+
+
+def _checked_key_group(key_group: object) -> int:
+    try:
+        return operator.index(key_group)  # type: ignore[arg-type]  # what has no index raises TypeError
+    except TypeError:
+        raise InvalidInputError(f"a key group is an int, not {type(key_group).__name__}") from None
+
+
+def _checked_value(value: object) -> bytes:
+    change = checked_change(value)
+    if len(change) > MAX_CHANGE_BYTES:
+        raise InvalidInputError(
+            f"a change of {len(change)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
+        )
+    return change
 
 
 def _check_position(what: str, sqn: object) -> None:

@@ -77,36 +77,43 @@ class ChangeSetLayout:
 class EncodePlan:
     """What to write for one change set: the layout, and which appended change comes when.
 
-    `order` is None where the changes were appended in the body's order already.
+    `order` is None where the changes were appended in the body's order already. `changes` are columns of
+    one type, in the order of appending.
     """
 
     layout: ChangeSetLayout
     order: Int64s | None
-    changes: pa.Array
+    changes: tuple[pa.Array, ...]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether 32-bit offsets do not reach."""
+        return bool(self.changes) and pa.types.is_large_binary(self.changes[0].type)
 
 
 def plan_change_set(columns: ChangeColumns) -> EncodePlan:
-    """Group the changes by key group, ascending and stable. Copies changes only where there are many runs."""
+    """Group the changes by key group, ascending and stable. Copies no change."""
     parts = [run.columns() for run in columns.runs if len(run) > 0]
     if not parts:
         empty = ChangeSetLayout(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
-        return EncodePlan(empty, None, pa.array([], pa.binary()))
+        return EncodePlan(empty, None, ())
     key_groups = parts[0][0] if len(parts) == 1 else np.concatenate([part[0] for part in parts])
-    changes = _one_array([part[1] for part in parts], columns.size_bytes)
-    lengths = np.diff(value_offsets(changes)).astype(np.int64)
+    changes = _of_one_type([part[1] for part in parts], columns.size_bytes + 4 * len(key_groups))
+    lengths = np.concatenate([np.diff(value_offsets(array)) for array in changes]).astype(
+        np.int64, copy=False
+    )
     order = _group_order(key_groups)
     if order is not None:
         key_groups, lengths = key_groups[order], lengths[order]
-    first_rows = np.concatenate([[0], np.flatnonzero(np.diff(key_groups)) + 1])
+    first_rows = np.concatenate([[0], np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1])
     counts = np.diff(np.append(first_rows, len(key_groups))).astype(np.int64)
     return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), order, changes)
 
 
-def _one_array(arrays: list[pa.Array], size_bytes: int) -> pa.Array:
-    wide = size_bytes > _INT32_ROOM_BYTES or any(pa.types.is_large_binary(array.type) for array in arrays)
-    if wide:
-        arrays = [array.cast(pa.large_binary()) for array in arrays]
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _of_one_type(arrays: list[pa.Array], size_bytes: int) -> tuple[pa.Array, ...]:
+    if size_bytes > _INT32_ROOM_BYTES or any(pa.types.is_large_binary(array.type) for array in arrays):
+        return tuple(array.cast(pa.large_binary()) for array in arrays)
+    return tuple(arrays)
 
 
 def _group_order(key_groups: Int32s) -> Int64s | None:
@@ -130,22 +137,43 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
     if row_count == 0:
         yield pa.py_buffer(_COUNT.pack(0))
         return
-    headers = _header_column(layout, pa.types.is_large_binary(plan.changes.type))
+    interleaved = _interleaver(plan)
     row_ends = np.cumsum(layout.lengths + _LENGTH_BYTES)
-    separator = pa.scalar(b"", plan.changes.type)
     start = 0
     while start < row_count:
         done_bytes = int(row_ends[start - 1]) if start else 0
         stop = int(np.searchsorted(row_ends, done_bytes + chunk_bytes, side="right"))
         stop = max(stop, start + 1)
-        if plan.order is None:
-            rows = plan.changes.slice(start, stop - start)
-        else:
-            rows = plan.changes.take(pa.array(plan.order[start:stop]))
-        joined = pc.binary_join_element_wise(headers.slice(start, stop - start), rows, separator)
-        offsets = value_offsets(joined)
-        yield joined.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        rows = interleaved(start, stop)
+        offsets = value_offsets(rows)
+        yield rows.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         start = stop
+
+
+def _interleaver(plan: EncodePlan) -> Callable[[int, int], pa.Array]:
+    """Rows [start, stop) of the body as an array whose bytes, end to end, are that part of the body."""
+    headers = _header_column(plan.layout, plan.is_wide)
+    if plan.order is None:
+        changes = plan.changes[0] if len(plan.changes) == 1 else pa.concat_arrays(plan.changes)
+        separator = pa.scalar(b"", changes.type)
+
+        def joined(start: int, stop: int) -> pa.Array:
+            part = slice(start, stop)
+            return pc.binary_join_element_wise(headers[part], changes[part], separator)
+
+        return joined
+    # Headers and changes in one column, taken in turn: both sorted and interleaved by a single pass.
+    column = pa.concat_arrays([headers, *plan.changes])
+    row_count = len(headers)
+    turns = np.empty(2 * row_count, dtype=np.int32 if row_count < 2**30 else np.int64)
+    turns[0::2] = np.arange(row_count)
+    np.add(plan.order, row_count, out=turns[1::2], casting="same_kind")
+    indices = pa.array(turns)
+
+    def taken(start: int, stop: int) -> pa.Array:
+        return column.take(indices[2 * start : 2 * stop])
+
+    return taken
 
 
 def _header_column(layout: ChangeSetLayout, wide: bool) -> pa.Array:
