@@ -46,8 +46,8 @@ def gcs_server_command(
         server.faults.add(ServerFault(FaultKind.LATENCY, seconds=latency_ms / 1000, times=None))
     if fault_rate:
         server.faults.set_random(RandomFaults(seed, fault_rate))
-    click.echo(f"STORAGE_EMULATOR_HOST={server.url}")
     try:
+        click.echo(f"STORAGE_EMULATOR_HOST={server.url}")
         server.serve_forever()
     except KeyboardInterrupt:
         click.echo("stopped")

@@ -1,8 +1,8 @@
 """Google Cloud Storage as an object store.
 
-Owns the translation: contract to requests of google-cloud-storage, and answers to stats. Does not own the
-loop of attempts (`retrying`), the protocol of an upload in chunks (`gcs_upload`), or the client that a
-process shares and what its exceptions mean (`gcs_client`).
+Owns the contract's methods, each as requests of google-cloud-storage. Does not own what all requests share
+(`gcs_requests`), the loop of attempts (`retrying`), the protocol of an upload in chunks (`gcs_upload`), or
+the client that a process shares and what its exceptions mean (`gcs_client`).
 
 Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
 whose answer was lost and then tells a failed precondition, or writes twice, as if nothing had happened.
@@ -11,19 +11,14 @@ whose answer was lost and then tells a failed precondition, or writes twice, as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeVar
-
-from google.cloud import storage
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
-    Absent,
     Buffer,
-    Generation,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -31,25 +26,26 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
 )
-from dstl_dagster.storage.crc32c import from_base64, to_base64
-from dstl_dagster.storage.gcs_client import BeyondTheEndError, shared_client, told
+from dstl_dagster.storage.crc32c import to_base64
+from dstl_dagster.storage.gcs_client import BeyondTheEndError, shared_client
+from dstl_dagster.storage.gcs_requests import (
+    CONTENT_TYPE,
+    BucketRequests,
+    generation_match,
+    stat_of_resource,
+)
 from dstl_dagster.storage.gcs_streams import GCSReader, GCSWriter
-from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, Reply, ResumableUpload, refusal
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
-from dstl_dagster.storage.retrying import Attempt, BackoffPolicy, Retries
+from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
+from dstl_dagster.storage.retrying import Attempt
 
 __all__ = ["GCSObjectStore", "open_gcs"]
 
-_T = TypeVar("_T")
-
-_CONTENT_TYPE = "application/octet-stream"
-_DEFAULT_TIMEOUT_SECONDS = 60.0
 _LIST_PAGE_OBJECTS = 1000
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
 _CORRUPT_READS = 3
 
 
-class GCSObjectStore:
+class GCSObjectStore(BucketRequests):
     """One bucket, below an optional prefix. Any thread.
 
     Args:
@@ -61,117 +57,8 @@ class GCSObjectStore:
         retries: in place of the options' ones, with a clock and random numbers of the caller's.
     """
 
-    def __init__(
-        self,
-        client: storage.Client,
-        bucket_name: str,
-        prefix: str = "",
-        *,
-        options: GSFileSystemOptions | None = None,
-        retries: Retries | None = None,
-    ) -> None:
-        self._client = client
-        self._bucket_name = rules.check_bucket_name(bucket_name)
-        self._prefix = rules.check_prefix(prefix)
-        self._options = options or GSFileSystemOptions()
-        self._retries = retries or Retries(BackoffPolicy.from_options(self._options))
-        self._bucket = client.bucket(bucket_name)
-
-    def __repr__(self) -> str:
-        return f"GCSObjectStore({self.uri!r})"
-
-    # -- where objects are
-
-    @property
-    def uri(self) -> str:
-        return f"gs://{self._bucket_name}/{self._prefix}".rstrip("/")
-
-    @property
-    def bucket_name(self) -> str:
-        return self._bucket_name
-
-    @property
-    def prefix(self) -> str:
-        return self._prefix
-
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         return GCSObjectStore(self._client, bucket_name, options=self._options, retries=self._retries)
-
-    def locate(self, uri: str) -> tuple[str, str]:
-        bucket_name, name = rules.split_object_uri(uri, "gs")
-        return rules.check_bucket_name(bucket_name), name
-
-    def uri_of(self, name: str) -> str:
-        return f"gs://{self._bucket_name}/{self._full(name)}"
-
-    def _full(self, name: str) -> str:
-        rules.check_name(name)
-        return rules.check_name(self._prefix + name)
-
-    # -- the bucket
-
-    def bucket_resource(self) -> Mapping[str, Any]:
-        """The bucket's settings, as the JSON API words them. Takes storage.buckets.get."""
-
-        def reload(attempt: Attempt) -> Mapping[str, Any]:
-            bucket = self._client.bucket(self._bucket_name)
-            bucket.reload(timeout=self._timeout(attempt), retry=None)
-            return dict(bucket._properties)
-
-        return self._ask(self.uri, reload)
-
-    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        """Those of `wanted` that the credentials do not have here. Takes no permission itself."""
-
-        def test(attempt: Attempt) -> Sequence[str]:
-            granted = self._bucket.test_iam_permissions(
-                list(wanted), timeout=self._timeout(attempt), retry=None
-            )
-            return [permission for permission in wanted if permission not in granted]
-
-        return self._ask(self.uri, test)
-
-    # -- one request
-
-    def _ask(self, uri: str, request: Callable[[Attempt], _T]) -> _T:
-        return self._retries.run(lambda attempt: told(uri, lambda: request(attempt)))
-
-    def _change(
-        self, uri: str, metadata: Mapping[str, str], name: str, request: Callable[[Attempt], ObjectStat]
-    ) -> ObjectStat:
-        """Ask, and after a lost answer look whether a refusal is our own success."""
-
-        def once(attempt: Attempt) -> ObjectStat:
-            try:
-                return told(uri, lambda: request(attempt))
-            except (ConflictError, NotFoundError):
-                stamp = {WRITER_ID_KEY: metadata[WRITER_ID_KEY]} if WRITER_ID_KEY in metadata else {}
-                found = self.stat(name) if stamp and attempt.in_doubt else None
-                if found is None or not Expected(stamp).matches(found):
-                    raise
-                return found
-
-        return self._retries.run(once)
-
-    def _timeout(self, attempt: Attempt) -> tuple[float | None, float | None]:
-        """(connect, read) in seconds; None is no limit."""
-        connect = _seconds(self._options.http_connect_timeout)
-        read = _seconds(self._options.http_read_timeout)
-        if attempt.timeout_seconds is not None:
-            read = attempt.timeout_seconds if read is None else min(read, attempt.timeout_seconds)
-        return connect, read
-
-    def _blob(
-        self, name: str, generation: int | None = None, metadata: Mapping[str, str] | None = None
-    ) -> storage.Blob:
-        blob = self._bucket.blob(self._full(name), generation=generation)
-        if metadata is not None:
-            blob.metadata = dict(metadata)
-            blob.content_type = _CONTENT_TYPE
-        return blob
-
-    def _stat_of(self, blob: storage.Blob) -> ObjectStat:
-        return _stat(blob.name[len(self._prefix) :], blob._properties)
 
     # -- writing
 
@@ -196,8 +83,8 @@ class GCSObjectStore:
             blob = self._blob(name, metadata=pairs)
             blob.upload_from_string(
                 octets,
-                content_type=_CONTENT_TYPE,
-                if_generation_match=_generation_match(precondition),
+                content_type=CONTENT_TYPE,
+                if_generation_match=generation_match(precondition),
                 checksum="crc32c",
                 timeout=self._timeout(attempt),
                 retry=None,
@@ -222,8 +109,8 @@ class GCSObjectStore:
                 uri,
                 lambda attempt: str(
                     self._blob(name, metadata=pairs).create_resumable_upload_session(
-                        content_type=_CONTENT_TYPE,
-                        if_generation_match=_generation_match(precondition),
+                        content_type=CONTENT_TYPE,
+                        if_generation_match=generation_match(precondition),
                         timeout=self._timeout(attempt),
                         checksum=None,
                         retry=None,
@@ -236,41 +123,10 @@ class GCSObjectStore:
             ResumableUpload(uri, start, self._send, self._retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
-            stat_of=lambda resource: _stat(name, resource),
-        )
-
-    def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Attempt
-    ) -> Reply:
-        # The client's own session carries the credentials; it has no public name.
-        session = self._client._http
-        response = told(
-            url.partition("?")[0],
-            lambda: session.request(
-                method, url, headers=dict(headers), data=body, timeout=self._timeout(attempt)
-            ),
-        )
-        if response.status_code in (408, 429) or response.status_code >= 500:
-            raise refusal(response.status_code, response.text, url.partition("?")[0])
-        is_json = "json" in response.headers.get("Content-Type", "") and response.content
-        return Reply(
-            response.status_code, response.headers, response.json() if is_json else None, response.text
+            stat_of=lambda resource: stat_of_resource(name, resource),
         )
 
     # -- reading
-
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        def reload(attempt: Attempt) -> ObjectStat:
-            blob = self._blob(name, generation)
-            blob.reload(timeout=self._timeout(attempt), retry=None)
-            return self._stat_of(blob)
-
-        try:
-            return self._ask(self.uri_of(name), reload)
-        except NotFoundError as error:
-            if "bucket does not exist" in error.message:
-                raise
-            return None
 
     def get(self, name: str, *, generation: int | None = None) -> bytes:
         uri = self.uri_of(name)
@@ -366,7 +222,7 @@ class GCSObjectStore:
                 blob._properties["crc32c"] = to_base64(crc32c)
             blob.compose(
                 [self._blob(source.name, source.generation) for source in sources],
-                if_generation_match=_generation_match(precondition),
+                if_generation_match=generation_match(precondition),
                 delete_source_objects=True if delete_sources else None,
                 timeout=self._timeout(attempt),
                 retry=None,
@@ -401,7 +257,7 @@ class GCSObjectStore:
                 token, _, _ = blob.rewrite(
                     source_blob,
                     token=token,
-                    if_generation_match=_generation_match(precondition),
+                    if_generation_match=generation_match(precondition),
                     timeout=self._timeout(attempt),
                     retry=None,
                 )
@@ -415,7 +271,7 @@ class GCSObjectStore:
 
         def delete_once(attempt: Attempt) -> bool:
             self._blob(name).delete(
-                if_generation_match=_generation_match(precondition),
+                if_generation_match=generation_match(precondition),
                 timeout=self._timeout(attempt),
                 retry=None,
             )
@@ -446,32 +302,3 @@ def open_gcs(uri: str, options: GSFileSystemOptions) -> GCSObjectStore:
     rules.check_bucket_name(bucket_name)
     client = shared_client(os.getpid(), options.storage_root_url, os.environ.get("STORAGE_EMULATOR_HOST"))
     return GCSObjectStore(client, bucket_name, prefix, options=options)
-
-
-def _generation_match(precondition: Precondition) -> int | None:
-    match precondition:
-        case Absent():
-            return 0
-        case Generation(generation):
-            return generation
-        case _:
-            return None
-
-
-def _stat(name: str, resource: Mapping[str, Any]) -> ObjectStat:
-    from datetime import datetime
-
-    return ObjectStat(
-        name=name,
-        generation=int(resource["generation"]),
-        size=int(resource["size"]),
-        crc32c=from_base64(resource["crc32c"]),
-        updated=datetime.fromisoformat(resource["updated"]),
-        metadata=MappingProxyType(dict(resource.get("metadata") or {})),
-    )
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    if milliseconds is None:
-        return _DEFAULT_TIMEOUT_SECONDS
-    return milliseconds / 1000 or None
