@@ -166,7 +166,9 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
         if self._session is not None:
-            self._session.stop()
+            from dstl_dagster.spark import stop_session  # as above
+
+            stop_session(self._session)
             self._session = None
 
 

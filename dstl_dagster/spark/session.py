@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
-from multiprocessing.util import Finalize
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -20,11 +17,13 @@ from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.java import use_java
+from dstl_dagster.spark.scratch import ScratchFolder, remove_left_behind
 
-__all__ = ["local_conf", "local_session"]
+__all__ = ["local_conf", "local_session", "stop_session"]
 
 logger = logging.getLogger(__name__)
-
+_scratch_folders: list[ScratchFolder] = []
+"""Of this process's sessions: Spark allows one at a time, and others may follow it."""
 
 _QUIET_LOG4J = """\
 rootLogger.level = error
@@ -66,6 +65,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     `conf` stands above the defaults of `local_conf`. In local mode (also with a `spark.master` such as
     `local[2,3]` in `conf`), Python workers run on this interpreter; for another master the environment
     is left as it is. Sets JAVA_HOME (see `java.choose_java`) unless a session is running already.
+    End it with `stop_session`, which removes its temporary files too; the process's end does so as well.
 
     Raises: InvalidInputError where `cores` is below 1, or no usable Java is found (kind `no_java`).
     """
@@ -88,9 +88,16 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     return builder.getOrCreate()
 
 
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark in this process and remove the folders of its sessions. May be called again."""
+    spark.stop()
+    while _scratch_folders:
+        _scratch_folders.pop().remove()
+
+
 def _new_scratch_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="dstl-spark-"))
-    (folder / "log4j2.properties").write_text(_QUIET_LOG4J, encoding="utf-8")
-    # Not `atexit`: processes that multiprocessing starts, such as an orchestrator's steps, do not run it.
-    Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
-    return folder
+    remove_left_behind()
+    folder = ScratchFolder()
+    (folder.path / "log4j2.properties").write_text(_QUIET_LOG4J, encoding="utf-8")
+    _scratch_folders.append(folder)
+    return folder.path

@@ -25,7 +25,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format.names import component_prefix
-from dstl_dagster.spark import local_session
+from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_flights.assets import JOB, SOURCE
@@ -82,7 +82,7 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
                 spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
             )
         finally:
-            spark.stop()
+            stop_session(spark)
     console.print()
     console.print(checkpoint_table(coordinator.list()))
     console.print()

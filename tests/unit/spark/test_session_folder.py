@@ -3,23 +3,84 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dstl_dagster.spark import session
+from dstl_dagster.spark import scratch, session
+
+KILLED = """
+import sys
+from dstl_dagster.spark.scratch import ScratchFolder
+folder = ScratchFolder()
+(folder.path / "blocks").write_bytes(b"x" * 100)
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_a_child_process_removes_its_folder(
-    start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_process_removes_its_folder(start_method: str, tmp_path: Path) -> None:
     """A step that an orchestrator runs in a process of its own leaves no folder behind."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     context = multiprocessing.get_context(start_method)
     with ProcessPoolExecutor(1, mp_context=context) as child:
         folder = child.submit(session._new_scratch_folder).result(60)
     assert folder.parent == tmp_path
     assert folder.name.startswith("dstl-spark-")
     assert not folder.exists()
+
+
+def test_stopping_the_session_removes_its_folder() -> None:
+    """Whoever stops a session removes its folder at once, and may do so twice."""
+
+    class Stopped:
+        def stop(self) -> None:
+            pass
+
+    folder = session._new_scratch_folder()
+    assert (folder / "log4j2.properties").exists()
+    for _ in range(2):
+        session.stop_session(Stopped())  # type: ignore[arg-type] # only `stop` matters here
+    assert not folder.exists()
+
+
+@pytest.mark.kill
+def test_the_folder_of_a_killed_process_is_removed_by_a_later_session(tmp_path: Path) -> None:
+    """A later session removes what a killed process left, and nothing of one that lives."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    left = Path(process.stdout.readline().strip())
+    assert scratch.remove_left_behind() == []
+    assert (left / "blocks").exists()
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    process.stdout.close()
+    process.stdin.close()
+    own = session._new_scratch_folder()
+    assert not left.exists()
+    assert own.exists()
+    assert list(tmp_path.iterdir()) == [own]
+    session._scratch_folders.pop().remove()
+
+
+def test_a_folder_that_nobody_locked_yet_is_left_alone(tmp_path: Path) -> None:
+    """Between making the folder and locking it, a session is not taken for a dead one."""
+    begun = tmp_path / "dstl-spark-begun"
+    begun.mkdir()
+    assert scratch.remove_left_behind() == []
+    (begun / "owner.lock").touch()
+    assert scratch.remove_left_behind() == []
+    assert begun.exists()
