@@ -1,0 +1,340 @@
+"""Each outcome of a commit, what it costs, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import uuid
+
+import pytest
+
+from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.recoverable import (
+    CommitState,
+    Component,
+    GSCommitRecoverable,
+    GSRecoverableWriter,
+    commit_file,
+    discard_file,
+    fingerprint_of,
+    is_own,
+    plan_sweep,
+    recoverable_hash,
+    retract_file,
+    temporary_names,
+)
+from dstl_dagster.recoverable.compose import plan_compose, waves
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import ABSENT, ANY
+from dstl_dagster.storage.memory import MemoryObjectStore
+from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
+from dstl_dagster.testing.fault_store import FaultStore
+
+ENTROPY = GSFileSystemOptions(filesink_entropy_enabled=True)
+OTHER_BUCKET = GSFileSystemOptions(writer_temporary_bucket_name="temporary")
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore("b")
+
+
+def write(
+    store: MemoryObjectStore, count: int, options: GSFileSystemOptions | None = None
+) -> tuple[GSCommitRecoverable, tuple[Component, ...], bytes]:
+    stream = GSRecoverableWriter(store, options).open("gs://b/out")
+    for number in range(count):
+        stream.write(b"%d;" % number)
+        stream.sync()
+    recoverable = stream.close_for_commit().recoverable
+    return recoverable, stream.components, b"".join(b"%d;" % number for number in range(count))
+
+
+def names(store: MemoryObjectStore) -> list[str]:
+    return [stat.name for bucket in ("b", "temporary") for stat in store.in_bucket(bucket).list()]
+
+
+# -- what it costs
+
+
+@pytest.mark.parametrize("count", [1, 2, 32, 33, 63, 100, 1000])
+def test_requests_of_a_commit(store: MemoryObjectStore, count: int) -> None:
+    """n known components: one look at the final name and ceil((n-1)/31) composes. No list, no delete."""
+    recoverable, components, payload = write(store, count)
+    view = FaultStore(store)
+    outcome = commit_file(view, recoverable, components)
+    assert outcome.state is CommitState.PUBLISHED
+    assert store.get("out") == payload
+    assert names(store) == ["out"]
+    methods = [request.method for request in view.requests]
+    assert methods.count("stat") == 1
+    assert methods.count("compose") == max(1, -(-(count - 1) // 31))
+    assert len(methods) == methods.count("stat") + methods.count("compose")
+
+
+def test_bare_state_costs_a_look_a_component(store: MemoryObjectStore) -> None:
+    """Without known components each costs one metadata read more."""
+    recoverable, _, _ = write(store, 40)
+    view = FaultStore(store)
+    commit_file(view, recoverable)
+    methods = [request.method for request in view.requests]
+    assert (methods.count("stat"), methods.count("compose")) == (41, 2)
+
+
+def test_composes_of_a_wave_go_side_by_side(store: MemoryObjectStore) -> None:
+    """All composes of a wave are under way at once: none waits for another's end."""
+    recoverable, components, _ = write(store, 128)
+    root = plan_compose(recoverable)
+    assert root is not None
+    first_wave = len(waves(root)[0])
+    together = threading.Barrier(first_wave)
+
+    class Meeting(FaultStore):
+        def compose(self, sources: object, target: str, **options: object) -> object:
+            if target != "out":
+                together.wait(30)  # broken unless all are here
+            return super().compose(sources, target, **options)
+
+        def in_bucket(self, bucket_name: str) -> Meeting:
+            return self
+
+    assert first_wave > 1
+    assert commit_file(Meeting(store), recoverable, components).state is CommitState.PUBLISHED
+
+
+# -- outcomes
+
+
+def test_commit_again_finds_it_done(store: MemoryObjectStore) -> None:
+    """The final object is known as ours by its fingerprint, also without known components."""
+    recoverable, components, _ = write(store, 40)
+    made = commit_file(store, recoverable, components).final
+    for known in (components, None):
+        outcome = commit_file(store, recoverable, known)
+        assert (outcome.state, outcome.final) == (CommitState.ALREADY_PUBLISHED, made)
+
+
+def test_fingerprint_is_checked_against_the_bytes(store: MemoryObjectStore) -> None:
+    """An object that bears our hash but other bytes is not ours."""
+    recoverable, components, _ = write(store, 2)
+    fingerprint = fingerprint_of(recoverable, components)
+    store.put("out", b"other", precondition=ABSENT, metadata=fingerprint.to_metadata())
+    outcome = commit_file(store, recoverable, components)
+    assert outcome.state is CommitState.BLOCKED
+    assert not is_own(store.stat("out"), recoverable_hash(recoverable))
+
+
+def test_blocked_touches_nothing(store: MemoryObjectStore) -> None:
+    """A foreign object is told with its generation; after its removal the same commit publishes."""
+    recoverable, components, payload = write(store, 40)
+    foreign = store.put("out", b"foreign", precondition=ABSENT)
+    before = names(store)
+    view = FaultStore(store)
+    outcome = commit_file(view, recoverable, components)
+    assert (outcome.state, outcome.foreign_generation) == (CommitState.BLOCKED, foreign.generation)
+    assert "foreign" in str(outcome.reason)
+    assert names(store) == before
+    assert not any(request.changes for request in view.requests)
+    store.delete("out", precondition=ANY)
+    assert commit_file(store, recoverable, components).state is CommitState.PUBLISHED
+    assert store.get("out") == payload
+
+
+def test_blocked_in_the_middle_goes_on_later(store: MemoryObjectStore) -> None:
+    """A foreign object that comes after the first wave blocks; the bytes are kept, and go on from there."""
+    recoverable, components, payload = write(store, 40)
+
+    class Late(FaultStore):
+        def compose(self, sources: object, target: str, **options: object) -> object:
+            if target == "out":
+                self.inner.put("out", b"foreign", precondition=ANY)
+            return super().compose(sources, target, **options)
+
+        def in_bucket(self, bucket_name: str) -> Late:
+            return self
+
+    assert commit_file(Late(store), recoverable, components).state is CommitState.BLOCKED
+    store.delete("out", precondition=ANY)
+    for known in (components, None):
+        commit_file(store, recoverable, known)
+        assert store.get("out") == payload
+        assert names(store) == ["out"]
+
+
+def test_foreign_object_at_an_intermediate(store: MemoryObjectStore) -> None:
+    """A foreign object under an intermediate's name blocks, too, and stays."""
+    recoverable, components, _ = write(store, 40)
+    root = plan_compose(recoverable)
+    assert root is not None
+    (node,) = waves(root)[0]
+    name = f".inprogress/b/out/{node.object_id}"
+    foreign = store.put(name, b"foreign", precondition=ABSENT)
+    outcome = commit_file(store, recoverable, components)
+    assert (outcome.state, outcome.foreign_generation) == (CommitState.BLOCKED, foreign.generation)
+    assert store.stat(name) == foreign
+
+
+@pytest.mark.parametrize("options", [None, ENTROPY, OTHER_BUCKET], ids=["plain", "entropy", "other-bucket"])
+def test_taken_away_is_never_made_again(
+    store: MemoryObjectStore, options: GSFileSystemOptions | None
+) -> None:
+    """Published and taken away: told, and nothing comes back."""
+    recoverable, components, _ = write(store, 40, options)
+    commit_file(store, recoverable, components, options=options)
+    store.delete("out", precondition=ANY)
+    for known in (components, None):
+        outcome = commit_file(store, recoverable, known, options=options)
+        assert outcome.state is CommitState.TAKEN_AWAY
+        assert names(store) == []
+    committer = GSRecoverableWriter(store, options).recover_for_commit(recoverable)
+    assert committer.commit_after_recovery().state is CommitState.TAKEN_AWAY
+    with pytest.raises(NotFoundError):
+        committer.commit()
+
+
+def test_lost_component_is_no_success(store: MemoryObjectStore) -> None:
+    """A component that somebody deleted: a first commit says so, and leaves the others as they are."""
+    recoverable, components, _ = write(store, 3)
+    store.delete(components[1].object_name, precondition=ANY)
+    with pytest.raises(NotFoundError):
+        GSRecoverableWriter(store).recover_for_commit(recoverable, components).commit()
+    assert names(store) == sorted([components[0].object_name, components[2].object_name])
+
+
+# -- bytes
+
+
+def test_wrong_bytes_keep_their_sources(store: MemoryObjectStore) -> None:
+    """A compose whose result has not the combined checksum is refused before any source goes."""
+    recoverable, components, _ = write(store, 3)
+    wrong = (components[0], dataclasses.replace(components[1], crc32c=1), components[2])
+    before = names(store)
+    with pytest.raises(FormatError):
+        commit_file(store, recoverable, wrong)
+    assert names(store) == before
+
+
+def test_another_generation_is_not_composed(store: MemoryObjectStore) -> None:
+    """A component that was replaced since is not the one that was promised."""
+    recoverable, components, _ = write(store, 2)
+    store.put(components[0].object_name, b"0;", precondition=ANY)
+    outcome = commit_file(store, recoverable, components)
+    assert outcome.state is CommitState.TAKEN_AWAY
+    assert store.stat("out") is None
+    assert len(names(store)) == 2
+
+
+# -- places
+
+
+def test_known_components_outlive_changed_options(store: MemoryObjectStore) -> None:
+    """With components on record, a changed temporary bucket or entropy option strands nothing."""
+    for made_with in (None, ENTROPY, OTHER_BUCKET):
+        for committed_with in (None, ENTROPY, OTHER_BUCKET):
+            recoverable, components, payload = write(store, 40, made_with)
+            view = FaultStore(store, AtRequests({2: Fault.LOST_ANSWER}))
+            commit_file(view, recoverable, components, options=committed_with)
+            assert store.get("out") == payload
+            assert names(store) == ["out"]
+            store.delete("out", precondition=ANY)
+
+
+def test_components_of_another_recoverable(store: MemoryObjectStore) -> None:
+    """Components that are not the recoverable's, or not in its order, are refused before any request."""
+    recoverable, components, _ = write(store, 2)
+    other = GSCommitRecoverable(recoverable.final_blob_identifier, [uuid.uuid4(), uuid.uuid4()])
+    moved = (components[0], dataclasses.replace(components[1], bucket_name="elsewhere"))
+    view = FaultStore(store)
+    for state, given in (
+        (other, components),
+        (recoverable, components[::-1]),
+        (recoverable, components[:1]),
+        (recoverable, moved),
+        (GSCommitRecoverable(recoverable.final_blob_identifier, []), components),
+    ):
+        with pytest.raises(InvalidInputError):
+            commit_file(view, state, given)
+    assert view.requests == ()
+
+
+# -- who commits
+
+
+def test_empty_files_of_two_commits(store: MemoryObjectStore) -> None:
+    """Two commits of an empty file have equal recoverables; their own fingerprints tell them apart."""
+    empty, _, _ = write(store, 0)
+    assert commit_file(store, empty, (), fingerprint="checkpoint-1").state is CommitState.PUBLISHED
+    assert commit_file(store, empty, (), fingerprint="checkpoint-1").state is CommitState.ALREADY_PUBLISHED
+    assert commit_file(store, empty, (), fingerprint="checkpoint-2").state is CommitState.BLOCKED
+
+
+# -- undoing
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_discard_takes_exactly_the_sources(store: MemoryObjectStore, known: bool) -> None:
+    """Sources go, by generation; a neighbour's, and an object made anew under a component's name, stay."""
+    recoverable, components, _ = write(store, 3)
+    neighbour, _, _ = write(store, 2)
+    given = components if known else None
+    assert discard_file(store, recoverable, given) == 3
+    assert discard_file(store, recoverable, given) == 0
+    assert len(names(store)) == len(neighbour.component_object_ids)
+    anew = store.put(components[0].object_name, b"anew", precondition=ABSENT)
+    if known:
+        assert discard_file(store, recoverable, components) == 0
+        assert store.stat(anew.name) == anew
+
+
+@pytest.mark.parametrize("options", [None, ENTROPY, OTHER_BUCKET], ids=["plain", "entropy", "other-bucket"])
+@pytest.mark.parametrize("requests", range(6))
+def test_retract_at_any_point_of_a_commit(
+    store: MemoryObjectStore, options: GSFileSystemOptions | None, requests: int
+) -> None:
+    """However far a commit came, a retraction leaves nothing of it, and spares a foreign final object."""
+    recoverable, components, _ = write(store, 70, options)
+    view = FaultStore(store, AtRequests({requests: Fault.CRASH_AFTER}))
+    with contextlib.suppress(SimulatedCrash):
+        commit_file(view, recoverable, components, options=options, parallelism=1)
+    retract_file(store, recoverable, components, options=options)
+    assert names(store) == []
+    foreign = store.put("out", b"foreign", precondition=ABSENT)
+    assert retract_file(store, recoverable, components, options=options) is False
+    assert store.stat("out") == foreign
+
+
+def test_temporary_names_are_all_there_ever_are(store: MemoryObjectStore) -> None:
+    """Every object that a commit makes on its way is among the names that clean-up spares."""
+    recoverable, components, _ = write(store, 70, OTHER_BUCKET)
+    spared = {blob.object_name for blob in temporary_names(recoverable, components)}
+    view = FaultStore(store)
+    commit_file(view, recoverable, components)
+    made = {request.name for request in view.requests if request.changes} - {"out"}
+    assert made <= spared
+    assert {component.object_name for component in components} <= spared
+
+
+def test_sweep_spares_a_commit_under_way(store: MemoryObjectStore) -> None:
+    """A kept state keeps the intermediates of its commit, too."""
+    recoverable, components, payload = write(store, 40)
+    view = FaultStore(store, AtRequests({2: Fault.CRASH_BEFORE}))
+    with pytest.raises(SimulatedCrash):
+        commit_file(view, recoverable, components, parallelism=1)
+    assert plan_sweep(store, "b", keep=[recoverable]) == []
+    assert len(plan_sweep(store, "b")) == 32  # 31 components, and an intermediate of 9
+    assert commit_file(store, recoverable, components).state is CommitState.PUBLISHED
+    assert store.get("out") == payload
+
+
+def test_conflict_names_the_way_out(store: MemoryObjectStore) -> None:
+    """The message of a refused commit says what is there and what to do."""
+    recoverable, _, _ = write(store, 1)
+    store.put("out", b"", precondition=ABSENT)
+    committer = GSRecoverableWriter(store).recover_for_commit(recoverable)
+    with pytest.raises(ConflictError, match="commit_after_recovery") as raised:
+        committer.commit()
+    assert raised.value.kind == "already_exists"
+    with pytest.raises(ConflictError) as raised:
+        committer.commit_after_recovery()
+    assert raised.value.kind == "foreign_object"
