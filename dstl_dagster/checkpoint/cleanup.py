@@ -20,8 +20,9 @@ from dstl_dagster.checkpoint.restore import manifest_chain
 from dstl_dagster.checkpoint.timeline import Timeline
 from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.format.names import JobNames, component_prefix
-from dstl_dagster.storage import ANY, Generation, ObjectStat, ObjectStore
+from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import ANY, Generation, ObjectStore
 
 __all__ = ["CleanUp", "collect_garbage"]
 
@@ -48,19 +49,27 @@ class CleanUp:
 
 
 def collect_garbage(
-    store: ObjectStore, timeline: Timeline, names: JobNames, *, reader_grace: timedelta, dry_run: bool
+    store: ObjectStore,
+    timeline: Timeline,
+    names: JobNames,
+    file_options: GSFileSystemOptions,
+    *,
+    reader_grace: timedelta,
+    dry_run: bool,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs.
 
     Raises: FormatError, NotFoundError where a retained manifest is unreadable: then nothing is deleted,
     since what it needs is unknown.
     """
-    listed = list(_listing(store, names))
+    listings = [(place, list(place.home.list(place.prefix))) for place in _places(store, names, file_options)]
     view = timeline.tail()
     referenced = frozenset(_references(store, view))
     grace = _GraceClock(store, names, reader_grace)
-    plan = plan_garbage(names, listed, view, referenced, grace_is_over=grace.is_over)
-    deleted = [garbage for garbage in plan if dry_run or _delete(store, names, garbage)]
+    deleted: list[Garbage] = []
+    for place, listed in listings:
+        plan = plan_garbage(names, listed, view, referenced, grace_is_over=grace.is_over)
+        deleted += [garbage for garbage in plan if dry_run or _delete(place.home, garbage)]
     reasons: dict[str, int] = {}
     for garbage in deleted:
         reasons[garbage.reason] = reasons.get(garbage.reason, 0) + 1
@@ -72,11 +81,25 @@ def collect_garbage(
     )
 
 
-def _listing(store: ObjectStore, names: JobNames) -> Iterator[ObjectStat]:
-    yield from store.list(names.attempts_prefix)
-    yield from store.list(names.manifests_prefix)
-    bucket = store.in_bucket(store.bucket_name)
-    yield from bucket.list(component_prefix(store.bucket_name))
+@dataclass(frozen=True)
+class _Place:
+    """A prefix under which objects of the job lie."""
+
+    home: ObjectStore
+    prefix: str
+
+
+def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
+    """In the order of deletion: what manifests name, then manifests."""
+    bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
+    # With entropy a name begins with a UUID, so only the whole bucket holds them all; the writer insists
+    # on a temporary bucket of its own then.
+    prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
+    return [
+        _Place(store.in_bucket(bucket_name), prefix),
+        _Place(store, names.attempts_prefix),
+        _Place(store, names.manifests_prefix),
+    ]
 
 
 def _references(store: ObjectStore, view: TimelineView) -> Iterator[str]:
@@ -93,10 +116,8 @@ def _references(store: ObjectStore, view: TimelineView) -> Iterator[str]:
                     yield stream.name
 
 
-def _delete(store: ObjectStore, names: JobNames, garbage: Garbage) -> bool:
+def _delete(home: ObjectStore, garbage: Garbage) -> bool:
     name = garbage.stat.name
-    # Components are named from the bucket's root, everything else from the store's prefix.
-    home = store if name.startswith(names.root) else store.in_bucket(store.bucket_name)
     try:
         gone = home.delete(name, precondition=Generation(garbage.stat.generation))
     except ConflictError:

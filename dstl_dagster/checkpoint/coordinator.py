@@ -128,6 +128,11 @@ class CheckpointCoordinator:
         return self._names.job
 
     @property
+    def file_options(self) -> GSFileSystemOptions:
+        """How components of the job's files are named; whoever writes them must use the same."""
+        return self._file_options
+
+    @property
     def store(self) -> ObjectStore:
         return self._store
 
@@ -289,6 +294,7 @@ class CheckpointCoordinator:
             self._store,
             self.timeline,
             self._names,
+            self._file_options,
             reader_grace=self._options.reader_grace,
             dry_run=dry_run,
         )

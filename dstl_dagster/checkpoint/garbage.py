@@ -72,10 +72,9 @@ def plan_garbage(
     """The garbage among `listed`, which must have been listed before `view` was read.
 
     `referenced` are the names that retained checkpoints need. Of a subsumed checkpoint something goes
-    only if `grace_is_over`. Manifests are yielded last, so that a crash leaves what they name findable.
+    only if `grace_is_over`. A manifest must be deleted after what it names: list manifests last.
     """
     fates = AttemptFates(view)
-    manifests: list[Garbage] = []
     for stat in listed:
         attempt = _attempt_of(names, stat.name, fates)
         if attempt is None or stat.name in referenced:
@@ -83,11 +82,9 @@ def plan_garbage(
         reason = _why_garbage(attempt, fates, grace_is_over)
         if reason is None:
             continue
-        if not stat.name.startswith(names.manifests_prefix):
-            yield Garbage(stat, reason)
-        elif _manifest_may_go(attempt, fates):
-            manifests.append(Garbage(stat, reason))
-    yield from manifests
+        if stat.name.startswith(names.manifests_prefix) and not _manifest_may_go(attempt, fates):
+            continue
+        yield Garbage(stat, reason)
 
 
 def _attempt_of(names: JobNames, name: str, fates: AttemptFates) -> uuid.UUID | None:

@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry
 from dstl_dagster.checkpoint.reports import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.format.names import component_prefix
+from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.recoverable import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
@@ -134,7 +134,7 @@ def _check_file(store: ObjectStore, file: FileReport, attempt: Attempt) -> None:
             f"file {final.object_name}: {len(file.recoverable.component_object_ids)} components are named, "
             f"{len(file.components)} described"
         )
-    if final.object_name.startswith((component_prefix(final.bucket_name), attempt.names.root)):
+    if final.object_name.startswith((COMPONENTS_PREFIX, attempt.names.root)):
         raise InvalidInputError(f"file {final.object_name} would lie among the job's own objects")
     for component in file.components:
         found = store.in_bucket(component.bucket_name).stat(component.object_name)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from dstl_dagster.errors import InvalidInputError
 
 __all__ = [
+    "COMPONENTS_PREFIX",
     "JobNames",
     "attempt_of_component",
-    "component_prefix",
     "validated_job",
 ]
 
@@ -43,9 +43,8 @@ def validated_job(job: str) -> str:
     return job
 
 
-def component_prefix(bucket_name: str) -> str:
-    """What the names of all components of files in this bucket begin with."""
-    return f".inprogress/{bucket_name}/"
+COMPONENTS_PREFIX = ".inprogress/"
+"""What the names of all components begin with, but for those with entropy."""
 
 
 def attempt_of_component(object_name: str) -> int | None:

@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.lineage import (
     checkpoint_materialization,
     files_materialization,
@@ -42,6 +42,8 @@ DEFAULT_RETRY_POLICY = dg.RetryPolicy(
 """For steps that may be run any number of times: about 1, 2 and 4 seconds apart."""
 
 Reference = dict[str, Any]
+_EVENTS_LOOKED_AT = 25
+"""The newest: a step that runs again does so soon."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,13 @@ def build_checkpoint_ops(
         ) -> dict:  # type: ignore[type-arg] # as above
             with without_useless_retries():
                 attempt, coordinator = _begin(reference, changelog)
-                body(_Step(context, attempt, coordinator, assets(attempt.job), changelog.uri))
+                if _is_given_up(attempt, coordinator):
+                    context.log.info(
+                        f"step {number}: checkpoint {attempt.checkpoint_id} was completed, and retention has "
+                        "given it up since: nothing to do"
+                    )
+                else:
+                    body(_Step(context, attempt, coordinator, assets(attempt.job), changelog.uri))
             return reference
 
         return step
@@ -157,10 +165,7 @@ def _compose_commit(step: _Step) -> None:
 def _cleanup(step: _Step) -> None:
     """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
     report = step.coordinator.clean_up()
-    for checkpoint_id in report.subsumed:
-        step.context.instance.delete_dynamic_partition(
-            step.assets.partitions_name, step.assets.partition_key(checkpoint_id)
-        )
+    _forget_given_up_partitions(step)
     step.context.log.info(
         f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
         f"deleted, {len(report.subsumed)} checkpoints given up"
@@ -192,29 +197,51 @@ def _is_complete(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
     return False
 
 
+def _is_given_up(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
+    """Retention took the checkpoint that this attempt made: its manifest may be gone, its batch is not."""
+    entry = coordinator.timeline.tail().completed_by(attempt.attempt, attempt.checkpoint_id)
+    return entry is not None and entry.subsumed is not None
+
+
+def _forget_given_up_partitions(step: _Step) -> None:
+    """By what is there and not by what this call gave up: an earlier try may have ended in between."""
+    instance, assets = step.context.instance, step.assets
+    # First the partitions: each stands for a checkpoint that the timeline, read later, must show.
+    shown = instance.get_dynamic_partitions(assets.partitions_name)
+    retained = {
+        assets.partition_key(entry.checkpoint_id) for entry in step.coordinator.timeline.tail().retained
+    }
+    for partition in shown:
+        if partition not in retained:
+            instance.delete_dynamic_partition(assets.partitions_name, partition)
+
+
 def _report_checkpoint(step: _Step, checkpoint: Checkpoint) -> None:
     partition = step.assets.partition_key(checkpoint.checkpoint_id)
     step.context.instance.add_dynamic_partitions(step.assets.partitions_name, [partition])
-    if not _is_reported(step.context, step.assets.checkpoints_key, partition):
+    if not _is_reported(step, step.assets.checkpoints_key, partition):
         step.context.log_event(checkpoint_materialization(step.assets, checkpoint, step.store_uri))
 
 
 def _report_files(step: _Step, checkpoint: Checkpoint) -> None:
-    context = step.context
-    partition = partition_of(context)
-    if not checkpoint.manifest.files or (
-        partition is not None and _is_reported(context, step.assets.files_key, partition)
-    ):
-        return
-    context.log_event(files_materialization(step.assets, checkpoint, step.store_uri, partition))
+    partition = partition_of(step.context)
+    if checkpoint.manifest.files and not _is_reported(step, step.assets.files_key, partition):
+        step.context.log_event(files_materialization(step.assets, checkpoint, step.store_uri, partition))
 
 
-def _is_reported(context: dg.OpExecutionContext, key: dg.AssetKey, partition: str) -> bool:
+def _is_reported(step: _Step, key: dg.AssetKey, partition: str | None) -> bool:
     """An event was written by an earlier try of this step, or by somebody else who looked."""
-    found = context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition]), limit=1
+    found = step.context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
+        limit=_EVENTS_LOOKED_AT,
     )
-    return bool(found.records)
+    # By attempt: without partitions every checkpoint's event is of the same asset.
+    attempt = str(step.attempt.attempt)
+    return any(
+        record.asset_materialization is not None
+        and (record.asset_materialization.tags or {}).get(TAG_ATTEMPT) == attempt
+        for record in found.records
+    )
 
 
 persist_op, confirm_op, compose_commit_op, cleanup_op = build_checkpoint_ops()

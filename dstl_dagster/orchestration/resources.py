@@ -47,6 +47,13 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         default_factory=dict,
         description="Options of the coordinator, for example {'execution.checkpointing.num-retained': '30'}.",
     )
+    files: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Options of the files' temporary objects by upstream's keys, for example "
+            "{'gs.writer.temporary.bucket.name': 'scratch'}. Here, because clean-up needs them too."
+        ),
+    )
 
     def store(self) -> ObjectStore:
         """The store that `uri` names."""
@@ -54,8 +61,13 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
     def coordinator(self, job: str, *, owner: str | None = None) -> CheckpointCoordinator:
         """The control plane of one job: any step, from any process."""
-        options = CheckpointOptions.from_mapping(dict(self.checkpoints))
-        return CheckpointCoordinator(job, self.store(), options, owner=owner)
+        return CheckpointCoordinator(
+            job,
+            self.store(),
+            CheckpointOptions.from_mapping(dict(self.checkpoints)),
+            owner=owner,
+            file_options=GSFileSystemOptions.from_mapping(dict(self.files)),
+        )
 
     @contextmanager
     def checkpoint(
@@ -125,23 +137,15 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):
-    """Where files are written exactly once, and how."""
+    """The folder in which a job's files appear exactly once."""
 
     uri: str = Field(
         description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
-    )
-    options: dict[str, str] = Field(
-        default_factory=dict,
-        description="Options of the writer by upstream's keys, for example {'gs.writer.chunk.size': '8mb'}.",
     )
 
     def uri_of(self, name: str) -> str:
         """The URI of a file below the folder."""
         return f"{self.uri.rstrip('/')}/{name.lstrip('/')}"
-
-    def file_options(self) -> GSFileSystemOptions:
-        """The options as one frozen value. Raises: InvalidInputError naming the key."""
-        return GSFileSystemOptions.from_mapping(dict(self.options))
 
 
 class SparkSessionResource(dg.ConfigurableResource[Any]):

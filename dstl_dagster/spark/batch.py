@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     store_report,
 )
+from dstl_dagster.checkpoint.records import Completed
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.spark.files import write_files
@@ -98,7 +99,8 @@ class CheckpointBatch:
         self._started_seconds = self._clock.monotonic_seconds()
         applied = None if self._key is None else self._coordinator.applied(self._key)
         if applied is not None:
-            self._remember(self._coordinator.get(applied))
+            # By the timeline alone: the checkpoint may have been cleaned up since, its batch is done still.
+            self._remember(self._coordinator.timeline.tail().checkpoints[applied].completed)
             return self
         self._coordinator.compose_commit()
         self._parent = self._coordinator.latest()
@@ -156,7 +158,7 @@ class CheckpointBatch:
             max_parallelism=max_parallelism,
             deleted=deleted,
         )
-        self._operators.append(report)
+        self.add(report)
         return report
 
     def write_files(
@@ -171,10 +173,35 @@ class CheckpointBatch:
         """Write files that appear with this checkpoint (see `dstl_dagster.spark.write_files`)."""
         self._require_new()
         reports = write_files(
-            rows, uri, attempt=self.attempt, format=format, single_file=single_file, options=options
+            rows,
+            uri,
+            attempt=self.attempt,
+            format=format,
+            single_file=single_file,
+            options=options,
+            file_options=self._coordinator.file_options,
         )
-        self._files.extend(reports)
+        for report in reports:
+            self.add(report)
         return reports
+
+    def add(self, report: OperatorReport | FileReport) -> None:
+        """Take into this batch what something other than Spark made durable under `attempt`.
+
+        Changes of state: written with `FsStateChangelogStorage` below
+        `attempt.names.changelog_base_path(attempt.attempt)`. A file: its components, written with
+        `GSRecoverableWriter(store, attempt=attempt.attempt)`. Step 4 checks both against the store.
+
+        Raises: ConflictError (kind `already_applied`), InvalidInputError where it is neither.
+        """
+        self._require_new()
+        match report:
+            case OperatorReport():
+                self._operators.append(report)
+            case FileReport():
+                self._files.append(report)
+            case _:
+                raise InvalidInputError(f"an OperatorReport or a FileReport is expected, not {report!r}")
 
     def move_position(self, source: str, position: Any) -> None:
         """Say how far `source` is read once this batch is complete: any plain JSON value."""
@@ -187,15 +214,15 @@ class CheckpointBatch:
                 kind="already_applied",
             )
 
-    def _remember(self, checkpoint: Checkpoint) -> None:
-        self._already_in = checkpoint.checkpoint_id
+    def _remember(self, completed: Completed) -> None:
+        self._already_in = completed.checkpoint_id
         self._attempt = Attempt(
-            checkpoint_id=checkpoint.checkpoint_id,
-            attempt=checkpoint.attempt,
-            parent=checkpoint.parent,
+            checkpoint_id=completed.checkpoint_id,
+            attempt=completed.attempt,
+            parent=completed.parent,
             job=self._coordinator.job,
             store_uri=self._coordinator.store.uri,
-            idempotency_key=checkpoint.idempotency_key,
+            idempotency_key=completed.idempotency_key,
         )
         log.info("batch %r is already in checkpoint %d", self._key, self._already_in)
 

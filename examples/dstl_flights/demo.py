@@ -24,7 +24,7 @@ from rich.table import Table
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
 from dstl_dagster.errors import DstlError
-from dstl_dagster.format.names import component_prefix
+from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
@@ -141,7 +141,7 @@ def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
     def decide(event: StepEvent) -> bool:
         if event.step != "update":
             return False
-        found = next(iter(store.list(component_prefix(store.bucket_name))), None)
+        found = next(iter(store.list(COMPONENTS_PREFIX)), None)
         if found is not None:
             console.print(f" {event.step} [red]kill -9[/] while it writes;", end="")
         return found is not None

@@ -6,7 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY
 
 AT_ONCE = {"reader_grace": timedelta(0)}
@@ -157,3 +160,21 @@ def test_a_cleaned_up_checkpoint_says_so(job):
     coordinator.clean_up()
     with pytest.raises(NotFoundError, match=r"checkpoint 1 .* was cleaned up"):
         coordinator.get(1)
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_a_temporary_bucket_is_cleaned_too(job, entropy):
+    """Components of a dead attempt go, whatever bucket and names the options give them."""
+    options = GSFileSystemOptions(writer_temporary_bucket_name="scratch", filesink_entropy_enabled=entropy)
+    coordinator = CheckpointCoordinator("orders", job.store, file_options=options)
+    attempt = coordinator.trigger()
+    stream = GSRecoverableWriter(job.store, options, attempt=attempt.attempt).open(job.store.uri_of("out/a"))
+    stream.write(b"x")
+    stream.close()
+    scratch = job.store.in_bucket("scratch")
+    assert len(list(scratch.list())) == 1
+    coordinator.clean_up()
+    assert len(list(scratch.list())) == 1, "the attempt is open"
+    coordinator.abort(attempt)
+    coordinator.clean_up()
+    assert list(scratch.list()) == []
