@@ -23,7 +23,7 @@ from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStat, ObjectStore
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import changelog_folder
-from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
+from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, WriteBehind
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 __all__ = ["DuplicatingStateChangeFsUploader", "FileTracker", "StateChangeFsUploader", "StateChangeUploader"]
@@ -102,7 +102,7 @@ class StateChangeFsUploader:
         local = self._open_local(file_id)
         encoder = ChangelogFileEncoder(self._compression, self._buffer_bytes)
         try:
-            tasks_offsets = self._write_pieces(tasks, encoder, sink, local)
+            tasks_offsets = self._write_all(tasks, encoder, sink, local)
             stat = sink.close()
         except BaseException:
             sink.abort()
@@ -114,7 +114,7 @@ class StateChangeFsUploader:
             raise
         return self._registered(tasks_offsets, encoder.body_size, stat, local)
 
-    def _write_pieces(
+    def _write_all(
         self,
         tasks: list[UploadTask],
         encoder: ChangelogFileEncoder,
@@ -126,6 +126,24 @@ class StateChangeFsUploader:
             if local is not None:
                 local.write(piece)
 
+        # Below two buffers there is nothing to overlap, and a thread costs more than the write.
+        if sum(task.size for task in tasks) < 2 * self._buffer_bytes:
+            return self._write_pieces(tasks, encoder, write)
+        behind = WriteBehind(write, "dstl-changelog-write-behind")
+        try:
+            tasks_offsets = self._write_pieces(tasks, encoder, behind.write)
+            behind.finish()
+        finally:
+            # The sink is closed or aborted next, and by one thread at a time.
+            behind.abort()
+        return tasks_offsets
+
+    def _write_pieces(
+        self,
+        tasks: list[UploadTask],
+        encoder: ChangelogFileEncoder,
+        write: Callable[[bytes | memoryview], None],
+    ) -> Mapping[UploadTask, Mapping[StateChangeSet, tuple[int, int]]]:
         write(encoder.header())
         tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
         for task in tasks:
