@@ -1,0 +1,95 @@
+"""Streaming writes: when they become visible, and when never.
+
+Owns the tests of this part of the contract; inherit the whole suite, `ObjectStoreConformance`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
+from dstl_dagster.storage.base import ABSENT, ObjectStore
+from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
+
+__all__ = ["StreamsConformance"]
+
+
+class StreamsConformance(ConformanceFixtures):
+    """Part of `ObjectStoreConformance`."""
+
+    def test_stream_is_visible_only_when_closed(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """Before close nothing is there; after it, all of it, as close tells."""
+        payload = bytes(range(256)) * 4096
+        upload = store.open_write("s/a", precondition=ABSENT, metadata={"k": "v"}, chunk_size=256 * 1024)
+        for start in range(0, len(payload), 300_000):
+            piece = payload[start : start + 300_000]
+            assert upload.write(piece) == len(piece)
+            upload.flush()
+            assert raw_read("s/a") is None
+            assert store.stat("s/a") is None
+        made = upload.close()
+        assert raw_read("s/a") == payload
+        assert store.stat("s/a") == made
+        assert (made.size, made.crc32c) == (len(payload), crc32c_of(payload))
+        assert dict(made.metadata) == {"k": "v"}
+
+    def test_stream_of_nothing_is_an_empty_object(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """A stream that is closed without a write makes an empty object."""
+        store.open_write("a", precondition=ABSENT).close()
+        assert raw_read("a") == b""
+
+    def test_closing_again_tells_the_same(self, store: ObjectStore) -> None:
+        """A second close gives the same stat and makes nothing."""
+        upload = store.open_write("a", precondition=ABSENT)
+        upload.write(b"abc")
+        made = upload.close()
+        assert upload.close() == made
+        assert store.stat("a") == made
+
+    def test_aborted_stream_leaves_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """After abort nothing is there, and the stream takes no more."""
+        upload = store.open_write("a", precondition=ABSENT)
+        upload.write(b"x" * 600_000)
+        upload.abort()
+        upload.abort()
+        assert raw_read("a") is None
+        assert [stat.name for stat in store.list()] == []
+        with pytest.raises(ClosedError):
+            upload.write(b"more")
+        with pytest.raises(ClosedError):
+            upload.close()
+
+    def test_dropped_stream_commits_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """A stream that is collected without close makes no object, not even a cut-off one."""
+        import gc
+
+        upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
+        upload.write(b"x" * 600_000)
+        del upload
+        gc.collect()
+        assert raw_read("a") is None
+        assert store.stat("a") is None
+
+    def test_abort_after_close_changes_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """Once closed, a stream cannot be taken back."""
+        upload = store.open_write("a", precondition=ABSENT)
+        upload.write(b"abc")
+        upload.close()
+        upload.abort()
+        assert raw_read("a") == b"abc"
+
+    def test_stream_checks_its_precondition(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """An object that came while the stream was written is not replaced."""
+        upload = store.open_write("a", precondition=ABSENT)
+        upload.write(b"late")
+        store.put("a", b"early", precondition=ABSENT)
+        with pytest.raises(ConflictError):
+            upload.close()
+        upload.abort()
+        assert raw_read("a") == b"early"
+
+    @pytest.mark.parametrize("chunk_size", [0, -1, 1000, 256 * 1024 + 1])
+    def test_bad_chunk_size_is_refused(self, store: ObjectStore, chunk_size: int) -> None:
+        """A chunk is a positive multiple of 256 KiB."""
+        with pytest.raises(InvalidInputError):
+            store.open_write("a", precondition=ABSENT, chunk_size=chunk_size)
