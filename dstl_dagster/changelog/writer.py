@@ -20,7 +20,6 @@ Source: Flink's `FsStateChangelogWriter`.
 from __future__ import annotations
 
 import logging
-import operator
 import threading
 import uuid
 from collections import deque
@@ -28,11 +27,18 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from dstl_dagster.changelog.checks import (
+    check_checkpoint_id,
+    check_position,
+    checked_key_group,
+    checked_value,
+    told_error,
+)
 from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.changelog.pending import PendingChanges, checked_columns, cut_by_size
 from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError, UnavailableError
-from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet, checked_change
+from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
@@ -113,20 +119,20 @@ class FsStateChangelogWriter:
         if get_ident() != self._thread or self._closed:
             self._check_usable()
         if type(key_group) is not int:
-            key_group = _checked_key_group(key_group)
+            key_group = checked_key_group(key_group)
         if not self._lowest_key_group <= key_group <= self._highest_key_group:
             raise InvalidInputError(
                 f"key group {key_group} is outside the writer's range {self.key_group_range}"
             )
         if type(value) is not bytes or len(value) > MAX_CHANGE_BYTES:
-            value = _checked_value(value)
+            value = checked_value(value)
         if self._add_row(key_group, value) >= self._threshold_bytes:
             self._persist_preemptively()
 
     def append_meta(self, value: bytes) -> None:
         """Append one change of the metadata: of no key group, and before all others on restore."""
         self._check_usable()
-        if self._add_row(META_KEY_GROUP, _checked_value(value)) >= self._threshold_bytes:
+        if self._add_row(META_KEY_GROUP, checked_value(value)) >= self._threshold_bytes:
             self._persist_preemptively()
 
     def append_batch(self, key_groups: Any, values: Any) -> None:
@@ -216,9 +222,8 @@ class FsStateChangelogWriter:
         return future
 
     def _check_persist(self, from_: SequenceNumber, checkpoint_id: int) -> None:
-        _check_position("from_", from_)
-        if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
-            raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
+        check_position("from_", from_)
+        check_checkpoint_id(checkpoint_id)
         if self._highest_failed is not None and self._highest_failed[0] >= from_:
             raise UnavailableError(
                 f"the upload for {self._highest_failed[0]} has already failed previously: persist from above "
@@ -306,7 +311,7 @@ class FsStateChangelogWriter:
         hit = [completion for completion in self._completions if completion.wants_any(sequence_numbers)]
         self._completions = [completion for completion in self._completions if completion not in hit]
         for completion in hit:
-            completion.future.set_exception(_told_error(error))
+            completion.future.set_exception(told_error(error))
 
     def _register_local(self, result: UploadResult, checkpoint_id: int) -> None:
         if result.local_handle is not None:
@@ -327,8 +332,8 @@ class FsStateChangelogWriter:
         """
         self._check_usable()
         self._empty_inbox()
-        _check_position("from_", from_)
-        _check_position("to", to)
+        check_position("from_", from_)
+        check_position("to", to)
         if from_ > to:
             raise InvalidInputError(f"invalid confirm range: [{from_},{to})")
         if max(from_, to) > self._active_sqn:
@@ -347,8 +352,8 @@ class FsStateChangelogWriter:
         """
         self._check_usable()
         self._empty_inbox()
-        _check_position("from_", from_)
-        _check_position("to", to)
+        check_position("from_", from_)
+        check_position("to", to)
         self._local_registry.discard_up_to_checkpoint(checkpoint_id + 1)
 
     def truncate(self, to: SequenceNumber) -> None:
@@ -359,7 +364,7 @@ class FsStateChangelogWriter:
         """
         self._check_usable()
         self._empty_inbox()
-        _check_position("to", to)
+        check_position("to", to)
         if to > self._active_sqn:
             raise InvalidInputError(
                 f"cannot truncate to {to}: only positions below {self._active_sqn} are there"
@@ -375,7 +380,7 @@ class FsStateChangelogWriter:
         """Release everything from `from_` (inclusive) on, which no checkpoint holds, and close."""
         self._check_usable()
         self._empty_inbox()
-        _check_position("from_", from_)
+        check_position("from_", from_)
         self._highest_sqn = from_
         for sqn in [sqn for sqn in self._uploaded if sqn >= from_]:
             self._release(self._uploaded.pop(sqn))
@@ -425,34 +430,3 @@ class FsStateChangelogWriter:
         self._check_thread()
         if self._closed:
             raise ClosedError("the changelog writer is closed: create another")
-
-
-def _checked_key_group(key_group: object) -> int:
-    try:
-        return operator.index(key_group)  # type: ignore[arg-type]  # what has no index raises TypeError
-    except TypeError:
-        raise InvalidInputError(f"a key group is an int, not {type(key_group).__name__}") from None
-
-
-def _checked_value(value: object) -> bytes:
-    change = checked_change(value)
-    if len(change) > MAX_CHANGE_BYTES:
-        raise InvalidInputError(
-            f"a change of {len(change)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
-        )
-    return change
-
-
-def _check_position(what: str, sqn: object) -> None:
-    if not isinstance(sqn, SequenceNumber):
-        raise InvalidInputError(
-            f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
-        )
-
-
-def _told_error(error: BaseException) -> DstlError:
-    if isinstance(error, DstlError):
-        return error
-    told = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
-    told.__cause__ = error
-    return told

@@ -1,0 +1,55 @@
+"""What a writer refuses, and how it tells a failed upload. Pure.
+
+Owns the messages; does not own any state (`writer`).
+"""
+
+from __future__ import annotations
+
+import operator
+
+from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
+from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
+from dstl_dagster.format.sequence import SequenceNumber
+
+__all__ = ["check_checkpoint_id", "check_position", "checked_key_group", "checked_value", "told_error"]
+
+
+def check_checkpoint_id(checkpoint_id: object) -> None:
+    """InvalidInputError for what is no checkpoint id."""
+    if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
+        raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
+
+
+def checked_key_group(key_group: object) -> int:
+    """A key group of any integer type, as an int. InvalidInputError for what has no integer value."""
+    try:
+        return operator.index(key_group)  # type: ignore[arg-type]  # what has no index raises TypeError
+    except TypeError:
+        raise InvalidInputError(f"a key group is an int, not {type(key_group).__name__}") from None
+
+
+def checked_value(value: object) -> bytes:
+    """A change as bytes that nobody can alter. InvalidInputError for another type or too large a size."""
+    change = checked_change(value)
+    if len(change) > MAX_CHANGE_BYTES:
+        raise InvalidInputError(
+            f"a change of {len(change)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
+        )
+    return change
+
+
+def check_position(what: str, sqn: object) -> None:
+    """InvalidInputError for what is no SequenceNumber."""
+    if not isinstance(sqn, SequenceNumber):
+        raise InvalidInputError(
+            f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
+        )
+
+
+def told_error(error: BaseException) -> DstlError:
+    """An upload's error as one of ours, with the original as its cause."""
+    if isinstance(error, DstlError):
+        return error
+    told = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
+    told.__cause__ = error
+    return told
