@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
+from dstl_dagster.recoverable.lookup import look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
@@ -48,8 +49,18 @@ class GSRecoverableWriterCommitter:
         return self._options
 
     @property
-    def components(self) -> tuple[Component, ...] | None:
-        """The components as they were made; None where only their ids are known."""
+    def components(self) -> tuple[Component, ...]:
+        """The components as they were made, in order.
+
+        Where only their ids are known they are looked up (a request each, once). Raises: NotFoundError if
+        one is gone, as all are after a commit.
+        """
+        if self._components is None:
+            final = self._recoverable.final_blob_identifier
+            self._components = tuple(
+                look_up_component(self._store, final, object_id, self._options)
+                for object_id in self._recoverable.component_object_ids
+            )
         return self._components
 
     def commit(self) -> CommitOutcome:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dstl_dagster.errors import ClosedError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
+from dstl_dagster.recoverable.lookup import component_of, look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
@@ -179,18 +180,10 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         """
         for index, known in enumerate(self._known):
             if known is None:
-                self._known[index] = self._look_up(self._object_ids[index])
+                self._known[index] = look_up_component(
+                    self._store, self._final, self._object_ids[index], self._options
+                )
         return tuple(component for component in self._known if component is not None)
-
-    def _look_up(self, object_id: uuid.UUID) -> Component:
-        blob = temporary_blob_identifier(self._final, object_id, self._options)
-        store = self._store.in_bucket(blob.bucket_name)
-        stat = store.stat(blob.object_name)
-        if stat is None:
-            raise NotFoundError(
-                f"the component {store.uri_of(blob.object_name)!r} is gone: it was committed, or deleted"
-            )
-        return _component(blob.bucket_name, stat)
 
     def _open_component(self) -> _OpenComponent:
         object_id = self._new_id()
@@ -204,7 +197,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def _end_component(self) -> None:
         # After an exception the component stays, and the next call ends the same upload or raises again.
         if self._component is not None:
-            self._known[-1] = _component(self._component.bucket_name, self._component.finish())
+            self._known[-1] = component_of(self._component.bucket_name, self._component.finish())
             self._component = None
 
     def _give_up_component(self) -> None:
@@ -213,7 +206,3 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
             self._component = None
             self._object_ids.pop()
             self._known.pop()
-
-
-def _component(bucket_name: str, stat: ObjectStat) -> Component:
-    return Component(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
@@ -12,13 +13,15 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.recoverable import CommitState, GSRecoverableWriter
+from dstl_dagster.recoverable import CommitState, GSRecoverableWriter, commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.open import open_store
 from dstl_dagster.storage.readback import WRITER_ID_KEY
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
+from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.gcs_server.faults import RandomFaults
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -304,6 +307,48 @@ def test_commit_through_random_faults(
     assert server.raw_read(BUCKET, "out/part-1") == b"".join(b"%d;" % number for number in range(70))
     assert [stat.name for stat in store.list()] == ["out/part-1"]
     assert list(store.in_bucket("temporary").list()) == []
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_ANSWER], ids=lambda fault: fault.value)
+@pytest.mark.parametrize("temporary", [None, "temporary"])
+def test_commit_killed_at_any_request(
+    server: GCSServer, store: GCSObjectStore, temporary: str | None, fault: Fault
+) -> None:
+    """Over the wire, too: killed after any request and run again, the object is right and nothing is left."""
+    options = GSFileSystemOptions(writer_temporary_bucket_name=temporary)
+    index = 0
+    while True:
+        name = f"out-{index}"
+        stream = GSRecoverableWriter(store, options).open(f"gs://{BUCKET}/{name}")
+        for number in range(35):
+            stream.write(b"%d;" % number)
+            stream.sync()
+        recoverable = stream.close_for_commit().recoverable
+        view = FaultStore(store, AtRequests({index: fault}))
+        with contextlib.suppress(SimulatedCrash, UnavailableError):
+            commit_file(view, recoverable, options=options, parallelism=1)
+        commit_file(store, recoverable, options=options)
+        assert server.raw_read(BUCKET, name) == b"".join(b"%d;" % number for number in range(35))
+        assert list(store.list(".inprogress")) == []
+        assert list(store.in_bucket("temporary").list()) == []
+        if index >= len(view.requests):
+            return
+        index += 1 if index >= 34 else 6
+
+
+@pytest.mark.dagster
+def test_client_of_a_dagster_resource(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of dagster-gcp's GCSResource is one to make a store of."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dagster_gcp import GCSResource
+
+    client = GCSResource(project="test").get_client()
+    store = GCSObjectStore(client, BUCKET, "below/")
+    store.put("a", b"x", precondition=ABSENT)
+    assert server.raw_read(BUCKET, "below/a") == b"x"
+    client.close()
 
 
 def test_commit_costs_what_it_should(server: GCSServer, store: GCSObjectStore) -> None:

@@ -145,6 +145,9 @@ def test_components_are_told(store: MemoryObjectStore) -> None:
     assert len(view.requests) == 2
     assert GSRecoverableWriter(view).recover(state, stream.components).components == stream.components
     assert len(view.requests) == 2
+    committer = GSRecoverableWriter(view).recover_for_commit(state)
+    assert committer.components == stream.components
+    assert stream.close_for_commit().components == stream.components
     for component in stream.components:
         assert type(component).from_json(component.to_json()) == component
         assert store.stat(component.object_name).generation == component.generation

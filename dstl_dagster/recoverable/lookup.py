@@ -1,0 +1,32 @@
+"""Asking the store for components of which only the ids are known. Owns these requests, one a component."""
+
+from __future__ import annotations
+
+import uuid
+
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
+from dstl_dagster.recoverable.recoverables import Component
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import ObjectStat, ObjectStore
+
+__all__ = ["component_of", "look_up_component"]
+
+
+def look_up_component(
+    store: ObjectStore, final: GSBlobIdentifier, object_id: uuid.UUID, options: GSFileSystemOptions
+) -> Component:
+    """The component as it is now, where the options say. Raises: NotFoundError."""
+    blob = temporary_blob_identifier(final, object_id, options)
+    bucket = store.in_bucket(blob.bucket_name)
+    stat = bucket.stat(blob.object_name)
+    if stat is None:
+        raise NotFoundError(
+            f"the component {bucket.uri_of(blob.object_name)!r} is gone: it was committed, or deleted"
+        )
+    return component_of(blob.bucket_name, stat)
+
+
+def component_of(bucket_name: str, stat: ObjectStat) -> Component:
+    """A whole bucket's stat as a component."""
+    return Component(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)
