@@ -41,13 +41,15 @@ def publish_files(
 ) -> Publication:
     """Publish what is not published yet. Any number of processes may do this at once.
 
+    `threads` bounds the files that are composed side by side, and the requests at a time for each.
+
     `progress` is called with (files done, files in all) from this thread. A file that cannot be published
     for good (a foreign object has its name) stops no other. An UnavailableError stops the step after
     the others were tried; run it again.
     """
 
     def publish(file: FileReport) -> CommitOutcome:
-        return commit_file(store, file.recoverable, file.components, options=options)
+        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
 
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
