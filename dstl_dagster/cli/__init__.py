@@ -13,8 +13,11 @@ from dstl_dagster.errors import DstlError
 __all__ = ["main"]
 
 _COMMANDS = {
+    "changelog": ("dstl_dagster.cli.changelog", "changelog_group"),
     "checkpoints": ("dstl_dagster.cli.checkpoints", "checkpoints_group"),
     "demo": ("dstl_dagster.cli.demo", "demo_command"),
+    "gcs-server": ("dstl_dagster.cli.gcs_server", "gcs_server_command"),
+    "storage": ("dstl_dagster.cli.storage", "storage_group"),
 }
 
 

@@ -1,0 +1,87 @@
+"""The `dstl` command as a whole: what it offers, what it costs to start, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.cli import main
+from dstl_dagster.storage import LocalObjectStore
+
+COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "storage"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A local store with two checkpoints of job `orders`."""
+    store = LocalObjectStore(tmp_path, durable=False)
+    coordinator = CheckpointCoordinator("orders", store)
+    for day in (1, 2):
+        attempt = coordinator.trigger(idempotency_key=f"day-{day}")
+        coordinator.record(attempt, positions={"source": day})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+    return store
+
+
+def test_help_names_every_command():
+    """`dstl --help` lists the commands, and each of them has help of its own."""
+    assert all(name in CliRunner().invoke(main, ["--help"]).output for name in COMMANDS)
+    for name in COMMANDS:
+        shown = CliRunner().invoke(main, [name, "--help"])
+        assert shown.exit_code == 0, shown.output
+
+
+def test_checkpoints_are_listed_for_people(store):
+    """The table has a row for each checkpoint, with its parent and position."""
+    shown = CliRunner().invoke(main, ["checkpoints", "list", store.uri, "--job", "orders"])
+    rows = [line.split() for line in shown.output.splitlines() if "committed" in line]
+    assert [row[:2] for row in rows] == [["1", "-"], ["2", "1"]]
+
+
+def test_checkpoints_are_listed_for_programs(store):
+    """With `--json` each line is one checkpoint."""
+    shown = CliRunner().invoke(main, ["checkpoints", "list", store.uri, "--job", "orders", "--json"])
+    found = [json.loads(line) for line in shown.output.splitlines()]
+    assert [(each["checkpoint_id"], each["idempotency_key"]) for each in found] == [
+        (1, "day-1"),
+        (2, "day-2"),
+    ]
+
+
+def test_a_job_without_checkpoints_says_so(tmp_path):
+    """An empty store is an answer, not an error."""
+    shown = CliRunner().invoke(main, ["checkpoints", "list", tmp_path.as_uri(), "--job", "orders"])
+    assert (shown.exit_code, "has no checkpoint" in shown.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list", "ftp://somewhere", "--job", "orders"], ["list", "memory://x", "--job", "../orders"]],
+    ids=["uri", "job"],
+)
+def test_bad_input_is_one_line(arguments):
+    """An error of ours is its message and kind on stderr, not a traceback, and exit code 1."""
+    shown = CliRunner().invoke(main, ["checkpoints", *arguments])
+    assert shown.exit_code == 1
+    assert shown.output.startswith("dstl: ")
+    assert "Traceback" not in shown.output
+
+
+def test_checkpoints_need_neither_spark_nor_dagster(store):
+    """Listing checkpoints imports no dagster, pyspark, pandas or google.cloud."""
+    code = (
+        "import sys; from dstl_dagster.cli import main\n"
+        "try: main(['checkpoints', 'list', sys.argv[1], '--job', 'orders'])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "found = {'dagster', 'pyspark', 'pandas', 'google.cloud'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, store.uri], check=True, timeout=120, stdout=subprocess.DEVNULL
+    )
