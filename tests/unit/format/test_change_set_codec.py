@@ -111,8 +111,6 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
     pieces = [encoder.header()]
     change_set = StateChangeSet(uuid.uuid4(), SequenceNumber(4), ROWS)
     pieces += [bytes(piece) for piece in encoder.change_set(change_set)]
-        bytes(piece) for piece in encoder.change_set(StateChangeSet(uuid.uuid4(), SequenceNumber(4), ROWS))
-    ]
     pieces += list(encoder.footer())
     content = b"".join(pieces)
 
