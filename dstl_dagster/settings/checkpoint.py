@@ -51,7 +51,9 @@ class CheckpointOptions:
 
         Raises: InvalidInputError naming the key.
         """
-        refuse_unknown(mapping, _KNOWN, ("dstl.checkpoint.",))
+        refuse_unknown(
+            mapping, _KNOWN, ("dstl.checkpoint.", "execution.checkpointing.num-", "state.checkpoints.num-")
+        )
         values: dict[str, Any] = {}
         if found := pick(mapping, *_NUM_RETAINED, "num_retained"):
             values["num_retained"] = parse_int(*found, minimum=1)
