@@ -1,0 +1,126 @@
+"""The pipeline of `days`, on a store in memory and an instance that lives as long as a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import ChangelogStorageResource
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.storage import ObjectStore, open_store
+
+DAYS_FILE = Path(__file__).with_name("days.py")
+_bucket_numbers = itertools.count(1)
+
+
+def _load_days() -> ModuleType:
+    # By its path, as daemons load it.
+    spec = importlib.util.spec_from_file_location("dstl_test_days", DAYS_FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class Days:
+    """The job `days`: run a day, and see what Dagster and the store say of it.
+
+    Attributes:
+        code: the module `days`.
+        body: runs inside the batch of every day from now on.
+        options: of the coordinator.
+        files: files that a day writes.
+    """
+
+    code: ModuleType
+    instance: dg.DagsterInstance
+    uri: str
+    body: Any
+    options: dict[str, str] = field(default_factory=dict)
+    files: int = 1
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(self.uri)
+
+    def resource(self) -> ChangelogStorageResource:
+        return ChangelogStorageResource(uri=self.uri, checkpoints=self.options)
+
+    def coordinator(self, owner: str = "somebody else") -> CheckpointCoordinator:
+        return CheckpointCoordinator("days", self.store, owner=owner)
+
+    def run(self, day: str, *, tags: Mapping[str, str] | None = None) -> dg.ExecuteInProcessResult:
+        """One day, in this process."""
+        return dg.materialize(
+            [self.code.build_state(self.body, files=self.files)],
+            partition_key=day,
+            instance=self.instance,
+            resources={"changelog": self.resource()},
+            tags=dict(tags or {}),
+            raise_on_error=False,
+        )
+
+    def objects(self) -> dict[str, int]:
+        """Every object's generation."""
+        return {stat.name: stat.generation for stat in self.store.list()}
+
+    def kinds(self) -> list[str]:
+        """The timeline, in words."""
+        return [record.kind for record in self.coordinator().timeline.records()]
+
+    def events(self, asset: str) -> list[dg.AssetMaterialization]:
+        """All materialisations of one of the job's assets, oldest first."""
+        found = self.instance.fetch_materializations(dg.AssetKey(["days", asset]), limit=100, ascending=True)
+        return [record.asset_materialization for record in found.records]
+
+    def shown_checkpoints(self) -> list[str]:
+        """The dynamic partitions: what Dagster shows as restorable."""
+        return sorted(self.instance.get_dynamic_partitions("days_checkpoints"))
+
+    def logged(self, result: dg.ExecuteInProcessResult) -> str:
+        """Everything that a run logged, a line a message."""
+        return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
+
+    def failure(self, result: dg.ExecuteInProcessResult) -> tuple[str, str]:
+        """The step that failed, and the message of the first cause."""
+        (failed,) = (event for event in result.all_events if event.is_step_failure)
+        said = failed.step_failure_data.user_failure_data
+        if said is not None and said.description:
+            return _last(failed.step_key), said.description
+        error = failed.step_failure_data.error
+        while error.cause is not None:
+            error = error.cause
+        return _last(failed.step_key), error.message
+
+    def retries(self, result: dg.ExecuteInProcessResult) -> list[str]:
+        """The steps that were tried again, once for each time."""
+        kind = dg.DagsterEventType.STEP_UP_FOR_RETRY
+        return [_last(event.step_key) for event in result.all_events if event.event_type == kind]
+
+
+def _last(step_key: str) -> str:
+    return step_key.rpartition(".")[2]
+
+
+@pytest.fixture(scope="session")
+def days_code() -> ModuleType:
+    return _load_days()
+
+
+@pytest.fixture
+def days(days_code: ModuleType) -> Iterator[Days]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        uri = f"memory://dagster-tests-{next(_bucket_numbers)}/job"
+        yield Days(days_code, instance, uri, days_code._nothing)

@@ -1,0 +1,116 @@
+"""A small pipeline over days without Spark: what the tests of the Dagster layer run, here and in daemons.
+
+Each day appends one change of state and writes one file of two components. `body` runs inside the batch
+before that: a test puts a failure there. The plain job fails as long as there is no file where the variable
+`DSTL_DAYS_FAIL_ONCE` says, and makes one.
+"""
+
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster import (
+    ChangelogStorageResource,
+    JobAssets,
+    build_checkpoint_job,
+    build_state_asset,
+    checkpoint_asset_specs,
+)
+from dstl_dagster.changelog import FsStateChangelogStorage
+from dstl_dagster.checkpoint import Attempt, FileReport, OperatorReport
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.storage import ObjectStore
+
+JOB = JobAssets("days")
+SOURCE = "calendar"
+DAYS = dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-02-01")
+AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
+URI = "DSTL_DAYS_URI"
+FAIL_ONCE = "DSTL_DAYS_FAIL_ONCE"
+
+Body = Callable[[dg.OpExecutionContext, Any], None]
+
+
+def write_change(store: ObjectStore, attempt: Attempt, key: bytes) -> OperatorReport:
+    """One change of operator `totals`, durable."""
+    base_path = attempt.names.changelog_base_path(attempt.attempt)
+    with FsStateChangelogStorage(attempt.job, store, base_path=base_path) as storage:
+        writer = storage.create_writer("totals", KeyGroupRange.of(0, 127))
+        writer.append(7, key)
+        persisted = writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id).result()
+        writer.close()
+    handle = persisted.job_manager_owned_snapshot
+    assert handle is not None
+    return OperatorReport("totals", (handle,), ("key",), 128, b"schema", upserts=1)
+
+
+def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:
+    """One file of two components; not visible yet."""
+    stream = GSRecoverableWriter(store, attempt=attempt.attempt).open(store.uri_of(name))
+    stream.write(b"first line\n")
+    stream.sync()
+    stream.write(b"second line\n")
+    committer = stream.close_for_commit()
+    return FileReport(committer.recoverable, tuple(committer.components), rows=2, format="text")
+
+
+def _nothing(context: dg.OpExecutionContext, batch: Any) -> None:
+    """A day like any other."""
+
+
+def build_update(body: Body = _nothing, *, source: str | None = SOURCE, files: int = 1) -> dg.OpDefinition:
+    """The user's op: steps 1 to 3."""
+
+    @dg.op(name="update", ins={"after": dg.In(dg.Nothing)}, out=dg.Out(dict), retry_policy=AT_ONCE)
+    def update(context: dg.OpExecutionContext, changelog: ChangelogStorageResource) -> dict:
+        with changelog.checkpoint(context, JOB.job, source=source) as batch:
+            if batch.already_in is not None:
+                context.log.info(f"already in checkpoint {batch.already_in}")
+                return batch.reference
+            body(context, batch)
+            store = changelog.store()
+            place = context.partition_key if source is not None else f"run-{batch.attempt.checkpoint_id}"
+            batch.add(write_change(store, batch.attempt, place.encode()))
+            for number in range(files):
+                batch.add(write_file(store, batch.attempt, f"out/{place}/{number}.txt"))
+        return batch.reference
+
+    return update
+
+
+def build_state(body: Body = _nothing, *, files: int = 1) -> dg.AssetsDefinition:
+    """The state as an asset of five steps that are retried at once."""
+    return build_state_asset(
+        JOB, build_update(body, files=files), partitions_def=DAYS, retry_policy=AT_ONCE, kinds={"python"}
+    )
+
+
+def _fail_once(context: dg.OpExecutionContext, batch: Any) -> None:
+    marker = Path(os.environ[FAIL_ONCE])
+    if not marker.exists():
+        marker.touch()
+        raise dg.Failure("the first try fails", allow_retries=False)
+
+
+def plain_job() -> dg.JobDefinition:
+    """A job without assets and partitions, whose `update` fails in its first run."""
+    return build_checkpoint_job(
+        "plain",
+        build_update(_fail_once, source=None),
+        retry_policy=AT_ONCE,
+        resource_defs={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
+        executor_def=dg.in_process_executor,
+    )
+
+
+defs = dg.Definitions(
+    assets=[build_state(), *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
+    resources={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
+    executor=dg.in_process_executor,
+)

@@ -1,0 +1,147 @@
+"""The resources and the schedule: options, secrets, life cycle."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import ChangelogStorageResource, RecoverableWriterResource, SparkSessionResource
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.storage import open_store
+from dstl_flights.assets import next_day
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"execution.checkpointing.num-retaned": "3"}, "execution.checkpointing.num-retaned"),
+        ({"execution.checkpointing.num-retained": "three"}, "execution.checkpointing.num-retained"),
+        ({"execution.checkpointing.num-retained": "0"}, "execution.checkpointing.num-retained"),
+        ({"dstl.checkpoint.reader-grace": "soon"}, "dstl.checkpoint.reader-grace"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], named: str, days: Days) -> None:
+    """A key or value that means nothing fails the first step, which no retry repeats, and is named."""
+    days.options = options
+    result = days.run("2024-01-01")
+    step, message = days.failure(result)
+    assert step == "update"
+    assert named in message
+    assert days.retries(result) == []
+    assert days.objects() == {}
+
+
+def test_a_wrong_writer_option_is_named(days: Days) -> None:
+    """The same for the options of files."""
+    changelog = ChangelogStorageResource(uri=days.uri, files={"gs.writer.chunk.sise": "8mb"})
+    with pytest.raises(InvalidInputError, match=r"gs\.writer\.chunk\.sise"):
+        changelog.coordinator("days")
+
+
+@pytest.mark.parametrize("uri", ["/a/folder", "s3://bucket/x", "gs://", ""])
+def test_a_wrong_uri_is_refused_by_the_first_step(uri: str, days: Days) -> None:
+    """A store that cannot be opened is the user's to correct: no retry, and the message shows the URI."""
+    days.uri = uri
+    result = days.run("2024-01-01")
+    assert repr(uri) in days.failure(result)[1]
+    assert days.retries(result) == []
+
+
+def test_no_secret_is_shown(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Google's libraries find in the environment stands in no repr, event, config or stored object."""
+    secret = "hunter2-in-the-environment"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS_JSON", secret)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"/run/{secret}.json")
+    result = days.run("2024-01-01")
+    shown = [
+        repr(days.resource()),
+        repr(RecoverableWriterResource(uri=days.uri)),
+        repr(SparkSessionResource()),
+        days.logged(result),
+        json.dumps(days.instance.get_run_by_id(result.run_id).run_config),
+        *(repr(event) for event in days.events("checkpoints") + days.events("files")),
+        *(repr(days.store.get(name)) for name in days.objects()),
+    ]
+    assert not [text for text in shown if secret in text]
+
+
+def test_a_resource_may_be_set_up_twice(days: Days) -> None:
+    """Dagster may hold a resource as two objects in one process: both work on the same job."""
+    days.run("2024-01-01")
+    found = []
+    for _ in range(2):
+        with ChangelogStorageResource(uri=days.uri).process_config_and_initialize_cm() as resource:
+            found.append(resource.coordinator("days"))
+    assert found[0] is not found[1]
+    assert [coordinator.latest().checkpoint_id for coordinator in found] == [1, 1]
+
+
+def test_a_session_that_nobody_asked_for_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting the Spark resource up and tearing it down starts no JVM, and stops nothing."""
+    monkeypatch.setattr("dstl_dagster.spark.session.local_session", pytest.fail)
+    monkeypatch.setattr("dstl_dagster.spark.session.stop_session", pytest.fail)
+    for _ in range(2):
+        with SparkSessionResource().process_config_and_initialize_cm():
+            pass
+
+
+def test_the_session_is_stopped_by_the_resource_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session a set-up, however often it is asked for, stopped with its folder on the way out."""
+    calls: list[str] = []
+
+    def start(*_args: object, **_kwargs: object) -> str:
+        calls.append("start")
+        return "a session"
+
+    monkeypatch.setattr("dstl_dagster.spark.session.local_session", start)
+    monkeypatch.setattr(
+        "dstl_dagster.spark.session.stop_session", lambda session: calls.append(f"stop {session}")
+    )
+    with SparkSessionResource().process_config_and_initialize_cm() as resource:
+        assert resource.spark_session == resource.spark_session == "a session"
+    assert calls == ["start", "stop a session"]
+
+
+def _tick(uri: str) -> object:
+    context = dg.build_schedule_context(
+        scheduled_execution_time=datetime(2026, 1, 1, 6, tzinfo=UTC),
+        resources={"changelog": ChangelogStorageResource(uri=uri)},
+    )
+    return next_day(context)
+
+
+def _stand_at(uri: str, day: str) -> None:
+    coordinator = CheckpointCoordinator("nyc_flights", open_store(uri))
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, positions={"flights": day})
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+
+
+def test_the_schedule_begins_with_the_first_day(days: Days) -> None:
+    """Without a checkpoint the first partition is requested."""
+    assert _tick(days.uri).partition_key == "2013-01-01"
+
+
+def test_the_schedule_goes_on_behind_the_latest_checkpoint(days: Days) -> None:
+    """The day behind the last completed one is requested, whatever the calendar says."""
+    _stand_at(days.uri, "2013-02-28")
+    assert _tick(days.uri).partition_key == "2013-03-01"
+
+
+def test_the_schedule_ends_with_the_last_day(days: Days) -> None:
+    """When all days are in the state the tick is skipped, and says why."""
+    _stand_at(days.uri, "2013-12-31")
+    skipped = _tick(days.uri)
+    assert isinstance(skipped, dg.SkipReason)
+    assert "all of 2013" in str(skipped.skip_message)

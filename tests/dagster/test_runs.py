@@ -1,0 +1,206 @@
+"""What a run of the five steps makes, in the store and in Dagster's eyes."""
+
+from __future__ import annotations
+
+from numbers import Number
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+
+def test_a_run_makes_one_checkpoint(days: Days) -> None:
+    """The five steps take a day from nothing to published files."""
+    result = days.run("2024-01-01")
+    assert result.success
+    assert days.kinds() == ["opened", "completed", "committed"]
+    assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert latest.positions == {"calendar": "2024-01-01"}
+
+
+def test_the_state_says_what_changed(days: Days) -> None:
+    """The state's materialisation names the checkpoint and has a row an operator."""
+    days.run("2024-01-01")
+    (state,) = days.events("state")
+    assert state.partition == "2024-01-01"
+    assert state.metadata["checkpoint"].value == "1"
+    assert state.metadata["changed rows"].value == 1
+    (row,) = state.metadata["operators"].value.records
+    assert row.data["operator"] == "totals"
+    assert row.data["upserts"] == 1
+
+
+def test_a_checkpoint_is_a_materialisation(days: Days) -> None:
+    """Each completed checkpoint is reported once, under its own partition, with its parent."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    first, second = days.events("checkpoints")
+    assert [first.partition, second.partition] == ["chk-00000001", "chk-00000002"]
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert second.tags is not None
+    wanted = {"dstl/checkpoint_id": "2", "dstl/parent_id": "1", "dstl/attempt": str(latest.attempt)}
+    assert wanted.items() <= second.tags.items()
+    assert "dstl/parent_id" not in (first.tags or {})
+
+
+def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
+    """Few enough numbers to plot; ids as text; positions, the manifest's place and a table of operators."""
+    days.run("2024-01-01")
+    (checkpoint,) = days.events("checkpoints")
+    metadata = {name: entry.value for name, entry in checkpoint.metadata.items()}
+    numbers = [name for name, value in metadata.items() if isinstance(value, Number)]
+    assert 0 < len(numbers) <= 8
+    assert metadata["changes"] == 1
+    assert metadata["files"] == 1
+    assert metadata["checkpoint"] == "1"
+    assert metadata["parent"] == "none (the first)"
+    assert metadata["positions"] == {"calendar": "2024-01-01"}
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert str(metadata["manifest"]).endswith(latest.entry.completed.manifest)
+    (row,) = metadata["operators"].records
+    assert row.data["keys"] == "key"
+    assert row.data["tasks"] == 1
+
+
+def test_restorable_checkpoints_are_partitions(days: Days) -> None:
+    """The dynamic partitions are the checkpoints that can be restored to."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
+
+
+def test_files_are_materialised_under_the_days_partition(days: Days) -> None:
+    """Step 6 reports what it published, for the run's own partition."""
+    days.files = 2
+    days.run("2024-01-01")
+    (files,) = days.events("files")
+    assert files.partition == "2024-01-01"
+    metadata = {name: entry.value for name, entry in files.metadata.items()}
+    assert (metadata["files"], metadata["rows"], metadata["components"]) == (2, 4, 4)
+    assert [row.data["state"] for row in metadata["published"].records] == ["published", "published"]
+
+
+def test_the_same_day_again_changes_nothing(days: Days) -> None:
+    """A day that a checkpoint holds is not made again; the run says so and succeeds."""
+    days.run("2024-01-01")
+    before = days.objects()
+    again = days.run("2024-01-01")
+    assert again.success
+    assert days.objects() == before
+    assert "already in checkpoint 1" in days.logged(again)
+    assert len(days.events("checkpoints")) == 1
+    assert len(days.events("files")) == 1
+
+
+def test_an_old_day_again_changes_nothing(days: Days) -> None:
+    """Not the last day alone: any day behind it stays as it is."""
+    for day in ("2024-01-01", "2024-01-02"):
+        days.run(day)
+    before = days.objects()
+    assert days.run("2024-01-01").success
+    assert days.objects() == before
+    assert len(days.events("checkpoints")) == 2
+
+
+def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
+    """A day whose checkpoint was cleaned up long ago is known, and its checkpoint is not shown again."""
+    days.options = {
+        "execution.checkpointing.num-retained": "1",
+        "dstl.checkpoint.reader-grace": "0 s",
+    }
+    for day in ("2024-01-01", "2024-01-02", "2024-01-03"):
+        assert days.run(day).success
+    before = days.objects()
+    again = days.run("2024-01-01")
+    assert again.success, days.failure(again)
+    assert days.objects() == before
+    assert "retention has given it up" in days.logged(again)
+    assert days.shown_checkpoints() == ["chk-00000003"]
+    assert len(days.events("checkpoints")) == 3
+
+
+@pytest.mark.parametrize("day", ["2024-01-03", "2024-01-31"])
+def test_a_day_that_is_not_next_is_refused(day: str, days: Days) -> None:
+    """Out of order: no retry can help, the message names the next day, and nothing was written."""
+    days.run("2024-01-01")
+    before = days.objects()
+    result = days.run(day)
+    step, message = days.failure(result)
+    assert step == "update"
+    assert "stands at 2024-01-01; next is 2024-01-02" in message
+    assert days.retries(result) == []
+    assert days.objects() == before
+
+
+def test_the_first_day_is_the_first_partition(days: Days) -> None:
+    """A job without a checkpoint begins where its partitions begin."""
+    _, message = days.failure(days.run("2024-01-02"))
+    assert "no checkpoint yet; the first partition is 2024-01-01" in message
+    assert days.kinds() == []
+
+
+def test_retention_takes_partitions_away(days: Days) -> None:
+    """A checkpoint that was given up is no longer among the dynamic partitions."""
+    days.options = {"execution.checkpointing.num-retained": "2"}
+    for number in range(1, 5):
+        days.run(f"2024-01-0{number}")
+    assert days.shown_checkpoints() == ["chk-00000003", "chk-00000004"]
+    assert [each.checkpoint_id for each in days.coordinator().list()] == [3, 4]
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The plain job's store, of which `plain_job` knows by the environment."""
+    monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("DSTL_DAYS_FAIL_ONCE", str(tmp_path / "failed once"))
+    return tmp_path / "store"
+
+
+def test_a_plain_job_makes_a_checkpoint(days: Days, days_code: ModuleType, plain: Path) -> None:
+    """The same steps behind a user's op, without assets and without partitions."""
+    (plain.parent / "failed once").touch()
+    assert days_code.plain_job().execute_in_process(instance=days.instance).success
+    days.uri = plain.as_uri()
+    assert days.kinds() == ["opened", "completed", "committed"]
+    assert [event.partition for event in days.events("checkpoints")] == ["chk-00000001"]
+    assert [event.partition for event in days.events("files")] == [None]
+
+
+def test_without_partitions_each_run_is_a_batch(days: Days, days_code: ModuleType, plain: Path) -> None:
+    """Two runs are two checkpoints, and each reports its files."""
+    (plain.parent / "failed once").touch()
+    for _ in range(2):
+        assert days_code.plain_job().execute_in_process(instance=days.instance).success
+    days.uri = plain.as_uri()
+    assert len(days.coordinator().list()) == 2
+    assert len(days.events("files")) == 2
+
+
+def test_a_run_and_its_reexecutions_are_one_batch(
+    tmp_path: Path, days: Days, days_code: ModuleType, plain: Path
+) -> None:
+    """A failed run executed again from its failure, and then as a whole, makes one checkpoint in all."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        job = dg.reconstructable(days_code.plain_job)
+        with dg.execute_job(job, instance) as failed:
+            assert not failed.success
+        from_failure = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        with dg.execute_job(job, instance, reexecution_options=from_failure) as again:
+            assert again.success
+        as_a_whole = dg.ReexecutionOptions(parent_run_id=again.run_id)
+        with dg.execute_job(job, instance, reexecution_options=as_a_whole) as once_more:
+            assert once_more.success
+    days.uri = plain.as_uri()
+    assert days.kinds() == ["opened", "aborted", "opened", "completed", "committed"]
