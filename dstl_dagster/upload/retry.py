@@ -146,8 +146,13 @@ class RetryingExecutor:
             self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
         try:
             self._executor.submit(execution.run, 1)
-        except BaseException:
+        except BaseException as refusal:
             self._ended(execution)
+            if self._closed:
+                # Closed between the look above and the submit: the executor's own words would mislead.
+                raise ClosedError(
+                    "the upload executor was closed meanwhile: open another storage"
+                ) from refusal
             raise
 
     def _ended(self, execution: _Execution[ResultT]) -> None:

@@ -28,7 +28,10 @@ from dstl_dagster.testing.uploads import HeldScheduler, RecordingUploader
 
 RANGE = KeyGroupRange.of(0, 3)
 DEADLINE_SECONDS = 20
-FAST = FsStateChangelogOptions(batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0))
+# No time-outs: on a busy machine a slow attempt would get a second one beside it.
+FAST = FsStateChangelogOptions(
+    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
+)
 
 
 @contextmanager
@@ -179,7 +182,10 @@ class TestReading:
 
     def test_sets_of_many_writers_in_one_file_are_told_apart(self, tmp_path: Path) -> None:
         """Writers that share a batch share a file, and each handle reads its own sets from it."""
-        options = FsStateChangelogOptions(batch_persist_delay=timedelta(milliseconds=50))
+        # The last of the four reaches the threshold; before, they wait.
+        options = FsStateChangelogOptions(
+            batch_persist_delay=timedelta(hours=1), batch_persist_size_threshold_bytes=4 * 3 * len(b"0-0")
+        )
         store = LocalObjectStore(tmp_path, durable=False)
         with FsStateChangelogStorage("job", store, options) as storage:
             writers = [storage.create_writer(f"op{number}", RANGE) for number in range(4)]

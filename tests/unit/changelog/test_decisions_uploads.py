@@ -26,7 +26,13 @@ from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import MemoryObjectStore, ObjectWriter
-from dstl_dagster.testing.uploads import CallerExecutor, HeldScheduler, ManualTimer, RecordingUploader
+from dstl_dagster.testing.uploads import (
+    CallerExecutor,
+    HeldScheduler,
+    ManualExecutor,
+    ManualTimer,
+    RecordingUploader,
+)
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     RetryPolicy,
@@ -37,7 +43,10 @@ from dstl_dagster.upload import (
 
 RANGE = KeyGroupRange.of(0, 3)
 DEADLINE_SECONDS = 20
-FAST = FsStateChangelogOptions(batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0))
+# No time-outs: on a busy machine a slow attempt would get a second one beside it.
+FAST = FsStateChangelogOptions(
+    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
+)
 
 
 @contextmanager
@@ -335,3 +344,41 @@ class TestBatches:
             assert isinstance(
                 writer.persist(SequenceNumber.of(0), 1).exception(DEADLINE_SECONDS), UnavailableError
             )
+
+    def test_a_fatal_error_fails_all_that_come(self) -> None:
+        """Where no upload can be begun any more, tasks that wait and tasks that come fail at once."""
+
+        class NoThreads(ManualExecutor):
+            def submit(self, *arguments: Any, **keywords: Any) -> Any:
+                raise RuntimeError("can't start new thread")
+
+        scheduler = BatchingStateChangeUploadScheduler(
+            0, 0, RetryPolicy.none(), RecordingUploader(), 1, 100, executor=NoThreads()
+        )
+        with _writer(scheduler=scheduler) as (_, writer):
+            writer.append(0, b"x")
+            with pytest.raises(RuntimeError, match="new thread"):
+                writer.persist(SequenceNumber.of(0), 1)
+            above = writer.next_sequence_number()
+            writer.append(0, b"y")
+            assert isinstance(writer.persist(above, 2).exception(DEADLINE_SECONDS), UnavailableError)
+            assert scheduler.in_flight_bytes == 0
+
+    def test_a_submit_that_meets_close_is_told_as_closed(self) -> None:
+        """A batch that is handed over while the executor shuts down fails with ClosedError, not as fatal."""
+        executor = ManualExecutor()
+        scheduler = BatchingStateChangeUploadScheduler(
+            0, 0, RetryPolicy.none(), RecordingUploader(), 1, 100, executor=executor
+        )
+
+        class Closing(ManualExecutor):
+            def submit(self, *arguments: Any, **keywords: Any) -> Any:
+                scheduler.close()
+                raise RuntimeError("cannot schedule new futures after shutdown")
+
+        scheduler._retrying._executor = Closing()
+        with _writer(scheduler=scheduler) as (_, writer):
+            writer.append(0, b"x")
+            future = writer.persist(SequenceNumber.of(0), 1)
+            assert isinstance(future.exception(DEADLINE_SECONDS), ClosedError)
+            assert scheduler.in_flight_bytes == 0

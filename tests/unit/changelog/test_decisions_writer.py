@@ -29,7 +29,10 @@ from dstl_dagster.upload import (
 
 RANGE = KeyGroupRange.of(0, 3)
 DEADLINE_SECONDS = 20
-FAST = FsStateChangelogOptions(batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0))
+# No time-outs: on a busy machine a slow attempt would get a second one beside it.
+FAST = FsStateChangelogOptions(
+    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
+)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -361,7 +362,10 @@ class TestChangelogStorageMetricsTest:
     def _storage(
         self, metrics: InMemoryMetrics, store: Any = None, **options: Any
     ) -> FsStateChangelogStorage:
-        settings = FsStateChangelogOptions(preemptive_persist_threshold_in_bytes=1 << 30, **options)
+        # No time-outs: on a busy machine a slow attempt would be counted twice.
+        settings = FsStateChangelogOptions(
+            preemptive_persist_threshold_in_bytes=1 << 30, upload_timeout=timedelta(0), **options
+        )
         return FsStateChangelogStorage("job", store or MemoryObjectStore(), settings, metrics=metrics)
 
     def test_uploads_counter(self) -> None:
