@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dstl_dagster.errors import ConflictError, FormatError, InternalError, NotFoundError, UnavailableError
+from dstl_dagster.errors import (
+    ConflictError,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.retrying import Attempt, Retries
@@ -187,8 +194,6 @@ class ResumableUpload:
 
 def refusal(status: int, text: str, uri: str) -> Exception:
     """The error for an answer that is none of the expected ones."""
-    from dstl_dagster.errors import InvalidInputError
-
     short = text[:300]
     if status == 412:
         return ConflictError(
