@@ -8,8 +8,8 @@ Flink 2.2.1 writing through the page cache on a quiet machine of two cores, and 
 (memcpy, file write) measured in the same run.
 
 A machine that is not quiet is slower for both. So around each row the same bare steps are timed (sort,
-encode, checksum and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where Flink was
-measured. The last column is the ratio if Flink were slowed down alike; its waits (10 ms) are not.
+encode, checksum and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where
+Flink was measured. The last column is the ratio if Flink were slowed down alike; its waits (10 ms) are not.
 """
 
 from __future__ import annotations

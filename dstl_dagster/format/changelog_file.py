@@ -14,6 +14,7 @@ Source: Flink's `OutputStreamWithPos`, `StateChangeFormat` and `ChangelogStreamH
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, Protocol
 
 import google_crc32c
@@ -45,6 +46,7 @@ from dstl_dagster.format.footer import (
     decode_trailer,
     encode_block,
     encode_index_and_trailer,
+    index_and_trailer_bytes,
 )
 
 __all__ = ["ByteRanges", "ChangelogFileEncoder", "ChangelogFileReader"]
@@ -119,19 +121,17 @@ class ChangelogFileEncoder:
                 finished.append(entry)
                 continue
             yield header + block
-            finished.append(_with_block(entry, self._stored_bytes + len(header), google_crc32c.value(block)))
+            block_offset = self._stored_bytes + len(header)
+            finished.append(
+                replace(entry, block_offset=block_offset, block_crc32c=google_crc32c.value(block))
+            )
             self._stored_bytes += len(header) + len(block)
         index = FileIndex(self._compression, self.body_size, tuple(finished))
-        size_bytes = len(encode_index_and_trailer(index, 0))
+        size_bytes = index_and_trailer_bytes(len(finished))
         header = hidden_frame_header(self._compression, size_bytes)
         assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one hidden frame"
         yield header + encode_index_and_trailer(index, self._stored_bytes + len(header))
         self._stored_bytes += len(header) + size_bytes
-
-
-def _with_block(entry: ChangeSetEntry, block_offset: int, block_crc32c: int) -> ChangeSetEntry:
-    fields = {name: getattr(entry, name) for name in ChangeSetEntry.__dataclass_fields__}
-    return ChangeSetEntry(**{**fields, "block_offset": block_offset, "block_crc32c": block_crc32c})
 
 
 class ByteRanges(Protocol):

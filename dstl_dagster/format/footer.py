@@ -38,6 +38,7 @@ __all__ = [
     "decode_trailer",
     "encode_block",
     "encode_index_and_trailer",
+    "index_and_trailer_bytes",
 ]
 
 MAX_CHANGE_SETS_PER_FILE: Final = 1 << 16
@@ -138,6 +139,11 @@ def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
         groups[:, 1].astype(np.int64),
         lengths.astype(np.int64),
     )
+
+
+def index_and_trailer_bytes(entry_count: int) -> int:
+    """How long `encode_index_and_trailer` gives."""
+    return entry_count * _ENTRY.size + TRAILER_BYTES
 
 
 def encode_index_and_trailer(index: FileIndex, index_offset: int) -> bytes:
