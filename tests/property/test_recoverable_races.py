@@ -96,9 +96,9 @@ def check_overwrite_race(commit: Commit, seeds: range) -> None:
     """Of two rivals for one name one wins and the other hears of it; the bytes are the winner's."""
     for seed in seeds:
         store = MemoryObjectStore()
-        rivals = [
-            write(store, 1 + (seed * 7 + number * 3) % 40, tag=tag) for number, tag in enumerate((b"a", b"b"))
-        ]
+        # Mostly small files, and now and then one of two waves.
+        counts = (1 + seed % 3, 34 if seed % 8 == 0 else 1 + seed // 3 % 3)
+        rivals = [write(store, count, tag=tag) for count, tag in zip(counts, (b"a", b"b"), strict=True)]
         outcomes: list[str] = ["", ""]
 
         def rival(
