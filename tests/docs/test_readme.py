@@ -52,7 +52,9 @@ def test_the_op_keeps_totals_over_days(tmp_path):
     resources = {
         "changelog": dstl.ChangelogStorageResource(uri=store.as_uri()),
         "files": dstl.RecoverableWriterResource(uri=f"{store.as_uri()}/totals"),
-        "spark": dstl.SparkSessionResource(),
+        "spark": dstl.SparkSessionResource(
+            conf={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        ),
     }
     with dg.DagsterInstance.ephemeral() as instance:
         for day in days:
