@@ -90,9 +90,11 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
 
 def stop_session(spark: SparkSession) -> None:
     """Stop Spark in this process and remove the folders of its sessions. May be called again."""
-    spark.stop()
-    while _scratch_folders:
-        _scratch_folders.pop().remove()
+    try:
+        spark.stop()
+    finally:  # a JVM that was killed cannot be stopped, and needs its folder no more
+        while _scratch_folders:
+            _scratch_folders.pop().remove()
 
 
 def _new_scratch_folder() -> Path:

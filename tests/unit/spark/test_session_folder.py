@@ -54,6 +54,19 @@ def test_stopping_the_session_removes_its_folder() -> None:
     assert not folder.exists()
 
 
+def test_a_session_whose_jvm_died_still_loses_its_folder() -> None:
+    """Stopping fails where the JVM was killed; the folder goes all the same."""
+
+    class Dead:
+        def stop(self) -> None:
+            raise ConnectionRefusedError("no JVM")
+
+    folder = session._new_scratch_folder()
+    with pytest.raises(ConnectionRefusedError):
+        session.stop_session(Dead())  # type: ignore[arg-type] # only `stop` matters here
+    assert not folder.exists()
+
+
 @pytest.mark.kill
 def test_the_folder_of_a_killed_process_is_removed_by_a_later_session(tmp_path: Path) -> None:
     """A later session removes what a killed process left, and nothing of one that lives."""
