@@ -168,7 +168,7 @@ def test_an_op_that_fails_behind_its_batch_is_made_once(days: Days, monkeypatch:
 def test_a_decision_whose_answer_fails_is_made_once(
     fault: Fault, slot: int, may_retry: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unavailable store at a decision: the step is tried again if need be, and everything is there once."""
+    """A store that is away at a decision: the step is tried again if need be; everything is there once."""
     schedule = Once(
         fault, lambda request: request.method == "put" and f"timeline/{slot:020d}" in request.name
     )

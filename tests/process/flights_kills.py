@@ -143,6 +143,17 @@ def leftovers(folder: Path) -> list[str]:
     ]
 
 
+def scratch_left(folder: Path) -> list[str]:
+    """Folders of Spark sessions that nobody removed, also not those of killed processes."""
+    return [path.name for path in _temporary(folder).glob("dstl-spark-*")]
+
+
+def _temporary(folder: Path) -> Path:
+    path = folder / "tmp"
+    path.mkdir(exist_ok=True)
+    return path
+
+
 # ---- processes, as the kernel shows them ----
 
 
@@ -220,6 +231,7 @@ class Worker:
             [sys.executable, "-c", _WORKER, day, self._token, failed],
             stdout=self._log,
             stderr=self._log,
+            env={**os.environ, "TMPDIR": str(_temporary(folder))},
             start_new_session=True,
         )
 
@@ -398,9 +410,8 @@ def _one_day(baseline: Baseline, folder: Path, moment: Moment) -> Killed | None:
             worker.spans()
             orphans += worker.orphans()
     assert success, f"{_MAX_RUNS} runs failed; see {folder}/kills.log"
-    differences = baseline.expected.differences(outcome_of(folder)) + [
-        f"left behind: {name}" for name in leftovers(folder)
-    ]
+    left = [f"left behind: {name}" for name in leftovers(folder) + scratch_left(folder)]
+    differences = baseline.expected.differences(outcome_of(folder)) + left
     return Killed(moment, hit, runs, time.monotonic() - started, differences, orphans)
 
 

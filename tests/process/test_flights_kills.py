@@ -37,6 +37,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     os.environ.update(before)
 
 
+@pytest.mark.timeout(600)  # three days of Spark, and on a busy machine
 @pytest.mark.kill
 @pytest.mark.dagster
 @pytest.mark.spark
