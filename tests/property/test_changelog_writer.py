@@ -278,6 +278,15 @@ class WriterMachine(RuleBasedStateMachine):
         self._run_attempt(fault)
 
     @precondition(lambda self: self.executor.queued)
+    @rule()
+    def an_upload_fails_for_good(self) -> None:
+        """Attempt after attempt, as often as the policy allows."""
+        for _ in range(2):
+            if self.executor.queued:
+                self._run_attempt("fail")
+            self.timer.advance(3.0)
+
+    @precondition(lambda self: self.executor.queued)
     @rule(second_too=st.booleans())
     def an_upload_times_out(self, second_too: bool) -> None:
         """It is still under way when its successor starts; it ends before or after the successor."""
@@ -299,7 +308,7 @@ class WriterMachine(RuleBasedStateMachine):
         if not self.closed and self.writer._highest_failed is not None:
             self.highest_failed = int(self.writer._highest_failed[0])
 
-    @precondition(lambda self: not self.closed and len(self.model.sets) > 6)
+    @precondition(lambda self: not self.closed and len(self.model.sets) > 3)
     @rule()
     def close(self) -> None:
         self.writer.close()
@@ -486,7 +495,7 @@ def test_the_machine_finds(breakage: Any, monkeypatch: pytest.MonkeyPatch) -> No
     """Each fault, put back, makes the machine fail."""
     breakage(monkeypatch)
     quick = settings(
-        max_examples=400,
+        max_examples=2000,
         stateful_step_count=40,
         deadline=None,
         database=None,
