@@ -17,8 +17,8 @@ HEAVY = ("dagster", "dagster_gcp", "dagster_pyspark", "google.cloud", "pandas", 
 def _loaded_by(code: str, folder: Path) -> set[str]:
     """The names in `sys.modules` after running `code` in a fresh interpreter."""
     script = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-    environment = {**os.environ, "DSTL_DEMO_FOLDER": str(folder), "DAGSTER_HOME": ""}
-    environment.pop("DAGSTER_HOME")
+    environment = {**os.environ, "DSTL_DEMO_FOLDER": str(folder)}
+    environment.pop("DAGSTER_HOME", None)
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,

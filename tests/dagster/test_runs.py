@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
+from dstl_dagster import build_state_asset
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -149,6 +151,48 @@ def test_the_first_day_is_the_first_partition(days: Days) -> None:
     _, message = days.failure(days.run("2024-01-02"))
     assert "no checkpoint yet; the first partition is 2024-01-01" in message
     assert days.kinds() == []
+
+
+RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+
+
+def _run_range(days: Days, first: str, last: str) -> dg.ExecuteInProcessResult:
+    return dg.materialize(
+        [days.code.build_state()],
+        instance=days.instance,
+        resources={"changelog": days.resource()},
+        tags=dict(zip(RANGE, (first, last), strict=True)),
+        raise_on_error=False,
+    )
+
+
+def test_a_run_over_several_days_is_refused(days: Days) -> None:
+    """One run is one checkpoint: a range of days is sent back, and nothing is written."""
+    result = _run_range(days, "2024-01-01", "2024-01-03")
+    step, message = days.failure(result)
+    assert step == "update"
+    assert "covers the partitions 2024-01-01 to 2024-01-03" in message
+    assert days.retries(result) == []
+    assert days.objects() == {}
+
+
+def test_a_range_of_one_day_is_that_day(days: Days) -> None:
+    """A backfill names its days as a range: of one day it is the same as the day."""
+    assert _run_range(days, "2024-01-01", "2024-01-01").success
+    assert [event.partition for event in days.events("files")] == ["2024-01-01"]
+    assert days.run("2024-01-01").success
+    assert days.kinds() == ["opened", "completed", "committed"]
+
+
+def test_a_state_without_partitions_is_an_asset_too(days: Days, days_code: ModuleType) -> None:
+    """Each run is a batch of its own, on top of the one before."""
+    update = days_code.build_update(source=None)
+    state = build_state_asset(days_code.JOB, update, retry_policy=days_code.AT_ONCE)
+    for _ in range(2):
+        result = dg.materialize([state], instance=days.instance, resources={"changelog": days.resource()})
+        assert result.success
+    assert [event.partition for event in days.events("checkpoints")] == ["chk-00000001", "chk-00000002"]
+    assert [event.partition for event in days.events("files")] == [None, None]
 
 
 def test_retention_takes_partitions_away(days: Days) -> None:
