@@ -291,7 +291,7 @@ class LocalObjectStore:
     def _remove(self, name: str) -> None:
         path = object_path(self._root, name)
         path.unlink(missing_ok=True)
-        self._hidden.sync_folder(path.parent)
+        self._hidden.sync_removal(path)
         self._records.remove(name)
         prune_empty_folders(self._root, path.parent)
 

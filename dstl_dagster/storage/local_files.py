@@ -89,6 +89,18 @@ class HiddenFolder:
             finally:
                 os.close(descriptor)
 
+    def sync_removal(self, path: Path) -> None:
+        """Put on the disk that `path` is gone. Whoever removed its neighbours may have pruned its folder."""
+        folder = path.parent
+        while True:
+            try:
+                return self.sync_folder(folder)
+            except FileNotFoundError:
+                # A folder that is gone took the entry with it: its own removal is what must stay.
+                if folder == self.root:
+                    raise
+                folder = folder.parent
+
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, durably. Raises: OSError, as `mkdir`."""
         if folder.is_dir():

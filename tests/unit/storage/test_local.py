@@ -352,3 +352,21 @@ def test_record_holds_what_it_says(store: LocalObjectStore) -> None:
     document = json.loads(record.read_text())
     assert document["name"] == "a"
     assert document["generations"][0]["generation"] == made.generation
+
+
+def test_delete_beside_one_that_prunes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete succeeds though another delete takes the emptied folder away before its removal is synced.
+
+    Cause: a commit deleted its components in parallel, and failed as if the file system had refused.
+    """
+    store = LocalObjectStore(tmp_path / "root")
+    store.put("a/b/c", b"x", precondition=ABSENT)
+    sync_removal = local_files.HiddenFolder.sync_removal
+
+    def after_a_rival(self: local_files.HiddenFolder, path: Path) -> None:
+        local_files.prune_empty_folders(store.root, path.parent)
+        sync_removal(self, path)
+
+    monkeypatch.setattr(local_files.HiddenFolder, "sync_removal", after_a_rival)
+    assert store.delete("a/b/c", precondition=ANY)
+    assert list(store.list()) == []
