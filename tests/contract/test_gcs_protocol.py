@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import json
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import google_crc32c
 import pytest
@@ -173,6 +175,23 @@ def test_media_and_multipart_store_the_bytes(wire: Wire, payload: bytes) -> None
         assert resource["metageneration"] == "1"
     assert wire.read("a").content == wire.read("b").content == payload
     assert wire.stat("b").json()["metadata"] == {"k": "v"}
+
+
+def test_upload_cut_in_its_body(wire: Wire) -> None:
+    """An upload whose client dies before all of the body was sent makes nothing."""
+    split = urlsplit(wire.endpoint)
+    kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
+    connection = kind(split.netloc, timeout=60)
+    target = quote(wire.prefix + "cut", safe="")
+    connection.putrequest("POST", f"/upload/storage/v1/b/{wire.bucket}/o?uploadType=media&name={target}")
+    for key, value in {**wire.session.headers, "Content-Type": "text/plain", "Content-Length": "100"}.items():
+        connection.putheader(key, value)
+    connection.endheaders()
+    connection.send(b"x" * 50)
+    connection.sock.shutdown(socket.SHUT_WR)
+    connection.sock.recv(1 << 16)  # an error or the end: the service has seen that no more comes
+    connection.close()
+    assert wire.stat("cut").status_code == 404
 
 
 def test_wrong_checksums_are_refused(wire: Wire) -> None:

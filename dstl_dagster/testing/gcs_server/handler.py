@@ -79,6 +79,10 @@ class Handler(BaseHTTPRequestHandler):
         # All of the body is read first: an answer before it would break the next request.
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
+        if len(body) < length:
+            # Its client died in the middle: a request that never came.
+            self.close_connection = True
+            return
         try:
             call = self._route(body)
             self.state.count(call.method)
