@@ -1,20 +1,13 @@
-"""A writer killed at any request, and gone on with elsewhere: in one process by faults, and by SIGKILL."""
+"""A writer that dies at any request, simulated, and is gone on with. Real deaths are in `tests/process`."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import uuid
-from pathlib import Path
 
 import pytest
 
 from dstl_dagster.recoverable import GSRecoverableWriter, plan_sweep, sweep
 from dstl_dagster.storage.base import ANY, ObjectStore
-from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
@@ -27,18 +20,13 @@ PAYLOAD = b"".join(b"%05d" % number for number in range(COUNT))
 class Notes:
     """What a checkpoint would keep: the last resume state, then the commit state."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._kept: dict[str, str | int] = json.loads(path.read_text()) if path and path.exists() else {}
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
 
-    def keep(self, **kept: str | int) -> None:
+    def keep(self, **kept: str) -> None:
         self._kept = kept
-        if self._path is not None:
-            beside = self._path.with_suffix(".new")
-            beside.write_text(json.dumps(kept))
-            beside.replace(self._path)
 
-    def get(self, key: str) -> str | int | None:
+    def get(self, key: str) -> str | None:
         return self._kept.get(key)
 
 
@@ -52,7 +40,7 @@ def write_and_commit(store: ObjectStore, uri: str, notes: Notes) -> None:
         stream = (
             writer.open(uri)
             if resume is None
-            else writer.recover(serializer.deserialize(0, bytes.fromhex(str(resume))))
+            else writer.recover(serializer.deserialize(0, bytes.fromhex(resume)))
         )
         for number in range(stream.tell() // 5, COUNT):
             stream.write(b"%05d" % number)
@@ -95,22 +83,6 @@ def test_killed_at_every_request(fault: Fault, step: int) -> None:
         index += step if index < 2 * COUNT - 2 else 1
 
 
-@pytest.mark.kill
-@pytest.mark.parametrize("index", [0, 3, 101, 201, 203, 300, 301, 303])
-def test_killed_by_sigkill(tmp_path: Path, index: int) -> None:
-    """The same with a real process, a real SIGKILL inside a request, and plain files."""
-    notes_path = tmp_path / "notes.json"
-    command = [sys.executable, __file__, str(tmp_path / "root"), str(notes_path), str(index)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run(command, env=environment, timeout=120, check=False)
-    assert killed.returncode in (-signal.SIGKILL, 0)
-    store = LocalObjectStore(tmp_path / "root")
-    write_and_commit(store, store.uri_of("out/part"), Notes(notes_path))
-    check_result(store)
-    store.put("next-write", b"", precondition=ANY)
-    assert list((tmp_path / "root" / ".dstl-store" / "temporary").iterdir()) == []
-
-
 def test_sweep_takes_what_nobody_wants() -> None:
     """A sweep leaves components of wanted states and living attempts, and whatever is no temporary object."""
     store = MemoryObjectStore("b")
@@ -130,38 +102,3 @@ def test_sweep_takes_what_nobody_wants() -> None:
     assert sweep(store, plan) == 1
     assert sweep(store, plan) == 0
     assert len(list(store.list())) == 4
-
-
-def _die_at(root: str, notes_path: str, index: int) -> None:
-    """The process that is killed: dies inside request `index`, among the file-system steps of it."""
-    store = LocalObjectStore(root)
-    seen = 0
-
-    def count() -> None:
-        nonlocal seen
-        if seen == index:
-            # Die at a file-system step of this request, not before it.
-            real_link, real_replace = os.link, Path.replace
-
-            def dying_link(*args: object, **kwargs: object) -> None:
-                real_link(*args, **kwargs)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            def dying_replace(self: Path, target: Path) -> Path:
-                if index % 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                made = real_replace(self, target)
-                if index % 3 == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return made
-
-            os.link = dying_link
-            Path.replace = dying_replace
-        seen += 1
-
-    view = FaultStore(store, before_request=count)
-    write_and_commit(view, store.uri_of("out/part"), Notes(Path(notes_path)))
-
-
-if __name__ == "__main__":
-    _die_at(sys.argv[1], sys.argv[2], int(sys.argv[3]))
