@@ -1,0 +1,111 @@
+"""All that the flights of some days made, read without Spark and without Dagster, for comparing.
+
+Owns what counts as the same, and what nobody may leave behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
+from dstl_dagster.spark.state_tasks import ReadStateTask
+from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import open_store
+from dstl_flights.assets import JOB
+
+__all__ = ["Outcome", "leftovers", "outcome_of", "scratch_left", "temporary_folder"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that the days made: reports by name as SHA-256, rows by operator, and the positions."""
+
+    reports: dict[str, str]
+    state: dict[str, list[str]]
+    positions: dict[str, object]
+    checkpoints: list[int]
+
+    def differences(self, other: Outcome) -> list[str]:
+        """What is not the same in the other, in words; empty where everything is."""
+        found = [
+            f"report {name}"
+            for name in sorted(self.reports.keys() | other.reports.keys())
+            if self.reports.get(name) != other.reports.get(name)
+        ]
+        for operator in sorted(self.state.keys() | other.state.keys()):
+            ours, theirs = self.state.get(operator, []), other.state.get(operator, [])
+            if ours != theirs:
+                found.append(f"state {operator}: {len(set(ours) ^ set(theirs))} rows")
+        if self.positions != other.positions:
+            found.append(f"positions {self.positions} and {other.positions}")
+        if self.checkpoints != other.checkpoints:
+            found.append(f"checkpoints {self.checkpoints} and {other.checkpoints}")
+        return found
+
+
+def outcome_of(folder: Path) -> Outcome:
+    """Everything in the store below `folder`, read without Spark and without Dagster."""
+    store = open_store((folder / "store").as_uri())
+    coordinator = CheckpointCoordinator(JOB.job, store)
+    latest = coordinator.latest()
+    assert latest is not None, f"no checkpoint in {folder}"
+    reports = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((folder / "store" / "reports").rglob("*"))
+        if path.is_file()
+    }
+    state = {operator: _rows(coordinator, operator) for operator in latest.manifest.operators}
+    return Outcome(
+        reports, state, dict(latest.positions), [each.checkpoint_id for each in coordinator.list()]
+    )
+
+
+def _rows(coordinator: CheckpointCoordinator, operator: str) -> list[str]:
+    latest = coordinator.latest()
+    assert latest is not None
+    state = coordinator.operator_state(latest, operator)
+    assert state is not None
+    newest = state.newest
+    task = ReadStateTask(
+        store_uri=coordinator.store.uri,
+        job=coordinator.job,
+        checkpoint_id=latest.checkpoint_id,
+        operator=operator,
+        schema=StateSchema.from_parts(newest.schema, newest.key_columns, newest.max_parallelism),
+        ranges=(),
+        handles=state.handles,
+    )
+    everything = KeyGroupRange.of(0, newest.max_parallelism - 1)
+    return sorted(repr(row) for batch in task._read(everything) for row in batch.to_pylist())
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Objects of dead attempts that a clean-up leaves behind: none is right."""
+    store = open_store((folder / "store").as_uri())
+    coordinator = CheckpointCoordinator(JOB.job, store)
+    coordinator.clean_up()
+    names = JobNames(JOB.job)
+    alive = {each.attempt for each in coordinator.list()}
+    components = [stat.name for stat in store.list(COMPONENTS_PREFIX)]
+    attempts = [stat.name for stat in store.list(names.attempts_prefix)]
+    manifests = [stat.name for stat in store.list(names.manifests_prefix)]
+    return [
+        *components,
+        *(name for name in attempts if names.attempt_of_folder(name) not in alive),
+        *(name for name in manifests if names.attempt_of_manifest(name) not in alive),
+    ]
+
+
+def scratch_left(folder: Path) -> list[str]:
+    """Folders of Spark sessions that nobody removed, also not those of killed processes."""
+    return [path.name for path in temporary_folder(folder).glob("dstl-spark-*")]
+
+
+def temporary_folder(folder: Path) -> Path:
+    path = folder / "tmp"
+    path.mkdir(exist_ok=True)
+    return path
