@@ -2,7 +2,8 @@
 
 Owns translating Dagster's configuration and run into the arguments of the layers below. Holds no
 connection and no "current checkpoint": Dagster may set a resource up twice in one process, and once in
-every step. Nothing here touches the network or starts a JVM before it is used.
+every step. Nothing here touches the network or starts a JVM before it is used; setting one up looks at the
+settings of a `gs://` bucket.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
+from dstl_dagster.orchestration.preflight import tell_bucket_findings
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
@@ -54,6 +56,11 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             "{'gs.writer.temporary.bucket.name': 'scratch'}. Here, because clean-up needs them too."
         ),
     )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Warn in Dagster's log of bucket settings that would break promises or cost money."""
+        scratch = self.files.get("gs.writer.temporary.bucket.name")
+        tell_bucket_findings(context.log, self.uri, *([f"gs://{scratch}"] if scratch else []))
 
     def store(self) -> ObjectStore:
         """The store that `uri` names."""
@@ -142,6 +149,10 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
     uri: str = Field(
         description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
     )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Warn in Dagster's log of bucket settings that would break promises or cost money."""
+        tell_bucket_findings(context.log, self.uri)
 
     def uri_of(self, name: str) -> str:
         """The URI of a file below the folder."""
