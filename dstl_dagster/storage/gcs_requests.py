@@ -16,7 +16,7 @@ from google.cloud import storage
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.base import Absent, Generation, ObjectStat, Precondition
+from dstl_dagster.storage.base import Absent, Buffer, Generation, ObjectStat, Precondition
 from dstl_dagster.storage.crc32c import from_base64
 from dstl_dagster.storage.gcs_client import told
 from dstl_dagster.storage.gcs_upload import Reply, refusal
@@ -143,7 +143,7 @@ class BucketRequests:
         return stat_of_resource(blob.name[len(self._prefix) :], blob._properties)
 
     def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Attempt
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Attempt
     ) -> Reply:
         # The client's own session carries the credentials; it has no public name.
         session = self._client._http

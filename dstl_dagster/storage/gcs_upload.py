@@ -44,10 +44,10 @@ class Reply:
 
 
 class Send(Protocol):
-    """One HTTP request. UnavailableError where there was no answer."""
+    """One HTTP request. UnavailableError where there was no answer. `body` is only valid during the call."""
 
     def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Attempt
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Attempt
     ) -> Reply: ...
 
 
@@ -76,8 +76,11 @@ class ResumableUpload:
         self._retries = retries
         self._chunk_size = chunk_size
         self._url: str | None = None
+        # One buffer for all chunks: new memory for each would cost more than the bytes in it. It is never
+        # made larger once a chunk was sent, so a view that a failed request still holds hinders nobody.
         self._buffer = bytearray()
-        self._sent = 0  # bytes that the service holds; the buffer follows them
+        self._filled = 0  # bytes at its start that are not yet sent
+        self._sent = 0  # bytes that the service holds; those in the buffer follow them
         self._resource: Mapping[str, Any] | None = None
         self.crc32c = EMPTY_CRC32C
 
@@ -89,7 +92,7 @@ class ResumableUpload:
     @property
     def buffered(self) -> bytes:
         """The bytes not yet sent."""
-        return bytes(self._buffer)
+        return bytes(self._unsent())
 
     def write(self, payload: Buffer) -> int:
         """Take all of it, sending chunks as they fill. Raises: as the transport, and `refusal`."""
@@ -98,28 +101,39 @@ class ResumableUpload:
         position = 0
         while position < len(octets):
             # The last chunk stays back until more comes: an end must not be an empty chunk of its own.
-            if len(self._buffer) == self._chunk_size:
+            if self._filled == self._chunk_size:
                 self._retries.run(self._send_chunk)
-            room = self._chunk_size - len(self._buffer)
-            self._buffer += octets[position : position + room]
-            position += room
+            part = octets[position : position + self._chunk_size - self._filled]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            position += len(part)
         return len(octets)
 
     def finish(self) -> Mapping[str, Any]:
         """End the upload: the object's resource. May be called again after an exception."""
         if self._resource is None:
             self._resource = self._retries.run(self._send_end)
-            self._buffer.clear()
+            self._drop_buffer()
         return self._resource
 
     def cancel(self) -> None:
         """Give the session up, as well as may be. Never raises."""
-        self._buffer.clear()
+        self._drop_buffer()
         if self._url is not None and self._resource is None:
             try:
                 self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Attempt(1, None))
             except UnavailableError:
                 return  # it ends by itself after a week, and makes nothing
+
+    # -- the buffer
+
+    def _unsent(self) -> memoryview:
+        return memoryview(self._buffer)[: self._filled]
+
+    def _drop_buffer(self) -> None:
+        # A new one in its place: the old may still be seen through a failed request's view.
+        self._buffer = bytearray()
+        self._filled = 0
 
     # -- steps
 
@@ -132,7 +146,7 @@ class ResumableUpload:
         url = self._session_url()
         if attempt.in_doubt:
             self._ask(url, "bytes */*", attempt)
-        chunk = bytes(self._buffer)
+        chunk = self._unsent()
         if not chunk:
             return  # the service has had it all
         first = self._sent
@@ -141,18 +155,18 @@ class ResumableUpload:
         if reply.status != _RESUME_INCOMPLETE:
             raise self._refusal(reply)
         self._forget_sent(reply)
-        if self._buffer:
+        if self._filled:
             # It took a part. The rest is no multiple of 256 KiB only if the service says so itself.
             raise UnavailableError(f"the service took a part of a chunk of {self._uri!r}; it is sent on")
 
     def _send_end(self, attempt: Attempt) -> Mapping[str, Any]:
         url = self._session_url()
-        total = self._sent + len(self._buffer)
+        total = self._sent + self._filled
         if attempt.in_doubt:
             resource = self._ask(url, f"bytes */{total}", attempt)
             if resource is not None:
                 return resource
-        rest = bytes(self._buffer)
+        rest: Buffer = self._unsent() if self._filled else b""
         span = f"bytes {self._sent}-{total - 1}/{total}" if rest else f"bytes */{total}"
         headers = {"Content-Range": span, "X-Goog-Hash": f"crc32c={to_base64(self.crc32c)}"}
         reply = self._send("PUT", url, headers, rest, attempt)
@@ -176,11 +190,13 @@ class ResumableUpload:
     def _forget_sent(self, reply: Reply) -> None:
         span = next((value for key, value in reply.headers.items() if key.lower() == "range"), None)
         held = int(span.rpartition("-")[2]) + 1 if span else 0
-        if not self._sent <= held <= self._sent + len(self._buffer):
+        if not self._sent <= held <= self._sent + self._filled:
             raise InternalError(
                 f"the upload session of {self._uri!r} holds {held} bytes, which were dropped or never sent"
             )
-        del self._buffer[: held - self._sent]
+        kept = bytes(self._unsent()[held - self._sent :])
+        self._buffer[: len(kept)] = kept
+        self._filled = len(kept)
         self._sent = held
 
     def _refusal(self, reply: Reply) -> Exception:
