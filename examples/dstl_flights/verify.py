@@ -68,7 +68,9 @@ def _compare(what: str, expected: DataFrame, actual: DataFrame) -> Comparison:
     """By multiset: a row that is there twice is not the same as once."""
     if set(actual.columns) != set(expected.columns):
         raise ValueError(f"{what} has columns {actual.columns}, not {expected.columns}")
-    same_types = actual.select(*[F.col(field.name).cast(field.dataType) for field in expected.schema])
+    # Each is asked three times.
+    expected = expected.cache()
+    same_types = actual.select(*[F.col(field.name).cast(field.dataType) for field in expected.schema]).cache()
     return Comparison(
         what, expected.count(), expected.exceptAll(same_types).count(), same_types.exceptAll(expected).count()
     )
