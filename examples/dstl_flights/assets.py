@@ -125,7 +125,11 @@ def build_definitions() -> dg.Definitions:
         executor=dg.multiprocess_executor.configured(
             {
                 "max_concurrent": 2,
-                "start_method": {"forkserver": {"preload_modules": ["dagster", "dstl_flights.assets"]}},
+                "start_method": {
+                    "forkserver": {
+                        "preload_modules": ["dagster", "dstl_flights.assets", "dstl_flights.pipeline"]
+                    }
+                },
             }
         ),
     )

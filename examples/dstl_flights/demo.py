@@ -76,7 +76,11 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
             _run(instance, store, day, kill=day == new[len(new) // 2])
     console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
     with _noise_to(folder / "demo.log"):
-        spark = local_session("verify", cores=2)
+        spark = local_session(
+            "verify",
+            cores=2,
+            conf={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        )
         try:
             comparisons = verify(
                 spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
