@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry
 from dstl_dagster.checkpoint.reports import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.format.names import COMPONENTS_PREFIX
+from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.recoverable import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
@@ -109,9 +109,7 @@ def _previous(parent: Manifest | None, operator: str) -> str | None:
         return None
     entry = parent.operators[operator]
     if entry.report.handles:
-        return Attempt(parent.checkpoint_id, parent.attempt, parent.parent, parent.job).names.manifest(
-            parent.checkpoint_id, parent.attempt
-        )
+        return JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
     return entry.previous
 
 

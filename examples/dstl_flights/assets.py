@@ -32,6 +32,8 @@ __all__ = [
 
 JOB = JobAssets("nyc_flights", files="reports")
 SOURCE = "flights"
+SHORT_SESSION = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A session of seconds never earns back what the JVM's second compiler takes from it."""
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
 
@@ -115,10 +117,9 @@ def build_definitions() -> dg.Definitions:
         resources={
             "changelog": ChangelogStorageResource(uri=(folder / "store").as_uri()),
             "reports": RecoverableWriterResource(uri=(folder / "store" / "reports").as_uri()),
-            # A session of seconds never earns back what the JVM's second compiler takes from it.
             "spark": SparkSessionResource(
                 app_name="nyc-flights",
-                conf={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+                conf=SHORT_SESSION,
             ),
         },
         # A step starts in a fraction of a second when it is forked from a process that has the imports.

@@ -28,7 +28,7 @@ from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
-from dstl_flights.assets import JOB, SOURCE
+from dstl_flights.assets import JOB, SHORT_SESSION, SOURCE
 from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill
 from dstl_flights.source import flights_csv
 from dstl_flights.verify import Comparison, verify
@@ -79,7 +79,7 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
         spark = local_session(
             "verify",
             cores=2,
-            conf={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+            conf=SHORT_SESSION,
         )
         try:
             comparisons = verify(
