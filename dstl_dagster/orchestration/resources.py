@@ -162,6 +162,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
 class SparkSessionResource(dg.ConfigurableResource[Any]):
     """A local Spark session that starts when it is first asked for, with the driver's own interpreter.
 
+    Where Spark runs in this process already, that one is used, and left running: who starts it stops it.
     Any resource with a `spark_session` attribute does as well, dagster-pyspark's `PySparkResource` too.
     """
 
@@ -169,22 +170,25 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     cores: int = Field(default=2, description="Threads of the local master.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
 
-    _session: SparkSession | None = PrivateAttr(default=None)
+    _started: SparkSession | None = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> SparkSession:
-        from dstl_dagster.spark import local_session  # PySpark: not while definitions load
+        # PySpark: not while definitions load
+        from dstl_dagster.spark.session import local_session, running_session
 
-        if self._session is None:
-            self._session = local_session(self.app_name, cores=self.cores, conf=dict(self.conf))
-        return self._session
+        running = running_session()
+        if running is not None:
+            return running
+        self._started = local_session(self.app_name, cores=self.cores, conf=dict(self.conf))
+        return self._started
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
-        if self._session is not None:
+        if self._started is not None:
             from dstl_dagster.spark import stop_session  # as above
 
-            stop_session(self._session)
-            self._session = None
+            stop_session(self._started)
+            self._started = None
 
 
 def _owner_is_gone(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool:

@@ -19,7 +19,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.spark.scratch import ScratchFolder, remove_left_behind
 
-__all__ = ["local_conf", "local_session", "stop_session"]
+__all__ = ["local_conf", "local_session", "running_session", "stop_session"]
 
 logger = logging.getLogger(__name__)
 _scratch_folders: list[ScratchFolder] = []
@@ -71,9 +71,9 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     """
     if cores < 1:
         raise InvalidInputError(f"a local session needs 1 core or more, not {cores}")
-    # Not `getActiveSession`: that is of the calling thread, and another one may have started Spark.
-    if SparkContext._active_spark_context is not None:
-        return SparkSession.builder.getOrCreate()
+    running = running_session()
+    if running is not None:
+        return running
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})
@@ -86,6 +86,12 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def running_session() -> SparkSession | None:
+    """A session on the Spark that this process runs already, whoever started it; `None`: none runs."""
+    # Not `getActiveSession`: that is of the calling thread, and another one may have started Spark.
+    return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
 def stop_session(spark: SparkSession) -> None:

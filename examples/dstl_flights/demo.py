@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 import dagster as dg
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -28,7 +29,7 @@ from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
-from dstl_flights.assets import JOB, SHORT_SESSION, SOURCE
+from dstl_flights.assets import JOB, ONE_PROCESS, SHORT_SESSION, SOURCE
 from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill
 from dstl_flights.source import flights_csv
 from dstl_flights.verify import Comparison, verify
@@ -71,22 +72,13 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
     new = [day for day in wanted if coordinator.applied(day) is None]
     if len(new) < len(wanted):
         console.print(f"{len(wanted) - len(new)} days are already in checkpoints; going on behind them")
-    with _noise_to(folder / "demo.log"), instance_in(folder) as instance:
+    with _noise_to(folder / "demo.log"), instance_in(folder) as instance, _session() as spark:
         for day in new:
             _run(instance, store, day, kill=day == new[len(new) // 2])
-    console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
-    with _noise_to(folder / "demo.log"):
-        spark = local_session(
-            "verify",
-            cores=2,
-            conf=SHORT_SESSION,
+        console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
+        comparisons = verify(
+            spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
         )
-        try:
-            comparisons = verify(
-                spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
-            )
-        finally:
-            stop_session(spark)
     console.print()
     console.print(checkpoint_table(coordinator.list()))
     console.print()
@@ -109,6 +101,16 @@ def _make_folder(folder: Path, fresh: bool) -> None:
 
 
 @contextmanager
+def _session() -> Iterator[SparkSession]:
+    """One Spark for every day that runs in this process: only the first one pays for its start."""
+    spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+@contextmanager
 def _noise_to(log: Path) -> Iterator[None]:
     """What Dagster and Spark print to stderr, in this process and all below it, goes to a file."""
     kept = os.dup(sys.stderr.fileno())
@@ -122,19 +124,19 @@ def _noise_to(log: Path) -> Iterator[None]:
 
 
 def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
-    """One day to its end; with `kill`, the first try is killed while it writes."""
+    """One day to its end, in this process; with `kill` its first try is in others, which are killed."""
     line = _StepLine(day)
     if kill:
         ended = run_day_and_kill(instance, day, _writing(store), on_event=line.show)
     else:
-        ended = run_day(instance, day, on_event=line.show)
+        ended = run_day(instance, day, on_event=line.show, executor=ONE_PROCESS)
     for _ in range(_MAX_TRIES):
         if ended.success:
             line.end("")
             return
         line.end(f" [red]failed[/]: {escape(str(ended.failure))[:160]}")
         line = _StepLine(day, "again from the failure")
-        ended = run_day(instance, day, on_event=line.show, failed=ended)
+        ended = run_day(instance, day, on_event=line.show, failed=ended, executor=ONE_PROCESS)
     line.end("")
     raise click.ClickException(f"{day} failed {_MAX_TRIES + 1} times; the last: {ended.failure}")
 

@@ -13,15 +13,16 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import dagster as dg
 
-from dstl_flights.assets import FOLDER_VARIABLE, resolved_day_job
+from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, resolved_day_job
 
 __all__ = ["DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
 
@@ -80,10 +81,12 @@ def run_day(
     on_event: Callable[[StepEvent], None] = lambda _: None,
     failed: DayRun | None = None,
     token: str | None = None,
+    executor: Mapping[str, Any] = STEP_PROCESSES,
 ) -> DayRun:
-    """Run one day, this process being the run's worker, and each step a process of its own.
+    """Run one day, this process being the run's worker.
 
     With `failed` that run is executed again from where it failed. `token` tags the run, for who watches it.
+    `executor` says where steps run (`assets.STEP_PROCESSES`, `assets.ONE_PROCESS`).
     """
     token = token or str(uuid.uuid4())
     options = None if failed is None else dg.ReexecutionOptions.from_failure(failed.run_id, instance)
@@ -93,7 +96,10 @@ def run_day(
             dg.reconstructable(resolved_day_job),
             instance=instance,
             tags={"dagster/partition": day, _RUN_TAG: token},
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            run_config={
+                "execution": {"config": dict(executor)},
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+            },
             reexecution_options=options,
             raise_on_error=False,
         ) as result,

@@ -97,19 +97,37 @@ def test_a_session_that_nobody_asked_for_never_starts(monkeypatch: pytest.Monkey
 
 def test_the_session_is_stopped_by_the_resource_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One session a set-up, however often it is asked for, stopped with its folder on the way out."""
-    calls: list[str] = []
-
-    def start(*_args: object, **_kwargs: object) -> str:
-        calls.append("start")
-        return "a session"
-
-    monkeypatch.setattr("dstl_dagster.spark.session.local_session", start)
-    monkeypatch.setattr(
-        "dstl_dagster.spark.session.stop_session", lambda session: calls.append(f"stop {session}")
-    )
+    spark = _FakeSpark(monkeypatch)
     with SparkSessionResource().process_config_and_initialize_cm() as resource:
         assert resource.spark_session == resource.spark_session == "a session"
-    assert calls == ["start", "stop a session"]
+    assert spark.calls == ["start", "stop a session"]
+
+
+def test_a_session_that_runs_already_is_used_and_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who started Spark in this process goes on using it after the run."""
+    spark = _FakeSpark(monkeypatch, running="the caller's session")
+    with SparkSessionResource().process_config_and_initialize_cm() as resource:
+        assert resource.spark_session == "the caller's session"
+    assert spark.calls == []
+
+
+class _FakeSpark:
+    """Stands for the one Spark of this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, running: str | None = None) -> None:
+        self.calls: list[str] = []
+        self._running = running
+        monkeypatch.setattr("dstl_dagster.spark.session.local_session", self._start)
+        monkeypatch.setattr("dstl_dagster.spark.session.running_session", lambda: self._running)
+        monkeypatch.setattr("dstl_dagster.spark.session.stop_session", self._stop)
+
+    def _start(self, *_args: object, **_kwargs: object) -> str:
+        self.calls.append("start")
+        self._running = "a session"
+        return self._running
+
+    def _stop(self, session: str) -> None:
+        self.calls.append(f"stop {session}")
 
 
 def _tick(uri: str) -> object:
