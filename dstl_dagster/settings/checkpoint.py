@@ -1,6 +1,7 @@
 """How a job keeps its checkpoints: the settings of the coordinator, as one frozen value.
 
-Names of keys follow Flink where Flink has the option; ours begin with `dstl.checkpoint.`.
+Names of keys follow Flink where Flink has the option; ours begin with `dstl.checkpoint.` or
+`dstl.state.materialize.`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,33 @@ from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.units import ConfigValue, parse_duration, parse_int, pick, refuse_unknown
+from dstl_dagster.settings.units import (
+    ConfigValue,
+    parse_bool,
+    parse_duration,
+    parse_float,
+    parse_int,
+    parse_memory_size,
+    pick,
+    refuse_unknown,
+)
 
 __all__ = ["CheckpointOptions"]
 
 _NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 _READER_GRACE = ("dstl.checkpoint.reader-grace",)
 _COMMIT_THREADS = ("dstl.checkpoint.commit-threads",)
-_KNOWN = (*_NUM_RETAINED, *_READER_GRACE, *_COMMIT_THREADS, "num_retained", "reader_grace", "commit_threads")
+_SNAPSHOT_INTERVAL = ("dstl.checkpoint.snapshot-interval",)
+_MATERIALIZE = ("dstl.state.materialize.enabled",)
+_LOG_RATIO = ("dstl.state.materialize.log-ratio",)
+_MIN_LOG = ("dstl.state.materialize.min-log-size",)
+_MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
+_KNOWN = (
+    *(*_MATERIALIZE, *_LOG_RATIO, *_MIN_LOG, *_MAX_CHAIN),
+    *("materialize", "materialize_log_ratio", "materialize_min_log_bytes", "materialize_max_checkpoints"),
+    *(*_NUM_RETAINED, *_READER_GRACE, *_COMMIT_THREADS, *_SNAPSHOT_INTERVAL),
+    *("num_retained", "reader_grace", "commit_threads", "snapshot_interval"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +50,26 @@ class CheckpointOptions:
             `execution.checkpointing.num-retained`, whose default is 1; ours is 10, because going back a
             week is why people keep daily state).
         reader_grace: how long what a subsumed checkpoint alone needs stays readable after it was subsumed.
-        commit_threads: files that are composed side by side.
+        commit_threads: files that are composed, and other requests that are made, side by side.
+        snapshot_interval: timeline records after which a snapshot is added, 8 or more. Reading a job's
+            tail costs at most about as many requests.
+        materialize: whether a due state is folded into a base without being asked
+            (`dstl.state.materialize.enabled`).
+        materialize_log_ratio: due when the log since the base has at least so many times the base's bytes,
+            and at least `materialize_min_log_bytes`.
+        materialize_min_log_bytes: stored bytes.
+        materialize_max_checkpoints: due, whatever the sizes, when so many checkpoints since the base hold
+            changes: reading the state reads a manifest for each of them.
     """
 
     num_retained: int = 10
     reader_grace: timedelta = timedelta(hours=1)
     commit_threads: int = 8
+    snapshot_interval: int = 128
+    materialize: bool = True
+    materialize_log_ratio: float = 1.0
+    materialize_min_log_bytes: int = 16 * 1024 * 1024
+    materialize_max_checkpoints: int = 200
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:
@@ -44,6 +78,19 @@ class CheckpointOptions:
             raise InvalidInputError(f"{_READER_GRACE[0]} must not be negative: {self.reader_grace}")
         if self.commit_threads < 1:
             raise InvalidInputError(f"{_COMMIT_THREADS[0]} must be 1 or more, not {self.commit_threads}")
+        if self.snapshot_interval < 8:
+            raise InvalidInputError(
+                f"{_SNAPSHOT_INTERVAL[0]} must be 8 or more, not {self.snapshot_interval}"
+            )
+        # `not >`, so that NaN is refused too.
+        if not self.materialize_log_ratio > 0:
+            raise InvalidInputError(f"{_LOG_RATIO[0]} must be above 0, not {self.materialize_log_ratio}")
+        if self.materialize_min_log_bytes < 0:
+            raise InvalidInputError(f"{_MIN_LOG[0]} must not be negative: {self.materialize_min_log_bytes}")
+        if self.materialize_max_checkpoints < 1:
+            raise InvalidInputError(
+                f"{_MAX_CHAIN[0]} must be 1 or more, not {self.materialize_max_checkpoints}"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> CheckpointOptions:
@@ -51,9 +98,13 @@ class CheckpointOptions:
 
         Raises: InvalidInputError naming the key.
         """
-        refuse_unknown(
-            mapping, _KNOWN, ("dstl.checkpoint.", "execution.checkpointing.num-", "state.checkpoints.num-")
+        prefixes = (
+            "dstl.checkpoint.",
+            "dstl.state.materialize.",
+            "execution.checkpointing.num-",
+            "state.checkpoints.num-",
         )
+        refuse_unknown(mapping, _KNOWN, prefixes)
         values: dict[str, Any] = {}
         if found := pick(mapping, *_NUM_RETAINED, "num_retained"):
             values["num_retained"] = parse_int(*found, minimum=1)
@@ -61,4 +112,14 @@ class CheckpointOptions:
             values["reader_grace"] = parse_duration(*found)
         if found := pick(mapping, *_COMMIT_THREADS, "commit_threads"):
             values["commit_threads"] = parse_int(*found, minimum=1)
+        if found := pick(mapping, *_SNAPSHOT_INTERVAL, "snapshot_interval"):
+            values["snapshot_interval"] = parse_int(*found, minimum=8)
+        if found := pick(mapping, *_MATERIALIZE, "materialize"):
+            values["materialize"] = parse_bool(*found)
+        if found := pick(mapping, *_LOG_RATIO, "materialize_log_ratio"):
+            values["materialize_log_ratio"] = parse_float(*found)
+        if found := pick(mapping, *_MIN_LOG, "materialize_min_log_bytes"):
+            values["materialize_min_log_bytes"] = parse_memory_size(*found)
+        if found := pick(mapping, *_MAX_CHAIN, "materialize_max_checkpoints"):
+            values["materialize_max_checkpoints"] = parse_int(*found, minimum=1)
         return cls(**values)
