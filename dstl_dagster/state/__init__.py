@@ -7,16 +7,18 @@ Owns the bytes of a change, the schema that stands before changes, and their mea
 from __future__ import annotations
 
 from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
-from dstl_dagster.state.fold import StateFold, merge
+from dstl_dagster.state.fold import FoldedRun, StateFold
+from dstl_dagster.state.hashing import key_group_of
 from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "ChangeEncoder",
     "EncodedChanges",
+    "FoldedRun",
     "StateFold",
     "StateSchema",
     "decode_change",
     "encode_changes",
-    "merge",
+    "key_group_of",
 ]

@@ -8,8 +8,10 @@ changes themselves is that of some ten thousand rows, or of the largest key grou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,26 +21,28 @@ from dstl_dagster.state.changes import decode_change
 from dstl_dagster.state.keys import last_occurrences
 from dstl_dagster.state.schema import StateSchema
 
-__all__ = ["StateFold", "merge"]
+__all__ = ["FoldedRun", "StateFold"]
 
 _RUN_BYTES = 4 * 1024 * 1024
 """Encoded bytes of whole key groups that are decoded and merged together."""
 
 
-def merge(changes: Iterable[pa.RecordBatch | pa.Table], schema: StateSchema) -> pa.Table:
-    """The rows that are left of changes in wire form, in the order in which they were last written.
+@dataclass(frozen=True)
+class FoldedRun:
+    """The last word on each key of some whole key groups, in the order in which it was said.
 
-    Args:
-        changes: in log order, all with `schema.wire`.
-        schema: the state's.
+    Attributes:
+        rows: in wire form, so that tombstones show.
+        key_groups: of each row.
     """
-    tables = [pa.Table.from_batches([c]) if isinstance(c, pa.RecordBatch) else c for c in changes]
-    if not tables:
-        return schema.columns.empty_table()
-    everything = pa.concat_tables(tables)
-    latest = everything.take(pa.array(last_occurrences(everything, schema.key_columns)))
-    alive = latest.filter(pc.invert(latest.column(-1)))
-    return alive.select(schema.columns.names)
+
+    rows: pa.Table
+    key_groups: npt.NDArray[np.int32]
+
+    def alive(self) -> FoldedRun:
+        """Without tombstones."""
+        alive = pc.invert(self.rows.column(-1))
+        return FoldedRun(self.rows.filter(alive), self.key_groups[alive.to_numpy()])
 
 
 class StateFold:
@@ -68,7 +72,12 @@ class StateFold:
             described = self._add_batch(batch, described)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows, some whole key groups a table, ascending; the same log gives the same order of rows.
+        """The rows that are left, as `runs` gives them, in the user's columns."""
+        for run in self.runs():
+            yield run.alive().rows.select(self._schema.columns.names)
+
+    def runs(self) -> Iterator[FoldedRun]:
+        """The last changes, some whole key groups a run, ascending; the same log gives the same order.
 
         Frees the changes as it goes: it can be walked once. Raises: FormatError.
         """
@@ -109,14 +118,19 @@ class StateFold:
                 )
             self._schemas.append(schema)
 
-    def _merged(self, run: Sequence[int]) -> pa.Table:
-        by_schema: dict[int, list[pa.RecordBatch]] = {}
+    def _merged(self, run: Sequence[int]) -> FoldedRun:
+        by_schema: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
         for key_group in run:
             for schema_index, change in self._changes.pop(key_group):
                 rows = decode_change(self._schemas[schema_index], change)
-                by_schema.setdefault(schema_index, []).append(rows)
+                by_schema.setdefault(schema_index, []).append((key_group, rows))
         # A later schema is later in the log, so the order that matters, of one key's changes, is kept.
-        return merge((self._conformed(by_schema[index]) for index in sorted(by_schema)), self._schema)
+        ordered = [by_schema[index] for index in sorted(by_schema)]
+        everything = pa.concat_tables(self._conformed([rows for _, rows in changes]) for changes in ordered)
+        groups = [(group, rows.num_rows) for changes in ordered for group, rows in changes]
+        key_groups = np.repeat(*np.array(groups, np.int32).T)
+        last = last_occurrences(everything, self._schema.key_columns)
+        return FoldedRun(everything.take(pa.array(last)), key_groups[last])
 
     def _conformed(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         rows = pa.Table.from_batches(batches)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, decode_change, encode_changes, merge
+from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, decode_change, encode_changes
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)
 
@@ -381,8 +381,3 @@ def test_damaged_schemas_are_format_errors(position: int, value: int) -> None:
     payload[position % len(payload)] = value
     with contextlib.suppress(FormatError):
         assert StateSchema.from_bytes(bytes(payload)) == SCHEMA
-
-
-def test_merge_of_nothing_is_an_empty_table() -> None:
-    """No changes are no rows, with the right columns."""
-    assert merge([], SCHEMA).schema == SCHEMA.columns
