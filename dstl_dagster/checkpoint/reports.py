@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report"]
+__all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report", "stored_bytes"]
 
 _KIND = "report"
 _VERSION = 1
@@ -38,7 +38,9 @@ class OperatorReport:
         key_columns: the names of the key columns, in hash order.
         max_parallelism: the number of key groups; frozen when the operator first writes.
         schema: the Arrow schema message of key and value columns, as `pyarrow.Schema.serialize` writes it.
-        upserts, deletes: rows in the change.
+        upserts, deletes: rows in the change; what a base only repeats is not counted.
+        base: the handles are the operator's whole state, and nothing older is needed. First those of the
+            base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
     """
 
     operator: str
@@ -48,6 +50,25 @@ class OperatorReport:
     schema: bytes = b""
     upserts: int = 0
     deletes: int = 0
+    base: bool = False
+
+    @property
+    def base_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Those of the base; none where this is no base.
+
+        Raises: FormatError where no handle ends with the last key group, as a base's last one does.
+        """
+        if not self.base:
+            return ()
+        for count, handle in enumerate(self.handles, 1):
+            if handle.key_group_range.end_key_group == self.max_parallelism - 1:
+                return self.handles[:count]
+        raise FormatError(f"the base of operator {self.operator!r} does not reach its last key group")
+
+    @property
+    def change_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Those of the attempt's own changes."""
+        return self.handles[len(self.base_handles) :]
 
     @property
     def payload_bytes(self) -> int:
@@ -57,11 +78,13 @@ class OperatorReport:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the changelog files that hold the changes, as far as the writers knew them."""
-        files = {stream.name: stream for handle in self.handles for stream, _ in handle.handles_and_offsets}
-        return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+        return stored_bytes(self.handles)
 
     def to_json(self) -> dict[str, Any]:
+        # Only where it is true: what is no base keeps the bytes that it always had.
+        base = {"base": True} if self.base else {}
         return {
+            **base,
             "operator": self.operator,
             "handles": [handle.to_json() for handle in self.handles],
             "key_columns": list(self.key_columns),
@@ -84,6 +107,7 @@ class OperatorReport:
                 schema=base64.b64decode(fields["schema"], validate=True),
                 upserts=int(fields["upserts"]),
                 deletes=int(fields["deletes"]),
+                base=_flag(fields, "base"),
             ),
         )
 
@@ -210,6 +234,19 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
         ) from error
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     return AttemptReport.from_json(fields)
+
+
+def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
+    """Bytes of the files that hold these handles, each file once, as far as the writers knew them."""
+    files = {stream.name: stream for handle in handles for stream, _ in handle.handles_and_offsets}
+    return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise FormatError(f"{name!r} is {value!r}, not true or false")
+    return value
 
 
 def _parsed(what: str, build: Callable[[], T]) -> T:
