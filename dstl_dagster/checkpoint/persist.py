@@ -82,7 +82,8 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        entries[operator.operator] = OperatorEntry(operator, _previous(parent, operator.operator))
+        previous = None if operator.base else _previous(parent, operator.operator)
+        entries[operator.operator] = OperatorEntry(operator, previous)
         if operator.operator in before:
             _refuse_new_keys(before[operator.operator].report, operator)
     for name, entry in before.items():
