@@ -1,6 +1,7 @@
 """How fast a writer's log is appended, made durable and read back, on local disk.
 
-Owns the workload and the table; decides nothing. Run: `python benchmarks/changelog.py [--quick] [--synced]`.
+Owns the workload and the table; decides nothing. Run: `python benchmarks/changelog.py [--quick] [--synced]`,
+or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` says where the jars come from).
 
 Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
 persist each 50,000, waited for. Medians of 7 runs after a warm-up. Beside each rate stands the one of
@@ -10,6 +11,9 @@ Flink 2.2.1 writing through the page cache on a quiet machine of two cores, and 
 A machine that is not quiet is slower for both. So around each row the same bare steps are timed (sort,
 encode, checksum and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where
 Flink was measured. The last column is the ratio if Flink were slowed down alike; its waits (10 ms) are not.
+
+With `--flink` nothing is reckoned: ours and Flink's take turns on the same machine, each to a fresh folder,
+and what counts is the ratio of each pair. Both persist to the page cache.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from flink_side import FlinkSide
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
@@ -278,12 +283,104 @@ def columns_rows(bench: Bench, workload: Workload) -> None:
             bench.rate(label, workload.row_count, statistics.median(taken))
 
 
+def in_turns(name: str, repetitions: int, ours: Callable[[], float], flinks: Callable[[], float]) -> None:
+    """Print both sides' medians of seconds, and the median and range of how many times faster ours was."""
+    pairs = []
+    for repetition in range(-WARM_UPS, repetitions):
+        # Whoever is second may find a warmer or a busier machine: each is first as often.
+        if repetition % 2:
+            our_seconds = ours()
+            pairs.append((our_seconds, flinks()))
+        else:
+            flink_seconds = flinks()
+            pairs.append((ours(), flink_seconds))
+    counted = pairs[WARM_UPS:]
+    ratios = [flink_seconds / our_seconds for our_seconds, flink_seconds in counted]
+    our_median, flink_median = (statistics.median(side) * 1e3 for side in zip(*counted, strict=True))
+    print(
+        f"{name:44} {our_median:9.2f} ms, Flink {flink_median:9.2f} ms; "
+        f"{statistics.median(ratios):5.2f} x as fast ({min(ratios):.2f} to {max(ratios):.2f})",
+        flush=True,
+    )
+
+
+WARM_UPS = 4
+"""Pairs before the first that counts: a JVM needs some rounds until its code is compiled."""
+
+
+def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
+    """Every row of the table, ours and Flink's in turns."""
+
+    def in_fresh_folder(work: Callable[[Path], float]) -> Callable[[], float]:
+        def worked() -> float:
+            with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+                return work(Path(directory))
+
+        return worked
+
+    for value_bytes in (100, 1000):
+        workload = Workload.of(value_bytes, row_count)
+        for delay_ms in (10, 0):
+            write = partial(write_columns, workload=workload, delay_ms=delay_ms)
+            flink_write = partial(
+                flink.write_seconds, value_bytes=value_bytes, delay_ms=delay_ms, change_count=row_count
+            )
+            in_turns(
+                f"append+persist {value_bytes} B, delay {delay_ms} ms",
+                repetitions,
+                in_fresh_folder(lambda folder, write=write: _timed(lambda: write(_unsynced(folder)))),
+                in_fresh_folder(flink_write),
+            )
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+            ours, flinks = Path(directory, "ours"), Path(directory, "flinks")
+            handles = write_columns(_unsynced(ours), workload, 0)
+            flink.write_seconds(flinks, value_bytes, 0, row_count)
+            for views in (True, False):
+                read = partial(read_back, _unsynced(ours), handles, views=views)
+                in_turns(
+                    f"restore {value_bytes} B, {'binary_view' if views else 'binary'}",
+                    repetitions,
+                    partial(_timed, read),
+                    partial(flink.restore_seconds, flinks),
+                )
+    rows = rows_of(Workload.of(100, row_count))
+    in_turns(
+        "append (rows)+persist 100 B, delay 10 ms",
+        repetitions,
+        in_fresh_folder(lambda folder: _timed(lambda: write_rows(_unsynced(folder), rows, row_count))),
+        in_fresh_folder(partial(flink.write_seconds, value_bytes=100, delay_ms=10, change_count=row_count)),
+    )
+    for delay_ms in (10, 0):
+        in_turns(
+            f"persist of 1,000, delay {delay_ms} ms",
+            repetitions,
+            in_fresh_folder(
+                lambda folder, delay_ms=delay_ms: persist_latency_ms(_unsynced(folder), delay_ms, 5) / 1e3
+            ),
+            in_fresh_folder(partial(flink.persist_seconds, delay_ms=delay_ms, repetitions=45)),
+        )
+
+
+def _unsynced(folder: Path) -> LocalObjectStore:
+    return LocalObjectStore(folder, durable=False)
+
+
+def rows_of(workload: Workload) -> list[tuple[int, bytes]]:
+    """The same changes as Python objects."""
+    return [
+        (key_group, value)
+        for key_groups, values in workload.batches
+        for key_group, value in zip(key_groups.to_pylist(), values.to_pylist(), strict=True)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="3 repetitions of a fifth of the rows")
     parser.add_argument("--synced", action="store_true", help="sync every file to disk")
+    parser.add_argument("--flink", type=Path, metavar="JAR_FOLDER", help="run Flink's own beside, in turns")
     arguments = parser.parse_args()
     row_count = ROWS // 5 if arguments.quick else ROWS
     bench = Bench(repetitions=3 if arguments.quick else 7, durable=arguments.synced)
@@ -295,15 +392,16 @@ def main() -> None:
         f"median of {bench.repetitions}; {'synced to disk' if bench.durable else 'page cache, not synced'}"
     )
     machine_limits()
+    if arguments.flink is not None:
+        with FlinkSide(arguments.flink) as flink:
+            print(f"Flink {flink.version} with its defaults, the JVM's heap by its default, in turns")
+            beside_flink(flink, bench.repetitions, row_count)
+        return
     memory_growth(bench, Workload.of(1000, row_count))
     for value_bytes in (100, 1000):
         columns_rows(bench, Workload.of(value_bytes, row_count))
     workload = Workload.of(100, row_count)
-    rows = [
-        (key_group, value)
-        for key_groups, values in workload.batches
-        for key_group, value in zip(key_groups.to_pylist(), values.to_pylist(), strict=True)
-    ]
+    rows = rows_of(workload)
     seconds = bench.seconds(lambda store: write_rows(store, rows, row_count))
     bench.rate("append (rows)+persist 100 B, delay 10 ms", row_count, seconds)
     for delay_ms in (10, 0):
