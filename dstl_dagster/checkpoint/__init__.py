@@ -1,9 +1,12 @@
 """The atomic checkpoint: a job's timeline of decisions, and the seven steps that write it."""
 
 from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.coordinator import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.manifest import Manifest
+from dstl_dagster.checkpoint.reader import CheckpointReader
+from dstl_dagster.checkpoint.records import Resolution
 from dstl_dagster.checkpoint.reports import (
     AttemptReport,
     FileReport,
@@ -19,11 +22,13 @@ __all__ = [
     "AttemptReport",
     "Checkpoint",
     "CheckpointCoordinator",
+    "CheckpointReader",
     "CleanUp",
     "FileReport",
     "Manifest",
     "OperatorReport",
     "OperatorState",
+    "Resolution",
     "Timeline",
     "load_report",
     "store_report",

@@ -1,32 +1,38 @@
-"""Step 7, the act: find what retained checkpoints need, list the job's objects, delete the garbage.
+"""Step 7, the act: list the job's objects, judge each by the timeline, delete the garbage.
 
-Owns the order of reading and deleting. Does not own what garbage is (`garbage`).
+Owns the order of reading and deleting. Does not own what garbage is (`garbage`), nor what retained
+checkpoints need (`references`).
 
-Why this is safe. Objects are listed before the timeline is read, so whatever an attempt that opens later
-writes is not in the listing, and whatever the listing holds has a fate on the timeline. Every deletion
-carries the generation that was listed. A manifest goes after the objects that only it names.
+Why this is safe. A page of objects is listed before the timeline is read that judges it, so whatever an
+attempt that opens later writes is not on the page, and whatever is on it has a fate on the timeline. Every
+deletion carries the generation that was listed. A manifest goes after the objects that only it names.
+Killed at any point it is run again: what is gone is gone, the rest is judged anew.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 
 from dstl_dagster.checkpoint.garbage import Garbage, plan_garbage
-from dstl_dagster.checkpoint.manifest import load_manifest
-from dstl_dagster.checkpoint.restore import manifest_chain
+from dstl_dagster.checkpoint.grace import GraceClock
+from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.timeline import Timeline
-from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage import ANY, Generation, ObjectStore
+from dstl_dagster.storage import Generation, ObjectStore
 
 __all__ = ["CleanUp", "collect_garbage"]
 
 log = logging.getLogger(__name__)
+_PAGE_OBJECTS = 1_000
+_NAMES_KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -35,15 +41,19 @@ class CleanUp:
 
     Attributes:
         subsumed: checkpoints given up by this run.
-        deleted: names of the objects deleted.
-        deleted_bytes: their sizes summed.
+        objects: how many objects were deleted.
+        deleted: the names of the first thousand of them.
+        deleted_bytes: sizes of all of them summed.
+        oldest: how long the oldest one had been there, by the server's clock; `None` where none was deleted.
         reasons: how many objects went for each reason.
         dry_run: nothing was written or deleted.
     """
 
     subsumed: tuple[int, ...] = ()
+    objects: int = 0
     deleted: tuple[str, ...] = ()
     deleted_bytes: int = 0
+    oldest: timedelta | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     dry_run: bool = False
 
@@ -56,29 +66,26 @@ def collect_garbage(
     *,
     reader_grace: timedelta,
     dry_run: bool,
+    threads: int,
 ) -> CleanUp:
-    """Delete every object of the job that nothing needs.
+    """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
-    Raises: FormatError, NotFoundError where a retained manifest is unreadable: then nothing is deleted,
+    Raises: FormatError, NotFoundError where a retained manifest is unreadable: then nothing more is deleted,
     since what it needs is unknown.
     """
-    listings = [(place, list(place.home.list(place.prefix))) for place in _places(store, names, file_options)]
-    view = timeline.tail()
-    referenced = frozenset(_references(store, view))
-    grace = _GraceClock(store, names, reader_grace)
-    deleted: list[Garbage] = []
-    for place, listed in listings:
-        plan = plan_garbage(names, listed, view, referenced, grace_is_over=grace.is_over)
-        deleted += [garbage for garbage in plan if dry_run or _delete(place.home, garbage)]
-    reasons: dict[str, int] = {}
-    for garbage in deleted:
-        reasons[garbage.reason] = reasons.get(garbage.reason, 0) + 1
-    return CleanUp(
-        deleted=tuple(garbage.stat.name for garbage in deleted),
-        deleted_bytes=sum(garbage.stat.size for garbage in deleted),
-        reasons=reasons,
-        dry_run=dry_run,
-    )
+    references = References(store)
+    grace = GraceClock(store, names, reader_grace)
+    tally = _Tally(dry_run)
+    for place in _places(store, names, file_options):
+        listing = place.home.list(place.prefix)
+        while page := list(islice(listing, _PAGE_OBJECTS)):
+            view = timeline.tail()
+            referenced = references.of(view, grace)
+            plan = plan_garbage(names, page, view, referenced, grace_is_over=grace.is_over)
+            tally.add(_deleted(place.home, list(plan), dry_run=dry_run, threads=threads))
+    report = tally.report(grace)
+    grace.close()
+    return report
 
 
 @dataclass(frozen=True)
@@ -102,18 +109,17 @@ def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptio
     ]
 
 
-def _references(store: ObjectStore, view: TimelineView) -> Iterator[str]:
-    """Every name that a retained checkpoint needs: its manifest, the older ones, their changelog files."""
-    manifests: set[str] = set()
-    for entry in view.retained:
-        manifest = load_manifest(store, entry.completed.manifest)
-        manifests |= {entry.completed.manifest} | manifest_chain(store, manifest)
-    for name in manifests:
-        yield name
-        for operator in load_manifest(store, name).operators.values():
-            for handle in operator.report.handles:
-                for stream, _offset in handle.handles_and_offsets:
-                    yield stream.name
+def _deleted(
+    home: ObjectStore, garbage: Sequence[Garbage], *, dry_run: bool, threads: int
+) -> Iterator[Garbage]:
+    if dry_run:
+        yield from garbage
+    elif threads == 1 or len(garbage) < 2:
+        yield from (each for each in garbage if _delete(home, each))
+    else:
+        with ThreadPoolExecutor(threads, thread_name_prefix="dstl-clean-up") as pool:
+            gone = pool.map(lambda each: _delete(home, each), garbage)
+            yield from (each for each, was_there in zip(garbage, gone, strict=True) if was_there)
 
 
 def _delete(home: ObjectStore, garbage: Garbage) -> bool:
@@ -123,29 +129,36 @@ def _delete(home: ObjectStore, garbage: Garbage) -> bool:
     except ConflictError:
         # Written again since the listing: not the object that was judged. The next run judges it.
         return False
-    log.info("deleted %s: %s", name, garbage.reason)
+    log.debug("deleted %s: %s", name, garbage.reason)
     return gone
 
 
-class _GraceClock:
-    """Whether readers had their grace time, by the server's clock alone."""
+class _Tally:
+    """Sums up what was deleted."""
 
-    def __init__(self, store: ObjectStore, names: JobNames, grace: timedelta) -> None:
-        self._store = store
-        self._names = names
-        self._grace = grace
-        self._now: datetime | None = None
+    def __init__(self, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._names: list[str] = []
+        self._objects = 0
+        self._bytes = 0
+        self._first: datetime | None = None
+        self._reasons: Counter[str] = Counter()
 
-    def is_over(self, entry: CheckpointEntry) -> bool:
-        if entry.subsumed is None:
-            return False
-        if not self._grace:
-            return True
-        said = self._store.stat(self._names.slot(entry.subsumed.slot))
-        return said is not None and self._server_now() - said.updated >= self._grace
+    def add(self, garbage: Iterator[Garbage]) -> None:
+        for each in garbage:
+            if len(self._names) < _NAMES_KEPT:
+                self._names.append(each.stat.name)
+            self._objects += 1
+            self._bytes += each.stat.size
+            self._reasons[each.reason] += 1
+            self._first = min(self._first or each.stat.updated, each.stat.updated)
 
-    def _server_now(self) -> datetime:
-        # Any clock but the one that stamped the record could be an hour off. A fresh object asks it.
-        if self._now is None:
-            self._now = self._store.put(self._names.server_clock, b"", precondition=ANY).updated
-        return self._now
+    def report(self, clock: GraceClock) -> CleanUp:
+        return CleanUp(
+            objects=self._objects,
+            deleted=tuple(self._names),
+            deleted_bytes=self._bytes,
+            oldest=None if self._first is None else clock.age_of(self._first),
+            reasons=dict(self._reasons),
+            dry_run=self._dry_run,
+        )

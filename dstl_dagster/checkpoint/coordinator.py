@@ -1,7 +1,8 @@
 """The seven steps of a checkpoint, callable from any process, any number of times.
 
-Owns the order of the steps and what each hands to the next. Does not own the rules (`decisions`), the
-race for a slot (`timeline`), or the work inside a step (`persist`, `publish`, `cleanup`).
+Owns the order of the steps and what each hands to the next, and the decisions that people make (savepoint,
+resolve, restore). Does not own the rules (`decisions`), the race for a slot (`timeline`), or the work inside
+a step (`persist`, `publish`, `resolve`, `rollback`, `cleanup`).
 
     1 trigger   2 append   3 persist   4 record   5 confirm   6 compose-commit   7 clean up
 
@@ -14,11 +15,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint import decisions
 from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.manifest import Manifest, load_manifest, store_manifest
 from dstl_dagster.checkpoint.persist import (
@@ -27,70 +29,31 @@ from dstl_dagster.checkpoint.persist import (
     as_file_reports,
     as_operator_reports,
     build_manifest,
+    final_files,
     verify_report,
 )
 from dstl_dagster.checkpoint.publish import publish_files
-from dstl_dagster.checkpoint.records import BlockedFile
+from dstl_dagster.checkpoint.reader import CheckpointReader
+from dstl_dagster.checkpoint.records import Opened, Resolution
 from dstl_dagster.checkpoint.reports import AttemptReport
-from dstl_dagster.checkpoint.restore import OperatorState, operator_state
-from dstl_dagster.checkpoint.timeline import Timeline
-from dstl_dagster.checkpoint.view import CheckpointEntry
-from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import NotFoundError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.checkpoint.resolve import finish_resolutions
+from dstl_dagster.checkpoint.rollback import retract_abandoned
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import ConflictError, InvalidInputError, UnavailableError
+from dstl_dagster.format.names import validated_job
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["Checkpoint", "CheckpointCoordinator"]
+__all__ = ["CheckpointCoordinator"]
 
 log = logging.getLogger(__name__)
+_MAX_ROUNDS = 100
+R = TypeVar("R")
 _UNPINNED = object()
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """One completed checkpoint, as it stood on the timeline when it was read.
-
-    Attributes:
-        entry: its records.
-        manifest: what it holds.
-    """
-
-    entry: CheckpointEntry
-    manifest: Manifest
-
-    @property
-    def checkpoint_id(self) -> int:
-        return self.entry.checkpoint_id
-
-    @property
-    def attempt(self) -> uuid.UUID:
-        return self.entry.completed.attempt
-
-    @property
-    def parent(self) -> int | None:
-        return self.entry.completed.parent
-
-    @property
-    def positions(self) -> Mapping[str, Any]:
-        return self.manifest.positions
-
-    @property
-    def idempotency_key(self) -> str | None:
-        return self.entry.completed.idempotency_key
-
-    @property
-    def committed(self) -> bool:
-        """Step 6 has ended: every file is published, or listed in `blocked`."""
-        return self.entry.committed is not None
-
-    @property
-    def blocked(self) -> tuple[BlockedFile, ...]:
-        return self.entry.committed.blocked if self.entry.committed is not None else ()
-
-
-class CheckpointCoordinator:
+class CheckpointCoordinator(CheckpointReader):
     """The control plane of one job. Cheap to make; may be used from several threads.
 
     Args:
@@ -114,27 +77,14 @@ class CheckpointCoordinator:
         clock: Clock | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
-        self._names = JobNames(job)
-        self._store = store
-        self._options = options or CheckpointOptions()
+        super().__init__(job, store, options, clock=clock, new_id=new_id)
         self._file_options = file_options or GSFileSystemOptions()
-        self._clock = clock or SystemClock()
-        self._new_id = new_id
         self._owner = owner or f"coordinator-{new_id()}"
-        self.timeline = Timeline(job, store, clock=self._clock, new_id=new_id)
-
-    @property
-    def job(self) -> str:
-        return self._names.job
 
     @property
     def file_options(self) -> GSFileSystemOptions:
         """How components of the job's files are named; whoever writes them must use the same."""
         return self._file_options
-
-    @property
-    def store(self) -> ObjectStore:
-        return self._store
 
     def trigger(
         self,
@@ -145,25 +95,30 @@ class CheckpointCoordinator:
     ) -> Attempt:
         """Step 1: open an attempt on the next checkpoint, on top of the last completed one.
 
-        First publishes what an earlier checkpoint left unpublished. With `expected_parent` (an id, or
-        `None` for "no checkpoint yet") the attempt opens only on exactly that parent.
+        First finishes what earlier decisions began: files that are not published, words on blocked files,
+        the retraction of what a restore left behind. With `expected_parent` (an id, or `None` for "no
+        checkpoint yet") the attempt opens only on exactly that parent.
 
         Raises: ConflictError, kind `attempt_open` (another owner's attempt is alive; `take_over=True`
         ends it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
         """
-        self.compose_commit()
         attempt = self._new_id()
-        self.timeline.decide(lambda view: decisions.to_fence(view, self._owner, take_over))
-        opened = self.timeline.decide(
-            lambda view: decisions.to_open(
-                view,
-                attempt=attempt,
-                owner=self._owner,
-                idempotency_key=idempotency_key,
-                expected_parent=None if expected_parent is _UNPINNED else expected_parent,  # type: ignore[arg-type] # the sentinel alone is no int
-                pin_parent=expected_parent is not _UNPINNED,
+
+        def open_now(retracted: int) -> Opened | None:
+            self.timeline.decide(lambda view: decisions.to_fence(view, self._owner, take_over))
+            return self.timeline.decide(
+                lambda view: decisions.to_open(
+                    view,
+                    attempt=attempt,
+                    owner=self._owner,
+                    idempotency_key=idempotency_key,
+                    expected_parent=None if expected_parent is _UNPINNED else expected_parent,  # type: ignore[arg-type] # the sentinel alone is no int
+                    pin_parent=expected_parent is not _UNPINNED,
+                    retracted=retracted,
+                )
             )
-        )
+
+        opened = self._when_finished(lambda: open_now(self._finish()))
         assert opened is not None
         return Attempt(
             checkpoint_id=opened.checkpoint_id,
@@ -227,7 +182,7 @@ class CheckpointCoordinator:
                 view,
                 attempt,
                 manifest=name,
-                files=[file.object_name for file in manifest.files],
+                files=final_files(manifest.files),
                 seconds=self._clock.monotonic_seconds() - started,
             )
         )
@@ -246,28 +201,38 @@ class CheckpointCoordinator:
     ) -> list[Checkpoint]:
         """Step 6: publish the files of this checkpoint, or of every one that is not published yet.
 
-        Returns the checkpoints that were looked at, as they are afterwards. A file whose name a foreign
-        object has is listed in `blocked` and stops nothing else. Run again, changes nothing: a file that
-        was taken away afterwards does not come back.
+        Also finishes what a person said about blocked files. Returns the checkpoints that were looked at,
+        as they are afterwards. A file whose name a foreign object has is listed in `blocked` and stops
+        nothing else. Run again, changes nothing: a file that was taken away afterwards does not come back.
+
+        Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
         """
         view = self.timeline.tail()
-        wanted = (
-            [entry.checkpoint_id for entry in view.uncommitted] if checkpoint_id is None else [checkpoint_id]
-        )
+        unfinished = {entry.checkpoint_id for entry in view.uncommitted}
+        unfinished |= {resolved.checkpoint_id for resolved in view.unfinished_resolutions}
+        wanted = sorted(unfinished) if checkpoint_id is None else [checkpoint_id]
         return [self._publish(each, progress) for each in wanted]
 
     def _publish(self, checkpoint_id: int, progress: Callable[[int, int], None] | None) -> Checkpoint:
         checkpoint = self.get(checkpoint_id)
-        if checkpoint.committed:
+        committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
+        if committed is not None and not resolutions:
             return checkpoint
+        if checkpoint.abandoned:
+            raise ConflictError(
+                f"checkpoint {checkpoint_id} was left behind by a restore: its files are not published",
+                kind="abandoned",
+            )
         started = self._clock.monotonic_seconds()
-        publication = publish_files(
-            self._store,
-            checkpoint.manifest,
-            self._file_options,
-            threads=self._options.commit_threads,
-            progress=progress,
-        )
+        threads = self._options.commit_threads
+        if committed is None:
+            publication = publish_files(
+                self._store, checkpoint.manifest, self._file_options, threads=threads, progress=progress
+            )
+        else:
+            publication = finish_resolutions(
+                self._store, checkpoint.manifest, committed, resolutions, self._file_options, threads=threads
+            )
         self.timeline.decide(
             lambda view: decisions.to_commit(
                 view,
@@ -275,6 +240,7 @@ class CheckpointCoordinator:
                 published=publication.published,
                 blocked=publication.blocked,
                 seconds=self._clock.monotonic_seconds() - started,
+                resolved_slot=max((each.slot for each in resolutions), default=0),
             )
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
@@ -297,48 +263,107 @@ class CheckpointCoordinator:
             self._file_options,
             reader_grace=self._options.reader_grace,
             dry_run=dry_run,
+            threads=self._options.commit_threads,
         )
-        subsumed = () if record is None else record.checkpoint_ids
-        log.info("step 7 clean up: job %s, %d objects deleted", self.job, len(report.deleted))
-        return CleanUp(subsumed, report.deleted, report.deleted_bytes, report.reasons, dry_run)
+        log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
+        return replace(report, subsumed=() if record is None else record.checkpoint_ids)
 
-    def latest(self) -> Checkpoint | None:
-        """The last completed checkpoint; `None` before the first."""
-        last = self.timeline.tail().last_completed
-        return None if last is None else self._checkpoint(last)
+    def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
+        """Keep a checkpoint under a name, whatever retention says, until `release`. Again, changes nothing.
 
-    def get(self, checkpoint_id: int) -> Checkpoint:
-        """Raises: NotFoundError (never completed, or cleaned up since), FormatError."""
-        entry = self.timeline.tail().checkpoints.get(checkpoint_id)
-        if entry is None:
-            raise NotFoundError(
-                f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind="no_checkpoint"
+        Raises: NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps another checkpoint).
+        """
+        validated_job(name)
+        self.timeline.decide(
+            lambda view: decisions.to_savepoint(view, checkpoint_id, name), request_id=request_id
+        )
+        return self.get(checkpoint_id)
+
+    def release(self, name: str, *, request_id: uuid.UUID | None = None) -> bool:
+        """Give a savepoint up; the next clean-up treats its checkpoint like others. False: there is none."""
+        released = self.timeline.decide(lambda view: decisions.to_release(view, name), request_id=request_id)
+        return released is not None
+
+    def resolve(
+        self,
+        checkpoint_id: int,
+        name: str,
+        resolution: Resolution | str,
+        *,
+        request_id: uuid.UUID | None = None,
+    ) -> Checkpoint:
+        """Say what becomes of a blocked file, and do it: `keep` the foreign object, or `replace` it.
+
+        Only the foreign object that blocked the file when step 6 ran is ever deleted: if another one has
+        the name by now, the file is blocked again. Returns the checkpoint as it is afterwards.
+
+        Raises: NotFoundError (kind `not_blocked`), InvalidInputError, UnavailableError (run it again).
+        """
+        try:
+            word = Resolution(resolution)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"a blocked file is resolved by keep or replace, not {resolution!r}"
+            ) from error
+        self.timeline.decide(
+            lambda view: decisions.to_resolve(view, checkpoint_id, name, word), request_id=request_id
+        )
+        return self._publish(checkpoint_id, None)
+
+    def restore(self, checkpoint_id: int, *, request_id: uuid.UUID | None = None) -> Checkpoint:
+        """Go on from an earlier checkpoint: its state, its positions. Later checkpoints are left behind.
+
+        Ends the open attempt, whoever has it. Files that later checkpoints published are taken back, each
+        only if it is still exactly theirs. The batches that they held may be applied again. With a
+        `request_id` a restore that is asked for again (a retried step) happens once.
+
+        Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`),
+        UnavailableError (run it again).
+        """
+
+        def restore_now() -> None:
+            self._finish_resolutions()
+            self.timeline.decide(
+                lambda view: decisions.to_restore(view, checkpoint_id, self._owner), request_id=request_id
             )
-        return self._checkpoint(entry)
 
-    def list(self) -> list[Checkpoint]:
-        """Every checkpoint that can be restored to, oldest first."""
-        return [self._checkpoint(entry) for entry in self.timeline.tail().retained]
+        self._when_finished(restore_now)
+        self._retract()
+        log.info("job %s goes on from checkpoint %d", self.job, checkpoint_id)
+        return self.get(checkpoint_id)
 
-    def applied(self, idempotency_key: str) -> int | None:
-        """The id of the completed checkpoint that holds this batch; `None` where none does."""
-        return self.timeline.tail().applied.get(idempotency_key)
+    def _finish(self) -> int:
+        """Finish what earlier decisions began; the slot of the newest restore that is finished by it."""
+        self.compose_commit()
+        return self._retract()
 
-    def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
-        """Where the state of `operator` at this checkpoint lies; `None` where it never wrote any."""
-        return operator_state(self._store, checkpoint.manifest, operator)
+    def _finish_resolutions(self) -> None:
+        for resolved in self.timeline.tail().unfinished_resolutions:
+            self._publish(resolved.checkpoint_id, None)
+
+    def _retract(self) -> int:
+        return retract_abandoned(
+            self._store,
+            self.timeline,
+            self.timeline.tail(),
+            self._file_options,
+            threads=self._options.commit_threads,
+        )
+
+    def _when_finished(self, decide: Callable[[], R]) -> R:
+        """Decide; again, as long as a rival's decision in between left something to finish first."""
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return decide()
+            except ConflictError as error:
+                if error.kind not in decisions.UNFINISHED:
+                    raise
+                log.info("once more: %s", error)
+        raise UnavailableError(
+            f"job {self.job!r}: {_MAX_ROUNDS} times a rival's decision came between; see `records()`, then "
+            "try again",
+            kind="contention",
+        )
 
     def _manifest_of(self, checkpoint_id: int) -> Manifest:
         return self.get(checkpoint_id).manifest
-
-    def _checkpoint(self, entry: CheckpointEntry) -> Checkpoint:
-        try:
-            return Checkpoint(entry, load_manifest(self._store, entry.completed.manifest))
-        except NotFoundError as error:
-            if entry.subsumed is None:
-                raise
-            raise NotFoundError(
-                f"checkpoint {entry.checkpoint_id} of job {self.job!r} was cleaned up (retention keeps the "
-                f"last {self._options.num_retained}); `list()` shows what can still be read",
-                kind="checkpoint_gone",
-            ) from error

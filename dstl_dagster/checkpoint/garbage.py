@@ -6,13 +6,13 @@ up (`decisions.to_subsume`).
 An object's name tells whose it is (`format.names`), and the timeline tells what became of that attempt:
 
     open                                        keep
-    aborted or fenced                           garbage
-    completed, not committed, or with a file
-      that is blocked                           keep
-    completed, its object referenced by a
-      retained checkpoint                       keep
-    completed, retained, unreferenced           garbage (components of published files, reports)
-    completed, subsumed, unreferenced           garbage, once the grace time for readers is over
+    aborted, fenced, ended by a restore         garbage
+    completed, and kept: not committed, or with
+      a file that is blocked                    keep
+    completed, and kept: referenced             keep
+    completed, and kept: unreferenced           garbage (components of published files, reports)
+    completed, given up: still referenced       keep
+    completed, given up: unreferenced           garbage, once the grace time for readers is over
     not on the timeline                         not ours: keep, and say so
 
 Age alone is never a reason.
@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
+from dstl_dagster.checkpoint.view import CheckpointEntry, Ending, Fate, TimelineView
 from dstl_dagster.format.names import JobNames, attempt_of_component
 from dstl_dagster.storage import ObjectStat
 
@@ -44,20 +44,28 @@ class AttemptFates:
 
     def __init__(self, view: TimelineView) -> None:
         self._view = view
-        self._completed = {entry.completed.attempt: entry for entry in view.checkpoints.values()}
-        known: list[uuid.UUID] = [*view.dead, *self._completed]
+        self._completed = {entry.completed.attempt: entry for entry in view.kept}
+        known: list[uuid.UUID] = [*view.ended, *self._completed]
         if view.open_attempt is not None:
             known.append(view.open_attempt.attempt)
         self._by_half = {attempt.int >> 64: attempt for attempt in known}
 
     def by_half(self, half: int | None) -> uuid.UUID | None:
-        """The attempt of this job whose upper 64 bits these are."""
-        return None if half is None else self._by_half.get(half)
+        """The attempt of this job whose upper 64 bits these are. May ask the archive."""
+        if half is None:
+            return None
+        known = self._by_half.get(half)
+        if known is None and self._view.snapshot_slot:
+            archived = self._view.archive.fate_of_half(half)
+            known = None if archived is None else archived.attempt
+        return known
 
-    def is_dead(self, attempt: uuid.UUID) -> bool:
-        return attempt in self._view.dead
+    def ended(self, attempt: uuid.UUID) -> Fate | None:
+        """How the attempt ended for good. May ask the archive."""
+        return None if attempt in self._completed else self._view.fate(attempt)
 
-    def completed(self, attempt: uuid.UUID) -> CheckpointEntry | None:
+    def kept(self, attempt: uuid.UUID) -> CheckpointEntry | None:
+        """The checkpoint of this attempt, if it is not given up."""
         return self._completed.get(attempt)
 
 
@@ -67,12 +75,13 @@ def plan_garbage(
     view: TimelineView,
     referenced: frozenset[str],
     *,
-    grace_is_over: Callable[[CheckpointEntry], bool],
+    grace_is_over: Callable[[int], bool],
 ) -> Iterator[Garbage]:
     """The garbage among `listed`, which must have been listed before `view` was read.
 
-    `referenced` are the names that retained checkpoints need. Of a subsumed checkpoint something goes
-    only if `grace_is_over`. A manifest must be deleted after what it names: list manifests last.
+    `referenced` are the names that kept checkpoints need. Of a checkpoint that was subsumed in a slot
+    something goes only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list
+    manifests last.
     """
     fates = AttemptFates(view)
     for stat in listed:
@@ -82,7 +91,7 @@ def plan_garbage(
         reason = _why_garbage(attempt, fates, grace_is_over)
         if reason is None:
             continue
-        if stat.name.startswith(names.manifests_prefix) and not _manifest_may_go(attempt, fates):
+        if stat.name.startswith(names.manifests_prefix) and fates.kept(attempt) is not None:
             continue
         yield Garbage(stat, reason)
 
@@ -95,19 +104,13 @@ def _attempt_of(names: JobNames, name: str, fates: AttemptFates) -> uuid.UUID | 
     return fates.by_half(attempt_of_component(name))
 
 
-def _why_garbage(
-    attempt: uuid.UUID, fates: AttemptFates, grace_is_over: Callable[[CheckpointEntry], bool]
-) -> str | None:
-    if fates.is_dead(attempt):
-        return "left by a dead attempt"
-    entry = fates.completed(attempt)
-    if entry is None or entry.committed is None or entry.committed.blocked:
+def _why_garbage(attempt: uuid.UUID, fates: AttemptFates, grace_is_over: Callable[[int], bool]) -> str | None:
+    fate = fates.ended(attempt)
+    if fate is not None:
+        if fate.ending is not Ending.SUBSUMED:
+            return "left by a dead attempt"
+        return "of a subsumed checkpoint" if grace_is_over(fate.slot) else None
+    entry = fates.kept(attempt)
+    if entry is None or entry.committed is None or entry.committed.blocked or entry.unfinished_resolutions:
         return None
-    if entry.subsumed is None:
-        return "no longer needed by its checkpoint"
-    return "of a subsumed checkpoint" if grace_is_over(entry) else None
-
-
-def _manifest_may_go(attempt: uuid.UUID, fates: AttemptFates) -> bool:
-    entry = fates.completed(attempt)
-    return entry is None or entry.subsumed is not None
+    return "no longer needed by its checkpoint"

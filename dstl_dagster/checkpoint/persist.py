@@ -11,15 +11,16 @@ from typing import Any
 
 from dstl_dagster.checkpoint.attempt import Attempt
 from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry
+from dstl_dagster.checkpoint.records import FinalFile
 from dstl_dagster.checkpoint.reports import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
-from dstl_dagster.recoverable import Component, GSCommitRecoverable
+from dstl_dagster.recoverable import Component, GSCommitRecoverable, recoverable_hash
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["as_file_reports", "as_operator_reports", "build_manifest", "verify_report"]
+__all__ = ["as_file_reports", "as_operator_reports", "build_manifest", "final_files", "verify_report"]
 
 Handles = Iterable[OperatorReport] | Mapping[str, Sequence[ChangelogStateHandle] | OperatorReport]
 Files = Iterable[FileReport | GSCommitRecoverable]
@@ -101,6 +102,18 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         files=report.files,
         positions=report.positions,
         persist_seconds=report.seconds,
+    )
+
+
+def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
+    """How the `completed` record names files: what is known of them for ever, without the manifest."""
+    return tuple(
+        FinalFile(
+            file.recoverable.final_blob_identifier.bucket_name,
+            file.object_name,
+            recoverable_hash(file.recoverable),
+        )
+        for file in files
     )
 
 

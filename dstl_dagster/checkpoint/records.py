@@ -1,7 +1,7 @@
-"""The records of a timeline: one value per kind of decision, and their bytes.
+"""The records of a timeline: one value per kind of decision.
 
-Owns what a record says and how it is written (`docs/format.md`). Does not own when a record may be
-written (`decisions`) or who writes it first (`timeline`).
+Owns what a record says. Does not own its bytes (`record_codec`), when it may be written (`decisions`) or
+who writes it first (`timeline`).
 
 Every record has a slot (its place, from 1), a decision id (a UUID by which a writer that lost the answer
 knows its own record), and the writer's clock, for people only: nothing is ever decided by it.
@@ -9,15 +9,12 @@ knows its own record), and the writer's clock, for people only: nothing is ever 
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
-
-from dstl_dagster.errors import FormatError, InternalError
-from dstl_dagster.format.envelope import decode_document, encode_document
+from enum import StrEnum
+from typing import Any, ClassVar
 
 __all__ = [
     "Aborted",
@@ -25,15 +22,17 @@ __all__ = [
     "Committed",
     "Completed",
     "Fenced",
+    "FinalFile",
     "Opened",
+    "Released",
+    "Resolution",
+    "Resolved",
+    "Restored",
+    "Savepoint",
+    "Snapshot",
     "Subsumed",
     "TimelineRecord",
-    "decode_record",
-    "encode_record",
 ]
-
-_KIND = "record"
-_VERSION = 1
 
 _NO_ID = uuid.UUID(int=0)
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,9 +63,22 @@ class Opened(TimelineRecord):
     idempotency_key: str | None = None
 
 
+@dataclass(frozen=True)
+class FinalFile:
+    """One file of a checkpoint, by its final name.
+
+    `fingerprint` is what the object's metadata say of who made it (`recoverable.recoverable_hash`): by it
+    the object is known for this checkpoint's even when the manifest is gone.
+    """
+
+    bucket: str
+    name: str
+    fingerprint: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completed(TimelineRecord):
-    """Step 5, the commit point: the checkpoint exists. `files` are final object names with their bucket.
+    """Step 5, the commit point: the checkpoint exists.
 
     `seconds` is how long the step took until this record was sent.
     """
@@ -76,7 +88,7 @@ class Completed(TimelineRecord):
     checkpoint_id: int
     parent: int | None
     manifest: str
-    files: tuple[str, ...] = ()
+    files: tuple[FinalFile, ...] = ()
     idempotency_key: str | None = None
     seconds: float = 0.0
 
@@ -92,7 +104,10 @@ class BlockedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed(TimelineRecord):
-    """End of step 6: every file of the checkpoint is published, or listed as blocked."""
+    """End of step 6: every file of the checkpoint is published, or listed as blocked.
+
+    Written again after a `Resolved`; then it says how things stand now.
+    """
 
     kind: ClassVar[str] = "committed"
     checkpoint_id: int
@@ -129,119 +144,54 @@ class Subsumed(TimelineRecord):
     checkpoint_ids: tuple[int, ...]
 
 
-_KINDS: dict[str, type[TimelineRecord]] = {
-    kind.kind: kind for kind in (Opened, Completed, Committed, Aborted, Fenced, Subsumed)
-}
-R = TypeVar("R", bound=TimelineRecord)
+@dataclass(frozen=True, kw_only=True)
+class Savepoint(TimelineRecord):
+    """A checkpoint is kept under a name, whatever retention says, until it is released."""
+
+    kind: ClassVar[str] = "savepoint"
+    checkpoint_id: int
+    name: str
 
 
-def encode_record(record: TimelineRecord) -> bytes:
-    """The bytes of the object that is the record."""
-    fields: dict[str, Any] = {"kind": record.kind}
-    for field in dataclasses.fields(record):
-        fields[field.name] = _plain(getattr(record, field.name))
-    return encode_document(_KIND, _VERSION, fields)
+@dataclass(frozen=True, kw_only=True)
+class Released(TimelineRecord):
+    """The savepoint of this name is given up."""
+
+    kind: ClassVar[str] = "released"
+    checkpoint_id: int
+    name: str
 
 
-def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
-    """The record in these bytes, which were read from this slot.
+class Resolution(StrEnum):
+    """A person's word on a blocked file."""
 
-    Raises: FormatError, also where the record says that it belongs into another slot (a copied object).
-    """
-    _, fields = decode_document(_KIND, _VERSION, payload, where)
-    kind = _KINDS.get(str(fields.pop("kind", None)))
-    if kind is None:
-        raise FormatError(f"{where} is a record of a kind that this release does not know", "newer_version")
-    try:
-        record = _typed(kind, fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{where}: not a {kind.kind!r} record as documented: {error!r}") from error
-    if record.slot != slot:
-        raise FormatError(f"{where} says that it is the record of slot {record.slot}")
-    return record
+    KEEP = "keep"  # the foreign object stays; the checkpoint's own file is given up
+    REPLACE = "replace"  # the foreign object of that generation goes; the checkpoint's own file is published
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, BlockedFile):
-        return dataclasses.asdict(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+@dataclass(frozen=True, kw_only=True)
+class Resolved(TimelineRecord):
+    """What becomes of one blocked file. Written before anything is touched; anybody may finish it."""
+
+    kind: ClassVar[str] = "resolved"
+    checkpoint_id: int
+    name: str
+    resolution: Resolution
+    foreign_generation: int | None
 
 
-def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
-    values = {field.name: _value(field.name, fields[field.name]) for field in dataclasses.fields(kind)}
-    extra = set(fields) - set(values)
-    if extra:
-        raise ValueError(f"unknown fields {sorted(extra)}")
-    return kind(**values)
+@dataclass(frozen=True, kw_only=True)
+class Restored(TimelineRecord):
+    """The job goes on from this checkpoint. Later ones are abandoned, and the open attempt is dead."""
+
+    kind: ClassVar[str] = "restored"
+    checkpoint_id: int
+    by: str
 
 
-def _value(name: str, plain: Any) -> Any:
-    """The typed value of one field. A field name means the same in every kind."""
-    if name in _OPTIONAL and plain is None:
-        return None
-    reader = _READERS.get(name)
-    if reader is None:
-        raise InternalError(f"no reader for the record field {name!r}")
-    return reader(plain)
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(TimelineRecord):
+    """What every record before this one adds up to (`snapshot`), so that reading can begin here."""
 
-
-def _text(plain: Any) -> str:
-    if not isinstance(plain, str):
-        raise TypeError(f"text expected, found {plain!r}")
-    return plain
-
-
-def _count(plain: Any) -> int:
-    if not isinstance(plain, int) or isinstance(plain, bool) or plain < 0:
-        raise TypeError(f"a whole number of 0 or more expected, found {plain!r}")
-    return plain
-
-
-def _texts(plain: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in _list(plain))
-
-
-def _list(plain: Any) -> list[Any]:
-    if not isinstance(plain, list):
-        raise TypeError(f"a list expected, found {plain!r}")
-    return plain
-
-
-def _blocked(plain: Any) -> tuple[BlockedFile, ...]:
-    return tuple(
-        BlockedFile(
-            name=_text(item["name"]),
-            reason=_text(item["reason"]),
-            foreign_generation=(
-                None if item["foreign_generation"] is None else _count(item["foreign_generation"])
-            ),
-        )
-        for item in _list(plain)
-    )
-
-
-_OPTIONAL = {"parent", "idempotency_key"}
-_READERS: dict[str, Any] = {
-    "slot": _count,
-    "decision_id": uuid.UUID,
-    "recorded_at": datetime.fromisoformat,
-    "attempt": uuid.UUID,
-    "checkpoint_id": _count,
-    "parent": _count,
-    "owner": _text,
-    "by": _text,
-    "reason": _text,
-    "manifest": _text,
-    "idempotency_key": _text,
-    "files": _texts,
-    "published": _texts,
-    "blocked": _blocked,
-    "seconds": float,
-    "checkpoint_ids": lambda plain: tuple(_count(item) for item in _list(plain)),
-}
+    kind: ClassVar[str] = "snapshot"
+    view: Mapping[str, Any] = field(default_factory=dict)

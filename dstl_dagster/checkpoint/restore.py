@@ -14,7 +14,7 @@ from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["OperatorState", "manifest_chain", "operator_state"]
+__all__ = ["OperatorState", "operator_state"]
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,6 @@ def operator_state(store: ObjectStore, manifest: Manifest, operator: str) -> Ope
     return OperatorState(operator, tuple(reversed(reports))) if reports else None
 
 
-def manifest_chain(store: ObjectStore, manifest: Manifest) -> set[str]:
-    """The names of all older manifests that this one needs, for any operator."""
-    names: set[str] = set()
-    for operator, entry in manifest.operators.items():
-        previous = entry.previous
-        while previous is not None:
-            names.add(previous)
-            previous = _entry_of(store, previous, operator).previous
-    return names
-
-
 def _entries(
     store: ObjectStore, manifest: Manifest, entry: OperatorEntry, operator: str
 ) -> list[OperatorEntry]:
@@ -75,10 +64,6 @@ def _entries(
         newest_seen = older.checkpoint_id
         found.append(older.operators[operator])
     return found
-
-
-def _entry_of(store: ObjectStore, name: str, operator: str) -> OperatorEntry:
-    return _load(store, name, operator).operators[operator]
 
 
 def _load(store: ObjectStore, name: str, operator: str) -> Manifest:

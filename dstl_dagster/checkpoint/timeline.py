@@ -1,12 +1,15 @@
 """A job's decisions as consecutive create-only objects: reading them, and being first with the next one.
 
-Owns the race for a slot and what a failed or lost answer means. Does not own which record is right
-(`decisions`) or what the records add up to (`view`).
+Owns the race for a slot, what a failed or lost answer means, and when a snapshot is due. Does not own which
+record is right (`decisions`), what the records add up to (`view_builder`), or where reading begins (`tail`).
 
 Why this is safe. A slot is created with "only if absent" and never deleted or reused, so exactly one
 record wins it, and everybody reads the same sequence. A record carries a decision id. When the answer
 to a creation is lost, or a retry inside the client is told 412, the slot itself is asked: our id means
 that we won. Otherwise the decision is taken again from the new tail, or dropped.
+
+Each `snapshot_interval` records whoever appended the last one adds a snapshot. It is a record like others:
+it competes for its slot, and says what every reader would have folded up to there.
 """
 
 from __future__ import annotations
@@ -16,12 +19,19 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TypeVar
 
-from dstl_dagster.checkpoint.records import TimelineRecord, decode_record, encode_record
-from dstl_dagster.checkpoint.view import TimelineView, ViewBuilder
+from dstl_dagster.checkpoint.archive import Archive
+from dstl_dagster.checkpoint.grace import GraceClock
+from dstl_dagster.checkpoint.record_codec import decode_record, encode_record
+from dstl_dagster.checkpoint.records import Snapshot, TimelineRecord
+from dstl_dagster.checkpoint.snapshot import view_to_plain
+from dstl_dagster.checkpoint.tail import TailReader, hole
+from dstl_dagster.checkpoint.view import TimelineView
+from dstl_dagster.checkpoint.view_builder import ViewBuilder
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ObjectStore
 
@@ -29,6 +39,7 @@ __all__ = ["Timeline"]
 
 _MAX_ROUNDS = 1_000
 """So many rivals in a row were faster: something else is wrong."""
+_LEAST_INTERVAL = 8
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=TimelineRecord)
@@ -42,6 +53,9 @@ class Timeline:
         store: where the job lives.
         clock: stamps records, for people.
         new_id: makes decision ids.
+        snapshot_interval: records after which a snapshot is due, 8 or more.
+        reader_grace: how long readers may go on with a checkpoint that was given up.
+        threads: requests side by side, where many records are read or facts put away.
     """
 
     def __init__(
@@ -51,11 +65,22 @@ class Timeline:
         *,
         clock: Clock | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        snapshot_interval: int = 128,
+        reader_grace: timedelta = timedelta(hours=1),
+        threads: int = 8,
     ) -> None:
+        if snapshot_interval < _LEAST_INTERVAL:
+            raise InvalidInputError(
+                f"snapshot_interval must be {_LEAST_INTERVAL} or more, not {snapshot_interval}"
+            )
         self._names = JobNames(job)
         self._store = store
         self._clock = clock or SystemClock()
         self._new_id = new_id
+        self._snapshot_interval = snapshot_interval
+        self._reader_grace = reader_grace
+        self._archive = Archive(store, self._names, threads=threads)
+        self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None
 
@@ -65,6 +90,8 @@ class Timeline:
 
     def records(self, after_slot: int | None = None) -> Iterator[TimelineRecord]:
         """Every record behind `after_slot` (exclusive; `None` or 0: from the first), in order.
+
+        Snapshots are among them; whoever reads everything passes them over.
 
         Raises: FormatError where a record is unreadable or a slot was deleted.
         """
@@ -77,11 +104,14 @@ class Timeline:
         self._refuse_hole(slot + 1)
 
     def tail(self) -> TimelineView:
-        """What all records up to now add up to. Reads only what is new since the last call."""
+        """What all records up to now add up to. Reads only what is new since the last call.
+
+        The first call begins at the newest snapshot, so its cost does not grow with the job's age.
+        """
         with self._lock:
             # A hole is looked for once, on the first read: from then on this object knows what was there.
-            builder = self._builder or ViewBuilder()
-            for record in self.records() if self._builder is None else self._walk(builder.slot):
+            builder = self._builder or ViewBuilder(self._archive)
+            for record in self._tail_reader.records() if self._builder is None else self._walk(builder.slot):
                 builder.add(record)
             self._builder = builder
             return builder.view()
@@ -110,27 +140,64 @@ class Timeline:
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
         return stamped
 
-    def decide(self, rule: Callable[[TimelineView], R | None]) -> R | None:
+    def decide(
+        self, rule: Callable[[TimelineView], R | None], *, request_id: uuid.UUID | None = None
+    ) -> R | None:
         """Append what `rule` says should come next, or nothing where it says `None`.
 
-        `rule` is called again with the new tail each time a rival took the slot; it must be pure.
+        `rule` is called again with the new tail each time a rival took the slot; it must change nothing.
+        With `request_id` (of a savepoint, resolution or restore) the decision is made once, however often
+        it is asked for: the next time there is nothing to append.
         """
-        decision_id = self._new_id()
+        decision_id = request_id or self._new_id()
         for _ in range(_MAX_ROUNDS):
             with self._lock:
-                record = rule(self.tail())
+                view = self.tail()
+                if request_id is not None and view.answer(request_id) is not None:
+                    return None
+                record = rule(view)
                 if record is None:
                     return None
                 try:
-                    return self.append(dataclasses.replace(record, decision_id=decision_id))
+                    appended = self.append(dataclasses.replace(record, decision_id=decision_id))
                 except ConflictError as error:
                     if error.kind != "slot_taken":
                         raise
+                    continue
+                self._add_snapshot_if_due()
+                return appended
         raise UnavailableError(
             f"timeline of job {self.job!r}: {_MAX_ROUNDS} times another writer took the next slot first; "
             "see who writes so much (`records()`), then try again",
             kind="contention",
         )
+
+    def _add_snapshot_if_due(self) -> None:
+        """Begin a new place to read from. The decision before it stands whatever happens here."""
+        assert self._builder is not None
+        if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval:
+            return
+        view = self._builder.view()
+        try:
+            self._archive.put_away(view)
+            snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
+        except DstlError as error:
+            log.info("timeline %s: no snapshot behind slot %d now: %s", self.job, view.slot, error)
+            return
+        self._tail_reader.write_hint(snapshot.slot)
+
+    def _still_readable(self, view: TimelineView) -> set[int]:
+        """The given-up checkpoints whose readers have grace time left."""
+        given_up = {
+            entry.checkpoint_id: entry.subsumed.slot
+            for entry in view.checkpoints.values()
+            if entry.subsumed is not None
+        }
+        slots = sorted(set(given_up.values()))
+        grace = GraceClock(self._store, self._names, self._reader_grace)
+        within = set(slots[grace.first_within(slots) :])
+        grace.close()
+        return {checkpoint_id for checkpoint_id, slot in given_up.items() if slot in within}
 
     def _walk(self, after_slot: int) -> Iterator[TimelineRecord]:
         slot = after_slot + 1
@@ -168,19 +235,7 @@ class Timeline:
 
     def _refuse_hole(self, first_missing: int) -> None:
         """A slot behind the first missing one means that history was deleted: stop, do not fork it."""
-        later = next(
-            iter(self._store.list(self._names.timeline_prefix, start_offset=self._names.slot(first_missing))),
-            None,
-        )
-        if later is None:
-            return
-        later_slot = self._names.slot_of(later.name)
-        if later_slot is None or later_slot < first_missing:
-            raise FormatError(f"foreign object {later.name} on the timeline of {self.job!r}: move it away")
+        later = next(iter(self._tail_reader.slots_behind(first_missing - 1, 1)), None)
         # It may have been created between our read and the listing; then the missing one is there by now.
-        if self._read(first_missing) is None:
-            raise FormatError(
-                f"slot {first_missing} of job {self.job!r} is missing, but slot {later_slot} exists: a "
-                "record was deleted. Restore it from a backup; the job cannot go on safely without it",
-                kind="history_hole",
-            )
+        if later is not None and self._read(first_missing) is None:
+            raise hole(self.job, first_missing, later)

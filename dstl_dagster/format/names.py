@@ -4,6 +4,8 @@
     dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
     dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt made
     dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>     changelog files of an attempt
+    dstl/<job>/archive/...                                        facts that snapshots leave out (`archive`)
+    dstl/<job>/hint                                               where the newest snapshot was; never trusted
     dstl/<job>/server-clock                                       empty; its time is the server's
     .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
 
@@ -14,6 +16,7 @@ found by its name alone. Pure: reads and writes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from dataclasses import dataclass
@@ -81,6 +84,14 @@ class JobNames:
         return f"{self.root}attempts/"
 
     @property
+    def hint(self) -> str:
+        return f"{self.root}hint"
+
+    @property
+    def archive_prefix(self) -> str:
+        return f"{self.root}archive/"
+
+    @property
     def server_clock(self) -> str:
         return f"{self.root}server-clock"
 
@@ -102,6 +113,21 @@ class JobNames:
         """The attempt that a manifest's name carries; `None` for a foreign name."""
         match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
         return _uuid_or_none(match[2]) if match else None
+
+    def archived_attempt(self, half: int) -> str:
+        """By the upper 64 bits, since components carry no more."""
+        return f"{self.archive_prefix}attempts/{half:016x}"
+
+    def archived_key_prefix(self, idempotency_key: str) -> str:
+        """A key may be any text of any length, so its hash stands for it."""
+        digest = hashlib.sha256(idempotency_key.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.archive_prefix}keys/{digest}/"
+
+    def archived_key(self, idempotency_key: str, checkpoint_id: int) -> str:
+        return f"{self.archived_key_prefix(idempotency_key)}{checkpoint_id:010d}"
+
+    def archived_request(self, decision_id: uuid.UUID) -> str:
+        return f"{self.archive_prefix}requests/{decision_id}"
 
     def attempt_folder(self, attempt: uuid.UUID) -> str:
         return f"{self.attempts_prefix}{attempt}/"

@@ -1,0 +1,118 @@
+"""The read side of a job: which checkpoints there are, and what they hold. Writes nothing.
+
+Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from dstl_dagster.checkpoint.checkpoint import Checkpoint
+from dstl_dagster.checkpoint.manifest import load_manifest
+from dstl_dagster.checkpoint.restore import OperatorState, operator_state
+from dstl_dagster.checkpoint.timeline import Timeline
+from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["CheckpointReader"]
+
+
+class CheckpointReader:
+    """The checkpoints of one job. Cheap to make; may be used from several threads.
+
+    Arguments as of `CheckpointCoordinator`.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        store: ObjectStore,
+        options: CheckpointOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        self._names = JobNames(job)
+        self._store = store
+        self._options = options or CheckpointOptions()
+        self._clock = clock or SystemClock()
+        self._new_id = new_id
+        self.timeline = Timeline(
+            job,
+            store,
+            clock=self._clock,
+            new_id=new_id,
+            snapshot_interval=self._options.snapshot_interval,
+            reader_grace=self._options.reader_grace,
+            threads=self._options.commit_threads,
+        )
+
+    @property
+    def job(self) -> str:
+        return self._names.job
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._store
+
+    @property
+    def options(self) -> CheckpointOptions:
+        return self._options
+
+    def latest(self) -> Checkpoint | None:
+        """The checkpoint that the job goes on from; `None` before the first."""
+        view = self.timeline.tail()
+        return None if view.last_completed is None else self._checkpoint(view, view.last_completed)
+
+    def get(self, checkpoint_id: int) -> Checkpoint:
+        """Raises: NotFoundError (kind `no_checkpoint`: never completed; `checkpoint_gone`), FormatError."""
+        view = self.timeline.tail()
+        entry = view.checkpoints.get(checkpoint_id)
+        if entry is not None:
+            return self._checkpoint(view, entry)
+        if 1 <= checkpoint_id <= view.highest_id:
+            raise self._gone(checkpoint_id)
+        raise NotFoundError(
+            f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind="no_checkpoint"
+        )
+
+    def list(self) -> list[Checkpoint]:
+        """Every checkpoint that can be restored to, oldest first."""
+        view = self.timeline.tail()
+        return [self._checkpoint(view, entry) for entry in view.retained]
+
+    def applied(self, idempotency_key: str) -> int | None:
+        """The id of the completed checkpoint that holds this batch; `None` where none does."""
+        return self.timeline.tail().applied_in(idempotency_key)
+
+    def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
+        """Where the state of `operator` at this checkpoint lies; `None` where it never wrote any."""
+        return operator_state(self._store, checkpoint.manifest, operator)
+
+    def _checkpoint(self, view: TimelineView, entry: CheckpointEntry) -> Checkpoint:
+        try:
+            manifest = load_manifest(self._store, entry.completed.manifest)
+        except NotFoundError as error:
+            if entry.subsumed is None:
+                raise
+            raise self._gone(entry.checkpoint_id) from error
+        return Checkpoint(
+            entry,
+            manifest,
+            abandoned=view.is_abandoned(entry.checkpoint_id),
+            savepoints=tuple(
+                sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
+            ),
+        )
+
+    def _gone(self, checkpoint_id: int) -> NotFoundError:
+        return NotFoundError(
+            f"checkpoint {checkpoint_id} of job {self.job!r} was cleaned up (retention keeps the "
+            f"last {self._options.num_retained}); `list()` shows what can still be read",
+            kind="checkpoint_gone",
+        )
