@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, OperatorState
+from dstl_dagster.checkpoint.keyed_state import evolved_schema, schema_of, split_count
 from dstl_dagster.checkpoint.restore import operator_state
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
@@ -35,9 +36,6 @@ from dstl_dagster.state.types import wider_type
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["read_state", "write_state"]
-
-_SPLIT_BYTES = 32 * 1024 * 1024
-"""Payload bytes of changes that one reading task holds, about."""
 
 
 def write_state(
@@ -206,11 +204,7 @@ def _state_before(attempt: Attempt, operator: str) -> StateSchema | None:
     finally:
         store.close()
     entry = manifest.operators.get(operator)
-    return None if entry is None else _schema_of(entry.report)
-
-
-def _schema_of(report: OperatorReport) -> StateSchema:
-    return StateSchema.from_parts(report.schema, report.key_columns, report.max_parallelism)
+    return None if entry is None else schema_of(entry.report)
 
 
 def _schema_to_write(
@@ -241,14 +235,8 @@ def _empty(spark: SparkSession, schema: st.StructType) -> DataFrame:
 
 
 def _schema_to_read(state: OperatorState, expected: st.StructType | None) -> StateSchema:
-    newest = _schema_of(state.newest)
-    schema = newest
-    if expected is not None:
-        columns = arrow_schema(expected, f"state of operator {state.operator!r}")
-        schema = StateSchema.of(columns, newest.key_columns, newest.max_parallelism).evolved_to(newest)
-    for report in state.reports:
-        schema = schema.evolved_to(_schema_of(report))
-    return schema
+    columns = None if expected is None else arrow_schema(expected, f"state of operator {state.operator!r}")
+    return evolved_schema(state.reports, columns)
 
 
 def _plan_read(
@@ -256,8 +244,7 @@ def _plan_read(
 ) -> ReadStateTask:
     require_shared(store_uri)
     if partitions is None:
-        held_bytes = sum(handle.state_size for handle in state.handles)
-        partitions = min(schema.max_parallelism, 1 + held_bytes // _SPLIT_BYTES)
+        partitions = split_count(state.handles, schema.max_parallelism)
     return ReadStateTask(
         store_uri=store_uri,
         job=checkpoint.manifest.job,

@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter
 from dstl_dagster.checkpoint import Attempt
-from dstl_dagster.errors import InternalError, InvalidInputError, NotFoundError
+from dstl_dagster.checkpoint.keyed_state import KeyedState, folded
+from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
 
 __all__ = ["ReadStateTask", "WriteStateTask", "task_options"]
@@ -146,25 +147,9 @@ class ReadStateTask:
                 yield from self._read(self.ranges[index])
 
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
-        fold = StateFold(self.schema, key_groups)
-        with (
-            closing(open_store(self.store_uri)) as store,
-            closing(FsStateChangelogStorage(self.job, store)) as storage,
-        ):
-            reader = storage.create_reader()
-            try:
-                for handle in self.handles:
-                    shared = handle.key_group_range.intersection(key_groups)
-                    if shared.number_of_key_groups:
-                        # Views keep all of a file in memory: right where all of it is wanted.
-                        whole = shared == handle.key_group_range
-                        fold.add(reader.read_batches(handle, key_group_range=shared, views=whole))
-            except NotFoundError as error:
-                raise NotFoundError(
-                    f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "
-                    f"{self.job!r} was deleted while it was being read (clean-up keeps only the last "
-                    f"checkpoints): read a checkpoint that is still there. {error.message}",
-                    kind="checkpoint_gone",
-                ) from error
+        with closing(open_store(self.store_uri)) as store:
+            state = KeyedState(store, self.job, self.checkpoint_id, self.operator, self.schema, self.handles)
+            with state.reading() as reader:
+                fold = folded(reader, self.handles, self.schema, key_groups)
         for table in fold.tables():
             yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)
