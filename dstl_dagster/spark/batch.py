@@ -20,6 +20,8 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     store_report,
 )
+from dstl_dagster.checkpoint.keyed_state import KeyedState
+from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
 from dstl_dagster.checkpoint.records import Completed
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
@@ -39,8 +41,9 @@ class CheckpointBatch:
     """A context manager: enter to open the attempt, leave to store what its tasks made.
 
     Leaving normally ends step 3 (everything written is durable and reported, nothing is visible yet).
-    Leaving by an exception aborts the attempt. If the process dies instead, the next trigger of the same
-    owner fences it. One thread.
+    Where the log of an operator has grown long enough (`CheckpointOptions.materialize_*`), leaving also
+    writes a base of it. Leaving by an exception aborts the attempt. If the process dies instead, the next
+    trigger of the same owner fences it. One thread.
 
     Args:
         coordinator: the job's.
@@ -128,7 +131,12 @@ class CheckpointBatch:
         if self._already_in is not None:
             return False
         if kind is None:
-            self._report()
+            try:
+                self._materialize()
+                self._report()
+            except DstlError as failure:
+                self._abort(f"{type(failure).__name__}: {failure}")
+                raise
         else:
             self._abort(f"{kind.__name__}: {error}")
         return False
@@ -225,6 +233,23 @@ class CheckpointBatch:
             idempotency_key=completed.idempotency_key,
         )
         log.info("batch %r is already in checkpoint %d", self._key, self._already_in)
+
+    def _materialize(self) -> None:
+        """Put a base below the changes of each operator whose log at the parent is long enough."""
+        options, store = self._coordinator.options, self._coordinator.store
+        if self._parent is None or not options.materialize:
+            return
+        parent = self._parent.manifest
+        for operator in due_operators(store, parent, options):
+            state = KeyedState.of(store, parent, operator)
+            if state is None:
+                continue
+            base = write_base(store, self.attempt, state)
+            own = [report for report in self._operators if report.operator == operator]
+            # A second report of one operator is refused at step 4, and must not be hidden here.
+            others = [report for report in self._operators if report not in own]
+            self._operators = [*others, with_base(base, own[0] if own else None), *own[1:]]
+            log.info("operator %s: a base of checkpoint %d is written", operator, parent.checkpoint_id)
 
     def _report(self) -> None:
         report = AttemptReport(

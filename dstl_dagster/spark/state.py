@@ -17,17 +17,14 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, OperatorState
 from dstl_dagster.checkpoint.keyed_state import evolved_schema, schema_of, split_count
+from dstl_dagster.checkpoint.keyed_writer import batch_options
 from dstl_dagster.checkpoint.restore import operator_state
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
-from dstl_dagster.spark.state_tasks import (
-    ReadStateTask,
-    WriteStateTask,
-    task_options,
-)
+from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
@@ -65,7 +62,7 @@ def write_state(
         partitions: tasks that write, at most `max_parallelism`; `None`: as many as Spark's shuffles have.
         deleted: a boolean column (by name: it is then not part of the state) or expression that says
             which rows delete their key. Null counts as no.
-        options: of the changelog; `None`: `state_tasks.task_options`.
+        options: of the changelog; `None`: `keyed_writer.batch_options`.
 
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, `unsupported_type`, or another that
     says what is wrong with the call. Nothing was appended then that a report would name.
@@ -77,7 +74,7 @@ def write_state(
         columns=plan.columns,
         schema=plan.schema,
         ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
-        options=options or task_options(),
+        options=options or batch_options(),
     )
     # The one action: a second one would write everything again.
     found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())

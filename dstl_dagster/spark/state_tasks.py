@@ -13,41 +13,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.checkpoint.keyed_state import KeyedState, folded
-from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
 
-__all__ = ["ReadStateTask", "WriteStateTask", "task_options"]
+__all__ = ["ReadStateTask", "WriteStateTask"]
 
 _OUTPUT_ROWS = 16 * 1024
-_MIB = 1 << 20
-
-
-def task_options() -> FsStateChangelogOptions:
-    """The options of a changelog that one task writes in one go.
-
-    Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
-    meet, no wait for other writers to share a file (a task is alone in its process).
-    """
-    return FsStateChangelogOptions(
-        compression="zstd",
-        preemptive_persist_threshold_in_bytes=16 * _MIB,
-        batch_persist_size_threshold_bytes=16 * _MIB,
-        batch_persist_delay=timedelta(0),
-        num_upload_threads=2,
-        upload_timeout=timedelta(seconds=60),
-    )
 
 
 @dataclass(frozen=True)
@@ -89,23 +71,19 @@ class WriteStateTask:
         encoder = ChangeEncoder(self.schema)
         with (
             closing(open_store(self.attempt.store_uri)) as store,
-            closing(self._storage(store)) as storage,
-            storage.create_writer(self.operator, key_groups) as writer,
+            open_attempt_changelog(store, self.attempt, self.options) as storage,
         ):
-            writer.append_meta(self.schema.to_bytes())
-            _append(writer, self._encoded(encoder, first))
-            for batch in batches:
-                _append(writer, self._encoded(encoder, batch))
-            _append(writer, encoder.finish())
-            persisted = writer.persist(writer.initial_sequence_number(), self.attempt.checkpoint_id).result()
-        handle = persisted.job_manager_owned_snapshot
-        if handle is None:
-            raise InternalError("changes were appended, but persist gave no handle")
+            changes = self._changes(encoder, first, batches)
+            handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
         return {"handle": handle.to_json(), "upserts": encoder.upserts, "deletes": encoder.deletes}
 
-    def _storage(self, store: Any) -> FsStateChangelogStorage:
-        base_path = self.attempt.names.changelog_base_path(self.attempt.attempt)
-        return FsStateChangelogStorage(self.attempt.job, store, self.options, base_path=base_path)
+    def _changes(
+        self, encoder: ChangeEncoder, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> Iterator[EncodedChanges | None]:
+        yield self._encoded(encoder, first)
+        for batch in rest:
+            yield self._encoded(encoder, batch)
+        yield encoder.finish()
 
     def _own_range(self, batch: pa.RecordBatch) -> KeyGroupRange:
         """By the rows and not by the task's number, which Spark promises nothing about."""
@@ -115,11 +93,6 @@ class WriteStateTask:
     def _encoded(self, encoder: ChangeEncoder, batch: pa.RecordBatch) -> EncodedChanges | None:
         *given, deleted, key_groups = batch.columns
         return encoder.add(pa.record_batch(given, list(self.columns)), key_groups, deleted)
-
-
-def _append(writer: FsStateChangelogWriter, encoded: EncodedChanges | None) -> None:
-    if encoded is not None:
-        writer.append_batch(encoded.key_groups, encoded.changes)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
+from dstl_dagster.checkpoint.keyed_state import KeyedState
+from dstl_dagster.checkpoint.keyed_writer import write_rows
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 
 JOB = "orders"
@@ -62,6 +67,74 @@ class Job:
 
     def names(self, prefix: str = "") -> list[str]:
         return [stat.name for stat in self.store.list(prefix)]
+
+
+class KeyedJob:
+    """A job with keyed state in memory: one operator, and the shortest way to its checkpoints."""
+
+    OPERATOR = "aircraft"
+    SCHEMA = StateSchema.of(pa.schema({"tail": pa.string(), "flights": pa.int64()}), ["tail"], 16)
+
+    def __init__(self, store: ObjectStore, **options: object) -> None:
+        self.store = store
+        self.coordinator = CheckpointCoordinator(
+            JOB,
+            store,
+            CheckpointOptions(**options),  # type: ignore[arg-type] # given by the tests
+            owner="test",
+        )
+
+    def report(
+        self,
+        attempt: Attempt,
+        upserts: Sequence[Mapping[str, Any]],
+        deletes: Sequence[Mapping[str, Any]] = (),
+        *,
+        schema: StateSchema | None = None,
+        operator: str = OPERATOR,
+        partitions: int = 2,
+    ) -> OperatorReport:
+        schema = schema or self.SCHEMA
+        rows = pa.Table.from_pylist([*upserts, *deletes], schema=schema.columns)
+        deleted = pa.array([False] * len(upserts) + [True] * len(deletes), pa.bool_())
+        return write_rows(self.store, attempt, operator, schema, rows, deleted=deleted, partitions=partitions)
+
+    def changes(self, *changes: object, **how: object) -> Checkpoint:
+        """One checkpoint with these changes; arguments as `report` has them."""
+        attempt = self.coordinator.trigger()
+        return self.complete(attempt, self.report(attempt, *changes, **how))  # type: ignore[arg-type]
+
+    def complete(self, attempt: Attempt, *reports: OperatorReport) -> Checkpoint:
+        self.coordinator.record(attempt, reports)
+        self.coordinator.confirm(attempt)
+        self.coordinator.compose_commit()
+        return self.coordinator.get(attempt.checkpoint_id)
+
+    def state(self, checkpoint: Checkpoint | None = None, operator: str = OPERATOR) -> KeyedState:
+        at = checkpoint or self.coordinator.latest()
+        assert at is not None
+        state = KeyedState.of(self.store, at.manifest, operator)
+        assert state is not None
+        return state
+
+    def rows(self, checkpoint: Checkpoint | None = None) -> list[dict[str, Any]]:
+        """The rows, by the order of their keys."""
+        tables = self.state(checkpoint).tables()
+        return sorted((row for table in tables for row in table.to_pylist()), key=repr)
+
+    def names(self, prefix: str = "") -> list[str]:
+        return [stat.name for stat in self.store.list(prefix)]
+
+
+@pytest.fixture
+def keyed() -> KeyedJob:
+    return KeyedJob(MemoryObjectStore())
+
+
+@pytest.fixture
+def keyed_on() -> type[KeyedJob]:
+    """For a test that chooses the store or the options."""
+    return KeyedJob
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.checkpoint.keyed_writer import batch_options
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask, task_options
+from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import open_store
@@ -31,7 +32,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def writer_of(attempt: Attempt) -> WriteStateTask:
-    task = WriteStateTask(attempt, "op", ("id", "value"), SCHEMA, ranges_of_tasks(4, 16), task_options())
+    task = WriteStateTask(attempt, "op", ("id", "value"), SCHEMA, ranges_of_tasks(4, 16), batch_options())
     same: WriteStateTask = pickle.loads(pickle.dumps(task))
     return same
 

@@ -1,0 +1,251 @@
+"""Folding an operator's log into a base, after which nothing older is needed.
+
+Owns when that is due, and writing the base. Does not own reading the state (`keyed_state`), the steps that
+make a checkpoint of it (`coordinator`), or deleting what is older: clean-up does, as soon as no retained
+checkpoint names it.
+
+A base is an ordinary part of the log: for each range of key groups one handle, which begins with the schema
+and holds every row once. So whoever reads changes reads it too. Its handles ascend, and the last one ends
+with the last key group; that is how `OperatorReport.base_handles` tells them from changes that follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.keyed_state import KeyedState, folded, is_keyed
+from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.checkpoint.manifest import Manifest
+from dstl_dagster.checkpoint.reports import OperatorReport, stored_bytes
+from dstl_dagster.checkpoint.restore import operator_state
+from dstl_dagster.errors import DstlError, InternalError, InvalidInputError
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes
+from dstl_dagster.storage import ObjectStore
+
+if TYPE_CHECKING:
+    from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+
+__all__ = [
+    "BaseAndLog",
+    "base_and_log",
+    "due_operators",
+    "is_due",
+    "materialize",
+    "with_base",
+    "write_base",
+]
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class BaseAndLog:
+    """What reading an operator's state costs.
+
+    Attributes:
+        base_bytes: stored bytes of the base; 0 where there is none.
+        log_bytes: stored bytes of all changes after it.
+        checkpoints: how many checkpoints hold these changes.
+    """
+
+    base_bytes: int = 0
+    log_bytes: int = 0
+    checkpoints: int = 0
+
+
+def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseAndLog:
+    """What the state of `operator` at this checkpoint is made of. Reads manifests only.
+
+    Raises: NotFoundError, FormatError.
+    """
+    state = operator_state(store, manifest, operator)
+    if state is None:
+        return BaseAndLog()
+    changes = [report.change_handles for report in state.reports]
+    return BaseAndLog(
+        base_bytes=stored_bytes(state.reports[0].base_handles),
+        log_bytes=stored_bytes(handle for handles in changes for handle in handles),
+        checkpoints=sum(1 for handles in changes if handles),
+    )
+
+
+def is_due(sizes: BaseAndLog, options: CheckpointOptions) -> bool:
+    """Whether the log is long enough to be folded. Pure.
+
+    By bytes: it has grown to `materialize_log_ratio` times the base, so a byte of a base is paid for by as
+    many bytes of changes; what is small stays as it is. Or by the number of manifests that a reader reads.
+    """
+    if not sizes.checkpoints:
+        return False
+    by_bytes = (
+        sizes.log_bytes >= options.materialize_min_log_bytes
+        and sizes.log_bytes >= options.materialize_log_ratio * sizes.base_bytes
+    )
+    return by_bytes or sizes.checkpoints >= options.materialize_max_checkpoints
+
+
+def due_operators(
+    store: ObjectStore,
+    manifest: Manifest,
+    options: CheckpointOptions,
+    operators: Collection[str] | None = None,
+    *,
+    force: bool = False,
+) -> list[str]:
+    """The operators of this checkpoint whose log is to be folded, by name.
+
+    With `force` all that have a log; never those whose log is not keyed state. `operators`: only these.
+
+    Raises: InvalidInputError (kind `no_operator`) where one of `operators` is not there; NotFoundError,
+    FormatError.
+    """
+    unknown = sorted(set(operators or ()) - set(manifest.operators))
+    if unknown:
+        raise InvalidInputError(
+            f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no operator {unknown[0]!r}, "
+            f"only {', '.join(sorted(manifest.operators)) or 'none'}",
+            kind="no_operator",
+        )
+    wanted = sorted(manifest.operators if operators is None else operators)
+    keyed = [name for name in wanted if is_keyed(manifest.operators[name].report)]
+    sizes = {name: base_and_log(store, manifest, name) for name in keyed}
+    return [name for name in keyed if is_due(sizes[name], options) or (force and sizes[name].checkpoints)]
+
+
+def write_base(
+    store: ObjectStore,
+    attempt: Attempt,
+    state: KeyedState,
+    *,
+    files: FsStateChangelogOptions | None = None,
+    progress: Progress | None = None,
+) -> OperatorReport:
+    """Write the whole state as ordinary changelog files of `attempt`, durably, and report it as a base.
+
+    One handle for each of `state.ranges()`, a range at a time: the schema, then every row once, each in
+    the key group that it was written in. No tombstones. The same state gives the same changes. A state
+    without rows has its schema.
+
+    Args:
+        state: at the attempt's parent.
+        files: how the changelog files are written; `None`: `batch_options`.
+        progress: called with (ranges done, ranges in all).
+
+    Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. What was written then is
+    the attempt's, in no report; clean-up finds it.
+    """
+    ranges = state.ranges()
+    handles = []
+    with (
+        open_attempt_changelog(store, attempt, files) as storage,
+        state.reading(cached=len(ranges) > 1) as reader,
+    ):
+        for count, key_groups in enumerate(ranges, 1):
+            fold = folded(reader, state.handles, state.schema, key_groups)
+            changes = (_as_changes(state, run) for run in fold.runs())
+            handles.append(write_range(storage, attempt, state.operator, state.schema, key_groups, changes))
+            if progress is not None:
+                progress(count, len(ranges))
+    schema = state.schema
+    return OperatorReport(
+        operator=state.operator,
+        handles=tuple(handles),
+        key_columns=schema.key_columns,
+        max_parallelism=schema.max_parallelism,
+        schema=schema.arrow_message,
+        base=True,
+    )
+
+
+def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorReport:
+    """One report of a base of the parent's state and of the attempt's own changes behind it.
+
+    Raises: InvalidInputError where they are not of one operator with the same keys, or are not a base and
+    changes.
+    """
+    if changes is None:
+        return base
+    frozen = [(each.operator, each.key_columns, each.max_parallelism) for each in (base, changes)]
+    if frozen[0] != frozen[1]:
+        raise InvalidInputError(
+            f"a base of {frozen[0]} and changes of {frozen[1]} (operator, key columns, max_parallelism) "
+            "cannot be one report"
+        )
+    if not base.base or base.change_handles or changes.base:
+        raise InvalidInputError(f"operator {base.operator!r}: give a bare base, and changes without one")
+    return replace(changes, handles=base.handles + changes.handles, base=True)
+
+
+def materialize(
+    coordinator: CheckpointCoordinator,
+    operators: Collection[str] | None = None,
+    force: bool = False,
+    *,
+    progress: Progress | None = None,
+) -> Checkpoint | None:
+    """Make a checkpoint that holds bases of what is due, and nothing else; `None` where nothing is.
+
+    Takes the public steps on top of the last checkpoint, with its positions. Any process may call it, and
+    be killed in it; while another owner's attempt is open, the trigger refuses.
+
+    Args:
+        operators: only these; `None`: all.
+        force: fold every log, however short.
+        progress: of each operator, as `write_base` calls it.
+
+    Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
+    NotFoundError, FormatError, UnavailableError; the attempt is given up then.
+    """
+    latest = coordinator.latest()
+    if latest is None:
+        return None
+    due = due_operators(coordinator.store, latest.manifest, coordinator.options, operators, force=force)
+    if not due:
+        return None
+    attempt = coordinator.trigger(expected_parent=latest.checkpoint_id)
+    try:
+        bases = [
+            write_base(
+                coordinator.store,
+                attempt,
+                _state(coordinator.store, latest.manifest, each),
+                progress=progress,
+            )
+            for each in due
+        ]
+        coordinator.record(attempt, bases, (), latest.positions)
+        coordinator.confirm(attempt)
+    except DstlError as error:
+        _give_up(coordinator, attempt, error)
+        raise
+    coordinator.compose_commit()
+    log.info("checkpoint %d holds bases of %s", attempt.checkpoint_id, ", ".join(due))
+    return coordinator.get(attempt.checkpoint_id)
+
+
+def _give_up(coordinator: CheckpointCoordinator, attempt: Attempt, error: DstlError) -> None:
+    try:
+        coordinator.abort(attempt, f"{type(error).__name__}: {error}")
+    except DstlError as second:
+        # Completed after all, or out of reach: the timeline says which, and the next trigger acts on it.
+        log.warning("attempt %s was not aborted: %s", attempt.attempt, second)
+
+
+def _state(store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState:
+    state = KeyedState.of(store, manifest, operator)
+    if state is None:
+        raise InternalError(f"operator {operator!r} has a log and no state")
+    return state
+
+
+def _as_changes(state: KeyedState, run: FoldedRun) -> EncodedChanges:
+    alive = run.alive()
+    return encode_changes(state.schema, alive.rows.select(state.schema.columns.names), alive.key_groups)
