@@ -39,7 +39,7 @@ from dstl_dagster.checkpoint.reports import AttemptReport
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import validated_job
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
@@ -176,7 +176,11 @@ class CheckpointCoordinator(CheckpointReader):
         """
         started = self._clock.monotonic_seconds()
         name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
-        manifest = load_manifest(self._store, name)
+        try:
+            manifest = load_manifest(self._store, name)
+        except NotFoundError:
+            self.require_open(attempt)  # a dead attempt's manifest was cleaned up: say that it is dead
+            raise
         self.timeline.decide(
             lambda view: decisions.to_complete(
                 view,

@@ -49,14 +49,14 @@ class TailReader:
 
         Raises: FormatError (kind `history_hole` where a slot between them was deleted).
         """
-        start = self._hinted()
+        start = hinted = self._hinted()
         listed = self._listed_behind(start)
         if start == 0 and len(listed) == _PAGE:
             start = self._probed_tail(listed[-1])
             listed = self._listed_behind(start)
         last = listed[-1] if listed else start
         self._refuse_holes(start, listed)
-        return self._back_to_snapshot(last)
+        return self._back_to_snapshot(last, max(1, hinted))
 
     def write_hint(self, slot: int) -> None:
         """Say that `slot` holds a snapshot. Nobody depends on it, so a failure is only logged."""
@@ -109,11 +109,12 @@ class TailReader:
                 expected += 1
             expected += 1
 
-    def _back_to_snapshot(self, last: int) -> list[TimelineRecord]:
+    def _back_to_snapshot(self, last: int, first: int) -> list[TimelineRecord]:
+        """The records up to `last`, from the newest snapshot on, or from `first`, which is one or slot 1."""
         found: list[TimelineRecord] = []
         end = last
-        while end > 0:
-            batch = self._batch(range(max(1, end - _BATCH + 1), end + 1))
+        while end >= first:
+            batch = self._batch(range(max(first, end - _BATCH + 1), end + 1))
             newest = next(
                 (place for place in reversed(range(len(batch))) if _is_snapshot(batch[place])), None
             )

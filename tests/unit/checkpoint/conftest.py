@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,10 @@ class Job:
         stream = StreamStateHandle(name, len(payload), stat.generation, stat.crc32c, stat.size)
         handle = ChangelogStateHandle(((stream, 0),), KeyGroupRange.of(0, 127), len(payload), len(payload))
         return OperatorReport(operator, (handle,), ("key",), 128, b"schema", upserts=1)
+
+    def base(self, attempt: Attempt, operator: str = "totals") -> OperatorReport:
+        """A file that is the operator's whole state, and the report of it."""
+        return dataclasses.replace(self.changes(attempt, operator, b"everything"), base=True)
 
     def file(self, attempt: Attempt, name: str, *parts: bytes) -> FileReport:
         """A file written as one component a part, and the report of it."""

@@ -1,0 +1,289 @@
+"""Restore and savepoints: what is kept, what is left behind, and whose files are taken back."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from dstl_dagster.checkpoint import rollback
+from dstl_dagster.checkpoint.records import Opened, Restored
+from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, NotFoundError
+from dstl_dagster.storage import ABSENT, ANY
+
+_NO_GRACE = timedelta(0)
+
+
+def outputs(job) -> list[str]:
+    return job.names("out/")
+
+
+def test_a_restore_goes_on_from_an_earlier_checkpoint(job):
+    """State and positions are those of the checkpoint, and the next one gets a new id on top of it."""
+    coordinator = job.coordinator()
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    restored = coordinator.restore(1)
+    assert (restored.checkpoint_id, restored.positions) == (1, {"source": 1})
+    assert coordinator.latest().checkpoint_id == 1
+    attempt = coordinator.trigger()
+    assert (attempt.checkpoint_id, attempt.parent) == (4, 1)
+
+
+def test_files_of_later_checkpoints_are_taken_back(job):
+    """Published files of what a restore leaves behind go; those of the kept chain stay."""
+    coordinator = job.coordinator()
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    coordinator.restore(1)
+    assert outputs(job) == ["out/1.txt"]
+    assert [each.checkpoint_id for each in coordinator.list()] == [1]
+
+
+def test_a_file_that_somebody_replaced_is_not_taken_back(job):
+    """Only an object that bears the checkpoint's own fingerprint is deleted."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    job.store.put("out/2.txt", b"a person's", precondition=ANY)
+    coordinator.restore(1)
+    assert job.store.get("out/2.txt") == b"a person's"
+
+
+def test_a_checkpoint_that_is_not_published_yet_never_will_be(job):
+    """What a restore leaves behind between steps 5 and 6 loses its components, and is not committed."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/2.txt", b"x", b"y")])
+    coordinator.confirm(attempt)
+    coordinator.restore(1)
+    assert outputs(job) == ["out/1.txt"]
+    assert job.names(".inprogress/") == []
+    with pytest.raises(ConflictError) as refused:
+        coordinator.compose_commit(2)
+    assert refused.value.kind == "abandoned"
+    with pytest.raises(FencedError):
+        coordinator.confirm(attempt)
+
+
+def test_files_of_checkpoints_that_were_cleaned_up_are_taken_back_too(job):
+    """A savepoint outlives its followers: their manifests are gone, their records still name their files."""
+    coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
+    job.checkpoint(coordinator, 1)
+    coordinator.savepoint(1, "before")
+    for position in (2, 3, 4):
+        attempt = coordinator.trigger()
+        coordinator.record(attempt, [], [job.file(attempt, f"out/{position}.txt", b"x")])
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        coordinator.clean_up()
+    assert len(job.names("dstl/orders/manifests/")) == 2
+    coordinator.restore(1)
+    assert outputs(job) == ["out/1.txt"]
+
+
+def test_a_restore_ends_the_open_attempt(job):
+    """Whoever has it: it can neither record nor confirm any more."""
+    coordinator, rival = job.coordinator(), job.coordinator("rival")
+    job.checkpoint(coordinator, 1)
+    attempt = rival.trigger()
+    rival.record(attempt)
+    coordinator.restore(1)
+    with pytest.raises(FencedError, match="ended by a restore"):
+        rival.confirm(attempt)
+
+
+def test_batches_that_were_left_behind_may_be_applied_again(job):
+    """An idempotency key counts on the current chain only, also after it was applied twice."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position, key=f"batch-{position}")
+    coordinator.restore(1)
+    assert coordinator.applied("batch-1") == 1
+    assert coordinator.applied("batch-2") is None
+    job.checkpoint(coordinator, 2, key="batch-2")
+    assert coordinator.applied("batch-2") == 3
+    coordinator.restore(1)
+    assert coordinator.applied("batch-2") is None
+
+
+def test_a_restore_that_is_asked_for_again_happens_once(job):
+    """The caller's request id: a retried step does not throw away what was made since."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    request = uuid.uuid4()
+    coordinator.restore(1, request_id=request)
+    job.checkpoint(coordinator, 3)
+    job.coordinator().restore(1, request_id=request)
+    assert coordinator.latest().checkpoint_id == 3
+    assert [record.kind for record in coordinator.timeline.records()].count("restored") == 1
+
+
+def test_a_restore_killed_before_its_retraction_is_finished_by_the_next_trigger(job, monkeypatch):
+    """The record stands first; whoever triggers next takes the files back before it opens anything."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    with monkeypatch.context() as broken:
+        broken.setattr(rollback, "_abandoned", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.restore(1)
+    assert outputs(job) == ["out/1.txt", "out/2.txt"]
+    other = job.coordinator("other")
+    other.trigger()
+    assert outputs(job) == ["out/1.txt"]
+    kinds = [type(record) for record in other.timeline.records()][-2:]
+    assert kinds == [Restored, Opened]
+
+
+def test_what_was_left_behind_cannot_be_restored_to(job):
+    """The job does not go back to an abandoned branch, whose files are gone."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    coordinator.savepoint(2, "wrong-turn")
+    coordinator.restore(1)
+    assert coordinator.get(2).abandoned
+    with pytest.raises(ConflictError) as refused:
+        coordinator.restore(2)
+    assert refused.value.kind == "abandoned"
+
+
+def test_a_savepoint_on_a_branch_that_was_left_behind_stays_readable(job):
+    """Clean-up gives up abandoned checkpoints at once, but not what a savepoint keeps."""
+    coordinator = job.coordinator(reader_grace=_NO_GRACE)
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    coordinator.savepoint(2, "wrong-turn")
+    coordinator.restore(1)
+    job.checkpoint(coordinator, 4)
+    assert coordinator.clean_up().subsumed == (3,)
+    state = coordinator.operator_state(coordinator.get(2), "totals")
+    assert all(
+        job.store.stat(stream.name) for handle in state.handles for stream, _ in handle.handles_and_offsets
+    )
+    assert coordinator.release("wrong-turn")
+    assert coordinator.clean_up().subsumed == (2,)
+    assert len(job.names("dstl/orders/manifests/")) == 2
+
+
+def test_retention_passes_over_savepoints(job):
+    """A checkpoint that a savepoint keeps is neither given up nor does it lose its files."""
+    coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
+    job.checkpoint(coordinator, 1)
+    kept = coordinator.savepoint(1, "release-1")
+    assert kept.savepoints == ("release-1",)
+    for position in (2, 3):
+        job.checkpoint(coordinator, position)
+    assert coordinator.clean_up().subsumed == (2,)
+    assert [each.checkpoint_id for each in coordinator.list()] == [1, 3]
+    assert coordinator.release("release-1")
+    assert not coordinator.release("release-1")
+    assert coordinator.clean_up().subsumed == (1,)
+
+
+def test_a_savepoint_name_keeps_one_checkpoint(job):
+    """The same again changes nothing; another checkpoint under the name is refused; names are plain."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    coordinator.savepoint(1, "mark")
+    slot = coordinator.timeline.tail().slot
+    coordinator.savepoint(1, "mark")
+    assert coordinator.timeline.tail().slot == slot
+    with pytest.raises(ConflictError) as refused:
+        coordinator.savepoint(2, "mark")
+    assert refused.value.kind == "savepoint_exists"
+    with pytest.raises(InvalidInputError):
+        coordinator.savepoint(2, "../mark")
+
+
+def test_a_savepoint_cannot_keep_what_was_given_up(job):
+    """Once `subsumed` stands there, objects may be gone: the savepoint is refused."""
+    coordinator = job.coordinator(num_retained=1)
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    coordinator.clean_up()
+    with pytest.raises(NotFoundError) as gone:
+        coordinator.savepoint(1, "too-late")
+    assert gone.value.kind == "checkpoint_gone"
+    with pytest.raises(NotFoundError) as never:
+        coordinator.savepoint(7, "too-early")
+    assert never.value.kind == "no_checkpoint"
+
+
+def blocked(job, coordinator):
+    """A checkpoint with two files, one of which a foreign object blocks."""
+    attempt = coordinator.trigger()
+    files = [job.file(attempt, f"out/{name}", b"our ", name.encode()) for name in "ab"]
+    coordinator.record(attempt, [], files)
+    coordinator.confirm(attempt)
+    job.store.put("out/a", b"foreign", precondition=ABSENT)
+    (checkpoint,) = coordinator.compose_commit()
+    assert [file.name for file in checkpoint.blocked] == ["out/a"]
+    assert job.store.get("out/b") == b"our b"
+    return checkpoint
+
+
+@pytest.mark.parametrize(("resolution", "left"), [("keep", b"foreign"), ("replace", b"our a")])
+def test_a_blocked_file_is_resolved(job, resolution, left):
+    """Keep: the foreign object stays and ours is given up. Replace: ours is published. Nothing is left."""
+    coordinator = job.coordinator()
+    blocked(job, coordinator)
+    checkpoint = coordinator.resolve(1, "out/a", resolution)
+    assert checkpoint.blocked == ()
+    assert job.store.get("out/a") == left
+    assert ("out/a" in checkpoint.entry.committed.published) == (resolution == "replace")
+    assert job.names(".inprogress/") == []
+
+
+def test_only_the_object_that_was_spoken_of_is_replaced(job):
+    """Another foreign object in its place, written after step 6 looked: blocked again, nothing deleted."""
+    coordinator = job.coordinator()
+    blocked(job, coordinator)
+    job.store.put("out/a", b"newer", precondition=ANY)
+    checkpoint = coordinator.resolve(1, "out/a", "replace")
+    assert [file.name for file in checkpoint.blocked] == ["out/a"]
+    assert job.store.get("out/a") == b"newer"
+    assert coordinator.resolve(1, "out/a", "replace").blocked == ()
+    assert job.store.get("out/a") == b"our a"
+
+
+def test_a_resolution_killed_half_way_is_finished_by_the_next_trigger(job, monkeypatch):
+    """The `resolved` record stands first; trigger does what it says before it opens an attempt."""
+    coordinator = job.coordinator()
+    blocked(job, coordinator)
+    with monkeypatch.context() as broken:
+        broken.setattr("dstl_dagster.checkpoint.coordinator.finish_resolutions", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.resolve(1, "out/a", "replace")
+    assert job.store.get("out/a") == b"foreign"
+    job.coordinator("other").trigger()
+    assert job.store.get("out/a") == b"our a"
+
+
+def test_a_word_on_a_file_that_is_not_blocked_is_refused(job):
+    """The error names what is blocked; an unknown word is refused too."""
+    coordinator = job.coordinator()
+    blocked(job, coordinator)
+    with pytest.raises(NotFoundError, match="out/a"):
+        coordinator.resolve(1, "out/b", "keep")
+    with pytest.raises(InvalidInputError, match="keep or replace"):
+        coordinator.resolve(1, "out/a", "delete")
+
+
+def test_a_blocked_checkpoint_is_not_given_up(job):
+    """Its components are the only copy of the blocked file; once resolved it goes like others."""
+    coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
+    blocked(job, coordinator)
+    job.checkpoint(coordinator, 2)
+    assert coordinator.clean_up().subsumed == ()
+    coordinator.resolve(1, "out/a", "keep")
+    assert coordinator.clean_up().subsumed == (1,)
+
+
+def _killed(*_arguments, **_options):
+    raise KeyboardInterrupt

@@ -1,0 +1,249 @@
+"""Snapshots, hint and archive: a long history reads like a short one, and says the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from dstl_dagster.checkpoint import Timeline
+from dstl_dagster.checkpoint.archive import Archive
+from dstl_dagster.checkpoint.record_codec import encode_record, record_from_plain, record_to_plain
+from dstl_dagster.checkpoint.records import Completed, Opened, Snapshot
+from dstl_dagster.checkpoint.view_builder import ViewBuilder
+from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoundError, UnavailableError
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.storage import ABSENT, ANY
+from dstl_dagster.testing.fault_store import FaultStore
+
+NAMES = JobNames("orders")
+EVERY = {"snapshot_interval": 8, "reader_grace": timedelta(0), "commit_threads": 1}
+
+
+def long_history(job, count: int = 40):
+    """Batches with keys, an abort each fifth time, and clean-ups."""
+    coordinator = job.coordinator(num_retained=2, **EVERY)
+    first = coordinator.timeline.tail().highest_id
+    for number in range(first, first + count):
+        if number % 5 == 0:
+            coordinator.abort(coordinator.trigger())
+        attempt = coordinator.trigger(idempotency_key=f"batch-{number}")
+        coordinator.record(attempt, positions={"n": number})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        coordinator.clean_up()
+    return coordinator
+
+
+def folded_from_the_start(timeline: Timeline):
+    """The view without any snapshot: what the records alone add up to."""
+    builder = ViewBuilder()
+    slot = 0
+    for record in timeline.records():
+        if not isinstance(record, Snapshot):
+            # Slots of snapshots are left out of the fold, so the places have to be counted on.
+            builder._slot = record.slot - 1
+            builder.add(record)
+        slot = record.slot
+    builder._slot = slot
+    builder._view = None
+    return builder.view()
+
+
+def test_a_history_with_snapshots_says_what_it_says_without(job):
+    """Retained checkpoints, ids and applied batches are the same as by folding every record."""
+    coordinator = long_history(job)
+    whole = folded_from_the_start(coordinator.timeline)
+    read = Timeline("orders", job.store).tail()
+    assert read.snapshot_slot > 100
+    assert [entry.completed for entry in read.retained] == [entry.completed for entry in whole.retained]
+    assert (read.slot, read.last_completed_id, read.highest_id) == (whole.slot, 40, 40)
+    for number in range(40):
+        assert read.applied_in(f"batch-{number}") == number + 1 == whole.applied_in(f"batch-{number}")
+    assert read.applied_in("batch-40") is None
+
+
+def test_reading_the_tail_does_not_cost_more_with_age(job):
+    """A reader that knows nothing makes as many requests after 40 checkpoints as after 400."""
+    costs = []
+    for count in (40, 360):
+        long_history(job, count)
+        watched = FaultStore(job.store)
+        Timeline("orders", watched, threads=1).tail()
+        costs.append(len(watched.requests))
+    assert max(costs) <= 16 + 5, costs
+
+
+def test_a_decision_does_not_cost_more_with_age(job):
+    """A whole checkpoint makes the same requests, give or take a snapshot, however old the job is."""
+    costs = []
+    for _ in range(3):
+        long_history(job, 60)
+        watched = FaultStore(job.store)
+        long_history(type(job)(watched), 20)
+        costs.append(Counter(request.method for request in watched.requests))
+    for method in costs[0]:
+        assert abs(costs[0][method] - costs[2][method]) <= 20, (method, costs)
+
+
+@pytest.mark.parametrize("hint", [None, b"", b"dstl/hint 1 999", 1, 3, 10**6], ids=str)
+def test_a_hint_is_never_trusted(job, hint):
+    """Missing, torn, pointing at a slot without a snapshot, or at nothing: the tail is found all the same."""
+    coordinator = long_history(job)
+    expected = coordinator.timeline.tail()
+    if hint is None or isinstance(hint, bytes):
+        job.store.delete(NAMES.hint, precondition=ANY)
+    if isinstance(hint, bytes):
+        job.store.put(NAMES.hint, hint, precondition=ANY)
+    elif hint is not None:
+        coordinator.timeline._tail_reader.write_hint(hint)
+    found = Timeline("orders", job.store).tail()
+    assert (found.slot, found.snapshot_slot) == (expected.slot, expected.snapshot_slot)
+
+
+def test_without_a_hint_a_long_tail_is_found_by_probing(job):
+    """More records than one page of a listing: neither all of them are listed nor are they read."""
+    coordinator = job.coordinator(snapshot_interval=2_000, commit_threads=1)
+    for _ in range(600):
+        coordinator.abort(coordinator.trigger())
+    coordinator = job.coordinator(snapshot_interval=8, commit_threads=1)
+    coordinator.abort(coordinator.trigger())
+    job.store.delete(NAMES.hint, precondition=ANY)
+    watched = FaultStore(job.store)
+    found = Timeline("orders", watched, threads=1).tail()
+    assert found.slot == coordinator.timeline.tail().slot > 1_200
+    assert len(watched.requests) < 100
+
+
+def test_what_is_archived_still_counts(job):
+    """A zombie of an attempt that ended long ago is told so; a batch of long ago is not made again."""
+    coordinator = job.coordinator(num_retained=1, **EVERY)
+    dead = coordinator.trigger()
+    coordinator.abort(dead, "given up")
+    old = job.checkpoint(coordinator, 0, key="first")
+    request = uuid.uuid4()
+    coordinator.savepoint(1, "mark", request_id=request)
+    coordinator.release("mark")
+    long_history(job, 20)
+    fresh = job.coordinator(num_retained=1, **EVERY)
+    with pytest.raises(FencedError, match="given up"):
+        fresh.confirm(dead)
+    with pytest.raises(FencedError):
+        fresh.require_open(dead)
+    with pytest.raises(ConflictError) as applied:
+        fresh.trigger(idempotency_key="first")
+    assert applied.value.kind == "already_applied"
+    with pytest.raises(ConflictError) as completed:
+        fresh.require_open(old)
+    assert completed.value.kind == "already_completed"
+    fresh.savepoint(fresh.latest().checkpoint_id, "mark", request_id=request)
+    assert fresh.timeline.tail().savepoints == {}, "the request was answered long ago"
+    with pytest.raises(NotFoundError) as gone:
+        fresh.get(1)
+    assert gone.value.kind == "checkpoint_gone"
+
+
+def test_what_a_zombie_writes_after_a_snapshot_is_garbage(job):
+    """The attempt is not in the snapshot any more: clean-up finds its end in the archive."""
+    coordinator = job.coordinator(num_retained=1, **EVERY)
+    dead = coordinator.trigger()
+    coordinator.abort(dead)
+    long_history(job, 20)
+    job.changes(dead)
+    job.file(dead, "out/late", b"late")
+    report = job.coordinator(num_retained=2, **EVERY).clean_up()
+    assert report.reasons == {"left by a dead attempt": 2}
+    assert job.names(".inprogress/") == []
+
+
+def test_a_snapshot_waits_for_the_archive(job, monkeypatch):
+    """What cannot be put away is not left out: no snapshot is written, and the decision stands."""
+
+    def fails(*_arguments):
+        raise UnavailableError("no storage now")
+
+    monkeypatch.setattr(Archive, "put_away", fails)
+    coordinator = long_history(job, 10)
+    assert not any(isinstance(record, Snapshot) for record in coordinator.timeline.records())
+    assert coordinator.latest().checkpoint_id == 10
+
+
+def test_a_wrong_snapshot_is_refused(job):
+    """A reader that knows the records before it does not take its word."""
+    coordinator = job.coordinator(snapshot_interval=100)
+    job.checkpoint(coordinator, 1)
+    tail = coordinator.timeline.tail()
+    view = {
+        "open": None,
+        "checkpoints": [],
+        "last_completed_id": None,
+        "highest_id": 0,
+        "abandoned": [],
+        "savepoints": {},
+        "retractions": [],
+    }
+    forged = Snapshot(slot=tail.slot + 1, view=view)
+    job.store.put(NAMES.slot(forged.slot), encode_record(forged), precondition=ABSENT)
+    with pytest.raises(FormatError) as refused:
+        coordinator.timeline.tail()
+    assert refused.value.kind == "bad_snapshot"
+
+
+@pytest.mark.parametrize("field", ["checkpoints", "open", "abandoned"])
+def test_a_snapshot_that_is_not_as_documented_is_a_format_error(job, field):
+    """Whatever stands there instead: a FormatError that names the slot."""
+    coordinator = long_history(job, 10)
+    snapshot = next(record for record in coordinator.timeline.records() if isinstance(record, Snapshot))
+    for wrong in ([{}], "text", 7):
+        broken = Snapshot(slot=snapshot.slot, view={**snapshot.view, field: wrong})
+        builder = ViewBuilder()
+        with pytest.raises(FormatError, match=f"slot {snapshot.slot}"):
+            builder.add(broken)
+
+
+def test_readers_of_a_given_up_checkpoint_keep_their_grace_across_snapshots(job):
+    """A chain that is being read stays whole for the grace time, also when a base has replaced it."""
+    coordinator = job.coordinator(num_retained=1, snapshot_interval=8, commit_threads=1)
+    for position in range(3):
+        job.checkpoint(coordinator, position)
+    read = coordinator.get(3)
+    names = {
+        stream.name
+        for handle in coordinator.operator_state(read, "totals").handles
+        for stream, _ in handle.handles_and_offsets
+    }
+    for _ in range(5):
+        attempt = coordinator.trigger()
+        coordinator.record(attempt, [job.base(attempt)])
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        coordinator.clean_up()
+    assert coordinator.timeline.tail().snapshot_slot > 0
+    assert names <= set(job.names())
+    job.coordinator(num_retained=1, reader_grace=timedelta(0)).clean_up()
+    assert not names & set(job.names())
+
+
+def test_records_of_the_first_release_are_read():
+    """`files` were bare names once; their owners are known by the manifest alone."""
+    completed = Completed(attempt=uuid.UUID(int=1), checkpoint_id=1, parent=None, manifest="m")
+    plain = {**record_to_plain(completed), "files": ["out/a"]}
+    (file,) = record_from_plain(plain, "here").files
+    assert (file.bucket, file.name, file.fingerprint) == ("", "out/a", "")
+    assert record_from_plain(record_to_plain(completed), "here") == completed
+
+
+def test_an_opened_attempt_survives_a_snapshot(job):
+    """The attempt that was open when the snapshot was written goes on after it."""
+    coordinator = job.coordinator(**EVERY)
+    for _ in range(3):
+        coordinator.abort(coordinator.trigger())
+    attempt = coordinator.trigger()
+    coordinator.timeline._add_snapshot_if_due()
+    records = list(coordinator.timeline.records())
+    assert isinstance(records[-1], Opened | Snapshot)
+    fresh = job.coordinator(**EVERY)
+    fresh.record(attempt)
+    assert fresh.confirm(attempt).checkpoint_id == 1
