@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
+    from dstl_dagster.orchestration.commit import build_commit_job
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
     from dstl_dagster.orchestration.ops import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         RecoverableWriterResource,
         SparkSessionResource,
     )
+    from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
 
 __version__ = "0.1.0"
 
@@ -36,7 +38,10 @@ __all__ = [
     "RecoverableWriterResource",
     "SparkSessionResource",
     "__version__",
+    "build_abort_sensors",
     "build_checkpoint_job",
+    "build_checkpoint_sensor",
+    "build_commit_job",
     "build_state_asset",
     "checkpoint_asset_specs",
     "cleanup_op",
@@ -52,7 +57,10 @@ _HOME = {
     "JobAssets": "keys",
     "RecoverableWriterResource": "resources",
     "SparkSessionResource": "resources",
+    "build_abort_sensors": "sensors",
     "build_checkpoint_job": "jobs",
+    "build_checkpoint_sensor": "sensors",
+    "build_commit_job": "commit",
     "build_state_asset": "assets",
     "checkpoint_asset_specs": "assets",
     "cleanup_op": "ops",

@@ -7,7 +7,7 @@ not to retry, and shows our message as the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import dagster as dg
@@ -28,13 +28,20 @@ _FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatEr
 
 
 @contextmanager
-def without_useless_retries() -> Iterator[None]:
-    """Inside, an error that a retry cannot mend becomes `dagster.Failure(allow_retries=False)`."""
+def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Inside, an error that a retry cannot mend becomes `dagster.Failure(allow_retries=False)`.
+
+    Args:
+        where: the step and the checkpoint, for the beginning of the message.
+        facts: shown beside the message.
+    """
     try:
         yield
     except DstlError as error:
         if not isinstance(error, _FINAL):
             raise
         raise dg.Failure(
-            description=error.message, metadata={"kind": error.kind}, allow_retries=False
+            description=f"{where}: {error.message}" if where else error.message,
+            metadata={"kind": error.kind, **(facts or {})},
+            allow_retries=False,
         ) from error

@@ -3,50 +3,133 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
+import pyarrow as pa
 
-from dstl_dagster.checkpoint import Checkpoint, FileReport
+from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
+from dstl_dagster.checkpoint.records import Completed
 from dstl_dagster.format.readable import readable_bytes
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_PARENT, JobAssets
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_PARENT,
+    TAG_REPORTER,
+    TAG_SLOT,
+    JobAssets,
+)
 
-__all__ = ["checkpoint_materialization", "files_materialization", "state_metadata"]
+__all__ = [
+    "Reporter",
+    "checkpoint_materialization",
+    "files_materialization",
+    "given_up_materialization",
+    "operator_materialization",
+    "state_metadata",
+    "store_location",
+]
 
 _KIB = 1024
 _TABLE_ROWS = 50
+_COLUMN_SCHEMA = "dagster/column_schema"
+_CONSOLE = "https://console.cloud.google.com/storage/browser"
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Who tells of a checkpoint: `run` or `sensor`, and the URI of the store it looks at."""
+
+    kind: str
+    store_uri: str
 
 
 def checkpoint_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, store_uri: str
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> dg.AssetMaterialization:
     """The event that says, once, that a checkpoint completed."""
     parent = "none (the first)" if checkpoint.parent is None else f"checkpoint {checkpoint.parent}"
     manifest = checkpoint.manifest
+    metadata: dict[str, Any] = {
+        # Numbers become plots, so only measures are numbers; ids are text.
+        "changes": manifest.changes,
+        "changelog KiB": round(manifest.state_bytes / _KIB, 2),
+        "files": len(manifest.files),
+        "file KiB": round(manifest.file_bytes / _KIB, 2),
+        "persist seconds": round(manifest.persist_seconds, 3),
+        "confirm seconds": round(checkpoint.entry.completed.seconds, 3),
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "parent": parent,
+        "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
+        f"{readable_bytes(manifest.file_bytes)} of files",
+        "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
+        "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
+        "operators": _operator_table(checkpoint),
+    }
+    if checkpoint.parent is not None:
+        metadata["lineage"] = dg.MetadataValue.md(
+            f"`{assets.partition_key(checkpoint.checkpoint_id)}` goes on from "
+            f"`{assets.partition_key(checkpoint.parent)}`"
+        )
+        metadata["parent checkpoint"] = dg.MetadataValue.asset(assets.checkpoints_key)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
         description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, on {parent}",
-        tags=_tags(checkpoint),
+        tags=_tags(checkpoint.entry.completed, reporter),
+        metadata=metadata,
+    )
+
+
+def given_up_materialization(
+    assets: JobAssets, completed: Completed, reporter: Reporter
+) -> dg.AssetMaterialization:
+    """The event of a checkpoint that was cleaned up before anybody told of it: its record is all there is."""
+    parent = "none (the first)" if completed.parent is None else f"checkpoint {completed.parent}"
+    return dg.AssetMaterialization(
+        asset_key=assets.checkpoints_key,
+        partition=assets.partition_key(completed.checkpoint_id),
+        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; cleaned up since",
+        tags=_tags(completed, reporter),
         metadata={
-            # Numbers become plots, so only measures are numbers; ids are text.
-            "changes": manifest.changes,
-            "changelog KiB": round(manifest.state_bytes / _KIB, 2),
-            "files": len(manifest.files),
-            "file KiB": round(manifest.file_bytes / _KIB, 2),
-            "persist seconds": round(manifest.persist_seconds, 3),
-            "confirm seconds": round(checkpoint.entry.completed.seconds, 3),
-            "checkpoint": str(checkpoint.checkpoint_id),
+            "files": len(completed.files),
+            "confirm seconds": round(completed.seconds, 3),
+            "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
-            "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
-            "manifest": _location(store_uri, checkpoint.entry.completed.manifest),
-            "operators": _operator_table(checkpoint),
+            "state": "retention gave it up, and its manifest is gone: it cannot be restored to",
         },
     )
 
 
+def operator_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, operator: str, reporter: Reporter
+) -> dg.AssetMaterialization:
+    """The event that says what a checkpoint changed in the state of one operator."""
+    report = checkpoint.manifest.operators[operator].report
+    metadata: dict[str, Any] = {
+        "upserts": report.upserts,
+        "deletes": report.deletes,
+        "changelog KiB": round(report.stored_bytes / _KIB, 2),
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "size": readable_bytes(report.stored_bytes),
+        "keys": ", ".join(report.key_columns),
+        "key groups": str(report.max_parallelism),
+    }
+    columns = _state_columns(report)
+    if columns is not None:
+        metadata[_COLUMN_SCHEMA] = dg.MetadataValue.table_schema(columns)
+    return dg.AssetMaterialization(
+        asset_key=assets.operator_key(operator),
+        description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
+        tags=_tags(checkpoint.entry.completed, reporter),
+        metadata=metadata,
+    )
+
+
 def files_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, store_uri: str, partition: str | None
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
 ) -> dg.AssetMaterialization:
     """The event that says that the files of a checkpoint are published."""
     files = checkpoint.manifest.files
@@ -59,8 +142,9 @@ def files_materialization(
         "components": sum(len(file.components) for file in files),
         "compose-commit seconds": round(commit.seconds, 3) if commit is not None else 0.0,
         "checkpoint": str(checkpoint.checkpoint_id),
+        "size": readable_bytes(checkpoint.manifest.file_bytes),
         "published": _file_table(files, blocked),
-        "folder": _location(store_uri, ""),
+        "folder": store_location(reporter.store_uri, _folder_of(files)),
     }
     if blocked:
         metadata["blocked"] = dg.MetadataValue.md(
@@ -70,7 +154,7 @@ def files_materialization(
         asset_key=assets.files_key,
         partition=partition,
         description=f"files of checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint),
+        tags=_tags(checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
 
@@ -85,21 +169,58 @@ def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _tags(checkpoint: Checkpoint) -> Mapping[str, str]:
-    tags = {TAG_CHECKPOINT: str(checkpoint.checkpoint_id), TAG_ATTEMPT: str(checkpoint.attempt)}
-    if checkpoint.parent is not None:
-        tags[TAG_PARENT] = str(checkpoint.parent)
-    return tags
-
-
-def _location(store_uri: str, name: str) -> dg.MetadataValue:
+def store_location(store_uri: str, name: str) -> dg.MetadataValue:
     """A path for a local store, the console's page for a bucket, the URI for anything else."""
     place = f"{store_uri.rstrip('/')}/{name}"
     if place.startswith("file://"):
         return dg.MetadataValue.path(place.removeprefix("file://"))
     if place.startswith("gs://"):
-        return dg.MetadataValue.url(f"https://console.cloud.google.com/storage/browser/{place[5:]}")
+        # The console has a page for a folder, and another one for an object.
+        page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
+        return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
     return dg.MetadataValue.text(place)
+
+
+def _tags(completed: Completed, reporter: Reporter) -> Mapping[str, str]:
+    tags = {
+        TAG_CHECKPOINT: str(completed.checkpoint_id),
+        TAG_ATTEMPT: str(completed.attempt),
+        TAG_SLOT: str(completed.slot),
+        TAG_REPORTER: reporter.kind,
+    }
+    if completed.parent is not None:
+        tags[TAG_PARENT] = str(completed.parent)
+    return tags
+
+
+def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
+    """The columns of an operator's state; `None` where its writer left no Arrow schema."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(report.schema))
+    except (pa.ArrowException, OSError):
+        return None
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                field.name,
+                str(field.type),
+                description="key" if field.name in report.key_columns else None,
+                constraints=dg.TableColumnConstraints(nullable=field.name not in report.key_columns),
+            )
+            for field in schema
+        ]
+    )
+
+
+def _folder_of(files: tuple[FileReport, ...]) -> str:
+    """The deepest folder that holds all files, with a slash at its end; empty for the store itself."""
+    folders = [file.object_name.split("/")[:-1] for file in files]
+    shared = []
+    for parts in zip(*folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "".join(f"{part}/" for part in shared)
 
 
 def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:

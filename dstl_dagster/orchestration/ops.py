@@ -17,23 +17,23 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_STEP, JobAssets
-from dstl_dagster.orchestration.lineage import (
-    checkpoint_materialization,
-    files_materialization,
-    state_metadata,
-)
+from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
+from dstl_dagster.orchestration.lineage import Reporter, state_metadata
 from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.reporting import unreported_checkpoint, unreported_files
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",
     "CheckpointOps",
+    "blocked_failure",
     "build_checkpoint_ops",
     "cleanup_op",
     "compose_commit_op",
     "confirm_op",
+    "forget_given_up_partitions",
     "persist_op",
+    "progress_to",
 ]
 
 DEFAULT_RETRY_POLICY = dg.RetryPolicy(
@@ -42,8 +42,7 @@ DEFAULT_RETRY_POLICY = dg.RetryPolicy(
 """For steps that may be run any number of times: about 1, 2 and 4 seconds apart."""
 
 Reference = dict[str, Any]
-_EVENTS_LOOKED_AT = 25
-"""The newest: a step that runs again does so soon."""
+_PROGRESS_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,10 @@ def build_checkpoint_ops(
             reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
             changelog: ChangelogStorageResource,
         ) -> dict:  # type: ignore[type-arg] # as above
-            with without_useless_retries():
+            with without_useless_retries(f"step {number}"):
                 attempt, coordinator = _begin(reference, changelog)
+            where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+            with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
                 if _is_given_up(attempt, coordinator):
                     context.log.info(
                         f"step {number}: checkpoint {attempt.checkpoint_id} was completed, and retention has "
@@ -143,29 +144,22 @@ def _compose_commit(step: _Step) -> None:
     """Step 6: compose every file of the checkpoint to its final name."""
     log = step.context.log
     (checkpoint,) = step.coordinator.compose_commit(
-        step.attempt.checkpoint_id,
-        progress=lambda done, total: log.info(f"step 6 compose-commit: {done} of {total} files"),
+        step.attempt.checkpoint_id, progress=progress_to(step.context)
     )
     published = len(checkpoint.manifest.files) - len(checkpoint.blocked)
     log.info(
-        f"step 6 compose-commit: {published} files of checkpoint {checkpoint.checkpoint_id} are published"
+        f"step 6 compose-commit: {published} files of checkpoint {checkpoint.checkpoint_id} "
+        f"({readable_bytes(checkpoint.manifest.file_bytes)} in all) are published"
     )
     _report_files(step, checkpoint)
     if checkpoint.blocked:
-        raise dg.Failure(
-            description=(
-                f"{len(checkpoint.blocked)} files of checkpoint {checkpoint.checkpoint_id} are blocked: "
-                "another object has the final name, and was not touched. The other files are published."
-            ),
-            metadata={file.name: file.reason for file in checkpoint.blocked},
-            allow_retries=False,
-        )
+        raise blocked_failure(checkpoint)
 
 
 def _cleanup(step: _Step) -> None:
     """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
     report = step.coordinator.clean_up()
-    _forget_given_up_partitions(step)
+    forget_given_up_partitions(step.context.instance, step.assets, step.coordinator)
     step.context.log.info(
         f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
         f"deleted, {len(report.subsumed)} checkpoints given up"
@@ -203,45 +197,57 @@ def _is_given_up(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
     return entry is not None and entry.subsumed is not None
 
 
-def _forget_given_up_partitions(step: _Step) -> None:
+def forget_given_up_partitions(
+    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator
+) -> None:
     """By what is there and not by what this call gave up: an earlier try may have ended in between."""
-    instance, assets = step.context.instance, step.assets
     # First the partitions: each stands for a checkpoint that the timeline, read later, must show.
     shown = instance.get_dynamic_partitions(assets.partitions_name)
-    retained = {
-        assets.partition_key(entry.checkpoint_id) for entry in step.coordinator.timeline.tail().retained
-    }
+    retained = {assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained}
     for partition in shown:
         if partition not in retained:
             instance.delete_dynamic_partition(assets.partitions_name, partition)
 
 
+def blocked_failure(checkpoint: Checkpoint) -> dg.Failure:
+    """What a step ends with whose checkpoint has files that are blocked."""
+    return dg.Failure(
+        description=(
+            f"{len(checkpoint.blocked)} files of checkpoint {checkpoint.checkpoint_id} are blocked: "
+            "another object has the final name, and was not touched. The other files are published."
+        ),
+        metadata={file.name: file.reason for file in checkpoint.blocked},
+        allow_retries=False,
+    )
+
+
+def progress_to(context: dg.OpExecutionContext) -> Callable[[int, int], None]:
+    """Tells Dagster how far step 6 is: in the log each tenth of the files, and at the end."""
+
+    def tell(done: int, total: int) -> None:
+        every = max(1, total // _PROGRESS_LINES)
+        if done % every == 0 or done == total:
+            context.log.info(f"step 6 compose-commit: {done} of {total} files")
+
+    return tell
+
+
 def _report_checkpoint(step: _Step, checkpoint: Checkpoint) -> None:
     partition = step.assets.partition_key(checkpoint.checkpoint_id)
     step.context.instance.add_dynamic_partitions(step.assets.partitions_name, [partition])
-    if not _is_reported(step, step.assets.checkpoints_key, partition):
-        step.context.log_event(checkpoint_materialization(step.assets, checkpoint, step.store_uri))
+    for event in unreported_checkpoint(step.context.instance, step.assets, checkpoint, _reporter(step)):
+        step.context.log_event(event)
 
 
 def _report_files(step: _Step, checkpoint: Checkpoint) -> None:
-    partition = partition_of(step.context)
-    if checkpoint.manifest.files and not _is_reported(step, step.assets.files_key, partition):
-        step.context.log_event(files_materialization(step.assets, checkpoint, step.store_uri, partition))
+    for event in unreported_files(
+        step.context.instance, step.assets, checkpoint, _reporter(step), partition_of(step.context)
+    ):
+        step.context.log_event(event)
 
 
-def _is_reported(step: _Step, key: dg.AssetKey, partition: str | None) -> bool:
-    """An event was written by an earlier try of this step, or by somebody else who looked."""
-    found = step.context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
-        limit=_EVENTS_LOOKED_AT,
-    )
-    # By attempt: without partitions every checkpoint's event is of the same asset.
-    attempt = str(step.attempt.attempt)
-    return any(
-        record.asset_materialization is not None
-        and (record.asset_materialization.tags or {}).get(TAG_ATTEMPT) == attempt
-        for record in found.records
-    )
+def _reporter(step: _Step) -> Reporter:
+    return Reporter("run", step.store_uri)
 
 
 persist_op, confirm_op, compose_commit_op, cleanup_op = build_checkpoint_ops()

@@ -7,11 +7,12 @@ what cannot be seen is no reason to refuse work that may succeed, and work that 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import dagster as dg
 
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.storage.preflight import Finding, Severity, check_store
 
 __all__ = ["tell_bucket_findings"]
@@ -23,7 +24,12 @@ _looked_at: set[str] = set()
 _lock = threading.Lock()
 
 
-def tell_bucket_findings(log: dg.DagsterLogManager | None, *uris: str) -> None:
+OpenBucket = Callable[[str, GSFileSystemOptions], ObjectStore]
+
+
+def tell_bucket_findings(
+    log: dg.DagsterLogManager | None, *uris: str, open_bucket: OpenBucket = open_store
+) -> None:
     """Log what the settings of each `gs://` bucket would do, once for each bucket and process. Never raises.
 
     Two requests a bucket (its permissions, its settings); none for other stores. Nothing is written.
@@ -33,7 +39,7 @@ def tell_bucket_findings(log: dg.DagsterLogManager | None, *uris: str) -> None:
             continue
         bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
         if _is_first_look(bucket_uri):
-            _tell(log, bucket_uri)
+            _tell(log, bucket_uri, open_bucket)
 
 
 def _is_first_look(bucket_uri: str) -> bool:
@@ -45,9 +51,9 @@ def _is_first_look(bucket_uri: str) -> bool:
         return True
 
 
-def _tell(log: dg.DagsterLogManager, bucket_uri: str) -> None:
+def _tell(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
     try:
-        findings = check_store(open_store(bucket_uri, _PATIENCE), write_probe=False)
+        findings = check_store(open_bucket(bucket_uri, _PATIENCE), write_probe=False)
     except Exception as error:  # noqa: BLE001 (whatever hinders the look, the work may go on without it)
         log.info(f"{bucket_uri} was not checked: {error}")
         return

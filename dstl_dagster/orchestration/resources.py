@@ -6,7 +6,7 @@ every step. Nothing here touches the network or starts a JVM before it is used; 
 settings of a `gs://` bucket.
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster tells a nested resource by its annotation's object.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +18,14 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
+from dstl_dagster.orchestration.keys import OWNER_PREFIX, TAG_TAKE_OVER
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
 from dstl_dagster.orchestration.preflight import tell_bucket_findings
+from dstl_dagster.orchestration.reporting import OwnerRuns
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.storage.rules import split_bucket_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.batch import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
-
-_OWNER_PREFIX = "dagster-run:"
 
 
 class ChangelogStorageResource(dg.ConfigurableResource[Any]):
@@ -56,15 +56,28 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             "{'gs.writer.temporary.bucket.name': 'scratch'}. Here, because clean-up needs them too."
         ),
     )
+    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # Dagster's form of "may be absent"
+    """dagster-gcp's `GCSResource`, or any object with `get_client()`, where Google's libraries alone do not
+    find the credentials of the control plane. Spark's executors always find theirs by themselves."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Warn in Dagster's log of bucket settings that would break promises or cost money."""
         scratch = self.files.get("gs.writer.temporary.bucket.name")
-        tell_bucket_findings(context.log, self.uri, *([f"gs://{scratch}"] if scratch else []))
+        tell_bucket_findings(
+            context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
+        )
 
     def store(self) -> ObjectStore:
-        """The store that `uri` names."""
-        return open_store(self.uri)
+        """The store that `uri` names. Raises: InvalidInputError."""
+        return self._open(self.uri)
+
+    def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
+        if self.gcs is None or not uri.startswith("gs://"):
+            return open_store(uri, options) if options is not None else open_store(uri)
+        from dstl_dagster.storage.gcs import GCSObjectStore  # half a second: for a bucket only
+
+        bucket_name, prefix = split_bucket_uri(uri, "gs")
+        return GCSObjectStore(self.gcs.get_client(), bucket_name, prefix, options=options)
 
     def coordinator(self, job: str, *, owner: str | None = None) -> CheckpointCoordinator:
         """The control plane of one job: any step, from any process."""
@@ -85,7 +98,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         source: str | None = None,
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
-    ) -> Iterator[CheckpointBatch]:
+    ) -> Iterator["CheckpointBatch"]:
         """The batch that this op makes of `job`, as a context manager.
 
         In a partitioned run the partition is the batch: a partition that a completed checkpoint holds is
@@ -109,11 +122,11 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         source: str | None,
         idempotency_key: str | None,
         check: Callable[[Checkpoint | None], None] | None,
-    ) -> CheckpointBatch:
+    ) -> "CheckpointBatch":
         from dstl_dagster.spark.batch import CheckpointBatch  # PySpark: not while definitions load
 
         run = context.run
-        coordinator = self.coordinator(job, owner=_OWNER_PREFIX + (run.root_run_id or run.run_id))
+        coordinator = self.coordinator(job, owner=OWNER_PREFIX + (run.root_run_id or run.run_id))
         partition = partition_of(context)
         if source is not None and partition is None:
             raise InvalidInputError(
@@ -135,7 +148,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         batch = CheckpointBatch(
             coordinator,
             idempotency_key=idempotency_key,
-            take_over=run.tags.get(TAG_TAKE_OVER) == "true" or _owner_is_gone(context, coordinator),
+            take_over=run.tags.get(TAG_TAKE_OVER) == "true" or _rival_is_over(context.instance, coordinator),
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -170,10 +183,10 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     cores: int = Field(default=2, description="Threads of the local master.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
 
-    _started: SparkSession | None = PrivateAttr(default=None)
+    _started: "SparkSession | None" = PrivateAttr(default=None)
 
     @property
-    def spark_session(self) -> SparkSession:
+    def spark_session(self) -> "SparkSession":
         # PySpark: not while definitions load
         from dstl_dagster.spark.session import local_session, running_session
 
@@ -191,15 +204,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
             self._started = None
 
 
-def _owner_is_gone(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool:
+def _rival_is_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
     """Whether the open attempt belongs to a Dagster run that has ended, with all its re-executions."""
     rival = coordinator.timeline.tail().open_attempt
-    if rival is None or not rival.owner.startswith(_OWNER_PREFIX):
-        return False
-    root_run_id = rival.owner.removeprefix(_OWNER_PREFIX)
-    runs = list(context.instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root_run_id})))
-    root = context.instance.get_run_by_id(root_run_id)
-    if root is not None:
-        runs.append(root)
-    # A run that this instance does not know may be alive in another one.
-    return bool(runs) and all(run.is_finished for run in runs)
+    return rival is not None and OwnerRuns(instance).are_known_and_over(rival.owner)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 from dstl_dagster import (
     ChangelogStorageResource,
@@ -22,13 +23,15 @@ from dstl_dagster import (
     checkpoint_asset_specs,
 )
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.checkpoint import Attempt, FileReport, OperatorReport
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.storage import ObjectStore, open_store
 
-JOB = JobAssets("days")
+JOB = JobAssets("days", operators=("totals",))
 SOURCE = "calendar"
+SCHEMA = pa.schema([("key", pa.string()), ("total", pa.int64())]).serialize().to_pybytes()
 DAYS = dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-02-01")
 AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 URI = "DSTL_DAYS_URI"
@@ -47,7 +50,7 @@ def write_change(store: ObjectStore, attempt: Attempt, key: bytes) -> OperatorRe
         writer.close()
     handle = persisted.job_manager_owned_snapshot
     assert handle is not None
-    return OperatorReport("totals", (handle,), ("key",), 128, b"schema", upserts=1)
+    return OperatorReport("totals", (handle,), ("key",), 128, SCHEMA, upserts=1)
 
 
 def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:
@@ -58,6 +61,32 @@ def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:
     stream.write(b"second line\n")
     committer = stream.close_for_commit()
     return FileReport(committer.recoverable, tuple(committer.components), rows=2, format="text")
+
+
+def make_outside(
+    uri: str,
+    place: str,
+    *,
+    state: bool = True,
+    files: int = 1,
+    until: str = "committed",
+    owner: str = "spark-submit",
+    options: CheckpointOptions | None = None,
+) -> Attempt:
+    """A checkpoint that no Dagster run makes: opened, recorded, completed, committed, as far as `until`."""
+    store = open_store(uri)
+    coordinator = CheckpointCoordinator(JOB.job, store, options, owner=owner)
+    attempt = coordinator.trigger(idempotency_key=place)
+    reports = [write_change(store, attempt, place.encode())] if state else []
+    written = [write_file(store, attempt, f"out/{place}/{number}.txt") for number in range(files)]
+    steps = ("opened", "recorded", "completed", "committed").index(until)
+    if steps >= 1:
+        coordinator.record(attempt, reports, written, {SOURCE: place})
+    if steps >= 2:
+        coordinator.confirm(attempt)
+    if steps >= 3:
+        coordinator.compose_commit()
+    return attempt
 
 
 def _nothing(context: dg.OpExecutionContext, batch: Any) -> None:

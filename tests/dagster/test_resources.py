@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
@@ -13,6 +13,7 @@ from dstl_dagster import ChangelogStorageResource, RecoverableWriterResource, Sp
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.storage import open_store
+from dstl_dagster.testing.gcs_server import GCSServer
 from dstl_flights.assets import next_day
 
 if TYPE_CHECKING:
@@ -130,12 +131,75 @@ class _FakeSpark:
         self.calls.append(f"stop {session}")
 
 
+class _Clients(dg.ConfigurableResource):
+    """As dagster-gcp's `GCSResource` is: made of configuration, and gives a client when asked."""
+
+    secret: str = ""
+
+    def get_client(self) -> Any:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        assert self.secret == "hunter2-of-the-client"
+        return storage.Client(project="test", credentials=AnonymousCredentials())
+
+
+def test_a_client_of_a_nested_resource_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials come from `gcs`; a secret of it is an EnvVar, and is shown nowhere."""
+    monkeypatch.setenv("DSTL_TEST_SECRET", "hunter2-of-the-client")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    changelog = ChangelogStorageResource(
+        uri="gs://nested/job", gcs=_Clients(secret=dg.EnvVar("DSTL_TEST_SECRET"))
+    )
+    assert "hunter2" not in repr(changelog)
+    assert "hunter2" not in str(changelog)
+    with GCSServer() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.create_bucket("nested")
+
+        @dg.op(required_resource_keys={"changelog"})
+        def look(context) -> None:  # type: ignore[no-untyped-def] # Dagster reads annotations as objects
+            changelog = context.resources.changelog
+            context.log.info(f"{changelog.coordinator('days').latest()} in {changelog.store().uri}")
+
+        @dg.job(resource_defs={"changelog": changelog})
+        def one_look() -> None:
+            look()
+
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = one_look.execute_in_process(instance=instance)
+            logged = "\n".join(entry.user_message for entry in instance.all_logs(result.run_id))
+            config = json.dumps(instance.get_run_by_id(result.run_id).run_config)
+    assert "None in gs://nested/job" in logged
+    assert "hunter2" not in logged + config
+
+
+def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resource that users of Google Cloud have already."""
+    from dagster_gcp import GCSResource
+
+    with GCSServer() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.create_bucket("nested")
+        changelog = ChangelogStorageResource(uri="gs://nested/job", gcs=GCSResource(project="test"))
+        with changelog.process_config_and_initialize_cm() as resource:
+            assert resource.coordinator("days").latest() is None
+
+
+def test_a_client_is_for_buckets_alone(days: Days) -> None:
+    """A folder or memory needs no client, and takes none."""
+    with ChangelogStorageResource(
+        uri=days.uri, gcs=_Clients()
+    ).process_config_and_initialize_cm() as resource:
+        assert resource.coordinator("days").latest() is None
+
+
 def _tick(uri: str) -> object:
-    context = dg.build_schedule_context(
+    with dg.build_schedule_context(
         scheduled_execution_time=datetime(2026, 1, 1, 6, tzinfo=UTC),
         resources={"changelog": ChangelogStorageResource(uri=uri)},
-    )
-    return next_day(context)
+    ) as context:
+        return next_day(context)
 
 
 def _stand_at(uri: str, day: str) -> None:

@@ -1,0 +1,108 @@
+"""How far the sensor has followed a timeline, as the text that Dagster keeps and people can read and edit.
+
+Owns the value, its text, and how a record moves it. Does not own what the sensor does about a record
+(`tick`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, replace
+
+from dstl_dagster.checkpoint.records import Committed, Completed, Opened, Restored, TimelineRecord
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["CheckpointCursor", "Uncommitted"]
+
+
+@dataclass(frozen=True)
+class Uncommitted:
+    """The last completed checkpoint, as long as its files are not published: where its record is."""
+
+    checkpoint_id: int
+    slot: int
+    attempt: uuid.UUID
+
+
+@dataclass(frozen=True)
+class CheckpointCursor:
+    """All records up to and including `slot` (0: none) were followed.
+
+    Attributes:
+        decision: the id of the record in `slot`; by it a timeline that was begun anew is noticed.
+        owner: who opened the attempt that is open, or that made `uncommitted`.
+        uncommitted: `None` where the last completed checkpoint is committed.
+    """
+
+    slot: int = 0
+    decision: uuid.UUID | None = None
+    owner: str | None = None
+    uncommitted: Uncommitted | None = None
+
+    def after(self, record: TimelineRecord) -> CheckpointCursor:
+        """The cursor behind this record, which must be the next one."""
+        moved = replace(self, slot=record.slot, decision=record.decision_id)
+        match record:
+            case Opened():
+                return replace(moved, owner=record.owner)
+            case Completed():
+                return replace(
+                    moved, uncommitted=Uncommitted(record.checkpoint_id, record.slot, record.attempt)
+                )
+            case Committed():
+                pending = self.uncommitted
+                done = pending is not None and pending.checkpoint_id == record.checkpoint_id
+                return replace(moved, uncommitted=None) if done else moved
+            case Restored():
+                # What is abandoned is retracted, and what the job goes back to was committed before.
+                return replace(moved, uncommitted=None)
+            case _:
+                return moved
+
+    def to_text(self) -> str:
+        """One line of JSON."""
+        pending = self.uncommitted
+        fields: dict[str, object] = {"slot": self.slot}
+        if self.decision is not None:
+            fields["decision"] = str(self.decision)
+        if self.owner is not None:
+            fields["owner"] = self.owner
+        if pending is not None:
+            fields["uncommitted"] = {
+                "checkpoint": pending.checkpoint_id,
+                "slot": pending.slot,
+                "attempt": str(pending.attempt),
+            }
+        return json.dumps(fields)
+
+    @classmethod
+    def from_text(cls, text: str) -> CheckpointCursor:
+        """What `to_text` gave, or what a person typed: `{"slot": 42}` is enough.
+
+        Raises: InvalidInputError where it is neither; starting over in silence would hide a mistake.
+        """
+        try:
+            fields = json.loads(text)
+            slot, decision, owner = fields["slot"], fields.get("decision"), fields.get("owner")
+            pending = fields.get("uncommitted")
+            if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0:
+                raise ValueError(f"slot {slot!r}")
+            if owner is not None and not isinstance(owner, str):
+                raise ValueError(f"owner {owner!r}")
+            return cls(
+                slot=slot,
+                decision=None if decision is None else uuid.UUID(decision),
+                owner=owner,
+                uncommitted=None
+                if pending is None
+                else Uncommitted(
+                    int(pending["checkpoint"]), int(pending["slot"]), uuid.UUID(pending["attempt"])
+                ),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(
+                f"the sensor's cursor {text!r} is not one of this sensor ({error!r}). Set it to "
+                '{"slot": N} to go on behind slot N of the timeline, or clear it: nothing is reported twice',
+                kind="bad_cursor",
+            ) from error

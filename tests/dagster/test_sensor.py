@@ -1,0 +1,413 @@
+"""The checkpoint sensor: every checkpoint from outside is told of once, whatever happens to a tick."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import build_checkpoint_sensor, build_commit_job
+from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+
+@dataclass
+class Daemon:
+    """Does with a tick what Dagster's daemon does, effect by effect, and can be killed between any two.
+
+    Attributes:
+        runs: every run that was launched: its key and the checkpoint that its config names.
+    """
+
+    days: Days
+    commit: bool = False
+    name: str = "outside"
+    cursor: str | None = None
+    runs: list[tuple[str, int]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def tick(self, rng: random.Random | None = None) -> str | None:
+        """One tick, killed before one of its effects or not at all; what the page would say."""
+        result = self._evaluate()
+        effects = list(self._effects(result))
+        for effect in effects[: len(effects) if rng is None else rng.randrange(len(effects) + 1)]:
+            effect()
+        return result.skip_reason.skip_message if result.skip_reason else None
+
+    def _evaluate(self) -> dg.SensorResult:
+        code = self.days.code
+        sensor = build_checkpoint_sensor(
+            code.JOB,
+            name=self.name,
+            partitions_def=code.DAYS,
+            commit_job=build_commit_job(code.JOB) if self.commit else None,
+            **self.options,
+        )
+        with dg.build_sensor_context(
+            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
+        ) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
+
+    def _effects(self, result: dg.SensorResult) -> Iterator[Any]:
+        instance = self.days.instance
+        for event in result.asset_events or []:
+            yield lambda event=event: instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or []:
+            yield lambda request=request: self._partitions(request)
+        for request in result.run_requests or []:
+            yield lambda request=request: self._launch(request)
+
+        def move() -> None:
+            self.cursor = result.cursor
+
+        yield move
+
+    def _partitions(self, request: Any) -> None:
+        instance, name = self.days.instance, request.partitions_def_name
+        if isinstance(request, dg.AddDynamicPartitionsRequest):
+            instance.add_dynamic_partitions(name, list(request.partition_keys))
+        else:
+            for key in request.partition_keys:
+                instance.delete_dynamic_partition(name, key)
+
+    def _launch(self, request: dg.RunRequest) -> None:
+        if any(key == request.run_key for key, _ in self.runs):
+            return  # Dagster's own rule
+        config = request.run_config["ops"]["compose_commit"]["config"]
+        self.runs.append((str(request.run_key), config["checkpoint_id"]))
+        self.days.instance.add_run(
+            dg.DagsterRun(
+                job_name="days_commit",
+                run_id=str(uuid.uuid4()),
+                status=dg.DagsterRunStatus.STARTED,
+                tags=dict(request.tags),
+            )
+        )
+
+    def end_runs(self, status: dg.DagsterRunStatus) -> None:
+        instance = self.days.instance
+        for run in instance.get_runs():
+            if not run.is_finished:
+                success = status == dg.DagsterRunStatus.SUCCESS
+                kind = dg.DagsterEventType.RUN_SUCCESS if success else dg.DagsterEventType.RUN_FAILURE
+                instance.report_dagster_event(
+                    dg.DagsterEvent(kind.value, run.job_name, message="over"), run.run_id
+                )
+
+
+@pytest.fixture
+def daemon(days: Days) -> Daemon:
+    return Daemon(days)
+
+
+def told(days: Days, asset: str = "checkpoints") -> list[str | None]:
+    """The partitions of all materialisations, in the order in which they were written."""
+    return [event.partition for event in days.events(asset)]
+
+
+def test_checkpoints_from_outside_are_told_in_order(days: Days, daemon: Daemon) -> None:
+    """Each completed checkpoint becomes a materialisation, its files and operators too."""
+    for day in ("2024-01-01", "2024-01-02"):
+        days.code.make_outside(days.uri, day)
+    said = daemon.tick()
+    assert told(days) == ["chk-00000001", "chk-00000002"]
+    assert told(days, "files") == ["2024-01-01", "2024-01-02"]
+    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
+    assert said == "slot 6: reported chk-00000001 to chk-00000002"
+    assert daemon.tick() == "slot 6: nothing new"
+    assert len(told(days)) == 2
+    operators = days.instance.fetch_materializations(days.code.JOB.operator_key("totals"), limit=10)
+    assert len(operators.records) == 2
+
+
+def test_the_event_is_that_of_a_run(days: Days, daemon: Daemon) -> None:
+    """Told by the sensor or by a run, a checkpoint looks the same but for who told."""
+    days.run("2024-01-01")
+    days.code.make_outside(days.uri, "2024-01-02")
+    daemon.tick()
+    by_run, by_sensor = days.events("checkpoints")
+    assert set(by_run.metadata) | {"lineage", "parent checkpoint"} == set(by_sensor.metadata)
+    assert [event.tags["dstl/reported_by"] for event in (by_run, by_sensor)] == ["run", "sensor"]
+    assert by_sensor.tags["dstl/parent_id"] == "1"
+
+
+def test_what_a_run_told_is_not_told_again(days: Days, daemon: Daemon) -> None:
+    """A job that runs in Dagster as well: the sensor tells only of the others."""
+    days.run("2024-01-01")
+    days.code.make_outside(days.uri, "2024-01-02")
+    days.run("2024-01-03")
+    daemon.tick()
+    assert sorted(told(days)) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+    assert sorted(told(days, "files")) == ["2024-01-01", "2024-01-02", "2024-01-03"]
+
+
+def test_a_run_that_is_alive_is_waited_for(days: Days, daemon: Daemon) -> None:
+    """Its checkpoint stands on the timeline and it has not told yet: the sensor leaves that to the run."""
+    run_id = str(uuid.uuid4())
+    days.instance.add_run(dg.DagsterRun(job_name="days", run_id=run_id, status=dg.DagsterRunStatus.STARTED))
+    days.code.make_outside(days.uri, "2024-01-01", owner=f"dagster-run:{run_id}")
+    assert "waiting for" in (daemon.tick() or "")
+    assert told(days) == []
+    daemon.end_runs(dg.DagsterRunStatus.FAILURE)
+    daemon.tick()
+    assert told(days) == ["chk-00000001"], "it died before it told, so the sensor does"
+    assert told(days, "files") == ["2024-01-01"]
+
+
+def test_a_tick_is_bounded_and_the_next_goes_on(days: Days, daemon: Daemon) -> None:
+    """No tick tells of more checkpoints than it may."""
+    for number in range(1, 6):
+        days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
+    daemon.options = {"max_checkpoints_per_tick": 2}
+    assert daemon.tick() == "slot 7: reported chk-00000001 to chk-00000002; more in the next tick"
+    daemon.tick()
+    assert len(told(days)) == 4
+    daemon.tick()
+    assert told(days) == [f"chk-0000000{number}" for number in range(1, 6)]
+
+
+def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
+    """With no seconds left a tick tells of nothing, and loses nothing."""
+
+    class Clock:
+        seconds = itertools.count(0, 10)
+
+        def monotonic_seconds(self) -> float:
+            return float(next(self.seconds))
+
+    for number in range(1, 4):
+        days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
+    daemon.options = {"budget_seconds": 45.0, "clock": Clock()}
+    daemon.tick()
+    assert told(days) == ["chk-00000001"]
+    daemon.tick()
+    daemon.tick()
+    assert told(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_killed_tick_tells_once(seed: int, days: Days, daemon: Daemon) -> None:
+    """Killed between any two effects, again and again: each checkpoint once, in order, with its files."""
+    rng = random.Random(seed)
+    daemon.commit = rng.random() < 0.5
+    daemon.options = {"max_checkpoints_per_tick": rng.randint(1, 4)}
+    made = 0
+    for _ in range(rng.randint(2, 5)):
+        for _ in range(rng.randint(0, 2)):
+            made += 1
+            days.code.make_outside(days.uri, f"2024-01-{made:02}")
+        daemon.tick(rng)
+        if rng.random() < 0.2:
+            daemon.cursor = None
+        if rng.random() < 0.2:
+            daemon.name = f"renamed_{rng.randrange(1000)}"
+    if daemon.commit:
+        made += 1
+        days.code.make_outside(days.uri, f"2024-01-{made:02}", until="completed")
+        daemon.tick(rng)
+    while "reported" in (daemon.tick() or ""):
+        pass
+    assert told(days) == [f"chk-{number:08}" for number in range(1, made + 1)]
+    assert len(set(told(days, "files"))) == len(told(days, "files")) == made - daemon.commit
+    assert days.shown_checkpoints() == [f"chk-{number:08}" for number in range(max(1, made - 9), made + 1)]
+    assert [checkpoint for _, checkpoint in daemon.runs] == ([made] if daemon.commit else [])
+
+
+def test_a_cleared_cursor_doubles_nothing(days: Days, daemon: Daemon) -> None:
+    """Somebody clears the cursor: the sensor goes on where the last told checkpoint is."""
+    for number in range(1, 4):
+        days.code.make_outside(days.uri, f"2024-01-0{number}")
+    daemon.tick()
+    daemon.cursor = None
+    assert daemon.tick() == "slot 9: nothing new"
+    days.code.make_outside(days.uri, "2024-01-04")
+    daemon.tick()
+    assert len(told(days)) == len(told(days, "files")) == 4
+
+
+def test_a_cursor_set_back_by_hand_doubles_nothing(days: Days, daemon: Daemon) -> None:
+    """A person types an earlier slot: everything behind it is looked at, and nothing is told twice."""
+    for number in range(1, 4):
+        days.code.make_outside(days.uri, f"2024-01-0{number}")
+    daemon.tick()
+    daemon.cursor = '{"slot": 1}'
+    daemon.tick()
+    assert len(told(days)) == len(told(days, "files")) == 3
+
+
+def test_a_cleared_cursor_misses_nothing_that_runs_told_around(days: Days, daemon: Daemon) -> None:
+    """What a run told of later says nothing of what came before it."""
+    days.code.make_outside(days.uri, "2024-01-01")
+    days.run("2024-01-02")
+    daemon.tick()
+    assert sorted(told(days)) == ["chk-00000001", "chk-00000002"]
+
+
+@pytest.mark.parametrize(
+    "text", ["7", "chk-00000003", '{"slot": -1}', '{"slot": "one"}', "{}", '{"slot": true}']
+)
+def test_a_cursor_that_is_none_is_refused(text: str, days: Days, daemon: Daemon) -> None:
+    """Not started over in silence: the tick fails, says what a cursor looks like, and tells of nothing."""
+    days.code.make_outside(days.uri, "2024-01-01")
+    daemon.cursor = text
+    with pytest.raises(InvalidInputError, match="clear it"):
+        daemon.tick()
+    assert told(days) == []
+
+
+def test_another_timeline_under_the_cursor_is_noticed(days: Days, daemon: Daemon) -> None:
+    """The store was emptied and the job begun anew: the tick says so instead of waiting for old slots."""
+    days.code.make_outside(days.uri, "2024-01-01")
+    daemon.tick()
+    for stat in list(days.store.list()):
+        days.store.delete(stat.name, precondition=_any())
+    with pytest.raises(ConflictError, match="nothing is there"):
+        daemon.tick()
+    days.code.make_outside(days.uri, "2024-01-01")
+    with pytest.raises(ConflictError, match="another 'committed' record"):
+        daemon.tick()
+    daemon.cursor = None
+    daemon.tick()
+    assert told(days) == ["chk-00000001", "chk-00000001"], "two checkpoints of two timelines"
+
+
+def test_a_hole_in_the_timeline_is_noticed(days: Days, daemon: Daemon) -> None:
+    """A record that was deleted is not passed over: the tick fails and names the slot."""
+    days.code.make_outside(days.uri, "2024-01-01")
+    daemon.tick()
+    days.code.make_outside(days.uri, "2024-01-02")
+    days.store.delete(f"dstl/days/timeline/{5:020}", precondition=_any())
+    with pytest.raises(FormatError, match="slot 5"):
+        daemon.tick()
+    assert told(days) == ["chk-00000001"]
+
+
+def test_what_was_cleaned_up_is_told_of_too(days: Days, daemon: Daemon) -> None:
+    """A sensor that comes late: checkpoints whose manifest is gone are told of by their record."""
+    options = CheckpointOptions.from_mapping(
+        {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
+    )
+    for number in range(1, 4):
+        days.code.make_outside(days.uri, f"2024-01-0{number}", state=False, options=options)
+    days.options = {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
+    days.resource().coordinator("days").clean_up()
+    daemon.tick()
+    assert told(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+    assert days.shown_checkpoints() == ["chk-00000003"]
+    assert "cannot be restored" in str(days.events("checkpoints")[0].metadata["state"].value)
+
+
+# ---- step 6, left to Dagster ----
+
+
+def test_a_completed_checkpoint_is_committed_by_a_run(days: Days) -> None:
+    """The job left step 6: one run is asked for, and not again while it is alive or when it succeeded."""
+    daemon = Daemon(days, commit=True)
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    daemon.tick()
+    daemon.tick()
+    (run,) = daemon.runs
+    assert run[1] == 1
+    daemon.end_runs(dg.DagsterRunStatus.SUCCESS)
+    daemon.tick()
+    assert len(daemon.runs) == 1
+
+
+def test_a_renamed_sensor_asks_for_no_second_run(days: Days) -> None:
+    """Dagster forgets run keys of another sensor; the runs themselves are what is asked."""
+    daemon = Daemon(days, commit=True)
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    daemon.tick()
+    renamed = Daemon(days, commit=True, name="another_name")
+    renamed.tick()
+    assert renamed.runs == []
+
+
+def test_a_failed_commit_run_is_asked_for_again(days: Days) -> None:
+    """Dagster never launches a failed run's key again; the sensor asks with another one, three times."""
+    daemon = Daemon(days, commit=True)
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    for _ in range(5):
+        daemon.tick()
+        daemon.end_runs(dg.DagsterRunStatus.FAILURE)
+    assert [key.rpartition("/")[2] for key, _ in daemon.runs] == ["1", "2", "3"]
+
+
+def test_a_committed_checkpoint_needs_no_run(days: Days) -> None:
+    """The job commits by itself: no run is asked for."""
+    daemon = Daemon(days, commit=True)
+    days.code.make_outside(days.uri, "2024-01-01")
+    daemon.tick()
+    assert daemon.runs == []
+
+
+def test_the_commit_run_publishes_and_the_sensor_tells(days: Days) -> None:
+    """The run does steps 6 and 7; what it published is told of by the next tick, once."""
+    daemon = Daemon(days, commit=True)
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    daemon.tick()
+    assert told(days, "files") == []
+    result = _run_commit(days, 1, tag="1")
+    assert result.success
+    assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
+    daemon.end_runs(dg.DagsterRunStatus.SUCCESS)
+    daemon.tick()
+    daemon.tick()
+    assert told(days, "files") == ["2024-01-01"]
+    assert days.kinds() == ["opened", "completed", "committed"]
+
+
+def test_a_mistaken_config_is_refused(days: Days) -> None:
+    """The config must name the checkpoint of the run's tag; and it has no default to fall back to."""
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    refused = _run_commit(days, 1, tag="2")
+    assert "use commit_run_config" in days.failure(refused)[1]
+    assert days.kinds() == ["opened", "completed"]
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        build_commit_job(days.code.JOB).execute_in_process(
+            run_config={"ops": {"compose_comit": {"config": {"job": "days", "checkpoint_id": 1}}}},
+            resources={"changelog": days.resource()},
+        )
+
+
+def _run_commit(days: Days, checkpoint_id: int, tag: str) -> dg.ExecuteInProcessResult:
+    from dstl_dagster.orchestration.commit import commit_run_config
+
+    return build_commit_job(days.code.JOB).execute_in_process(
+        run_config=commit_run_config("days", checkpoint_id),
+        resources={"changelog": days.resource()},
+        tags={"dstl/checkpoint_id": tag},
+        instance=days.instance,
+        raise_on_error=False,
+    )
+
+
+def _any() -> Any:
+    from dstl_dagster.storage import ANY
+
+    return ANY
+
+
+def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
+    """A person sees in the cursor where the sensor stands, and what waits for step 6."""
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    daemon.tick()
+    cursor = json.loads(daemon.cursor or "")
+    assert cursor["slot"] == 2
+    assert cursor["uncommitted"]["checkpoint"] == 1
+    assert cursor["owner"] == "spark-submit"
