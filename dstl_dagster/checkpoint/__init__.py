@@ -1,6 +1,7 @@
 """The atomic checkpoint: a job's timeline of decisions, and the seven steps that write it."""
 
 from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.audit import Audit, Damage
 from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
@@ -20,10 +21,12 @@ from dstl_dagster.checkpoint.timeline import Timeline
 __all__ = [
     "Attempt",
     "AttemptReport",
+    "Audit",
     "Checkpoint",
     "CheckpointCoordinator",
     "CheckpointReader",
     "CleanUp",
+    "Damage",
     "FileReport",
     "Manifest",
     "OperatorReport",

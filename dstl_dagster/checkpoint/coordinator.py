@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint import decisions
 from dstl_dagster.checkpoint.attempt import Attempt
+from dstl_dagster.checkpoint.audit import Audit, find_damage
 from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.manifest import Manifest, load_manifest, store_manifest
@@ -39,7 +40,7 @@ from dstl_dagster.checkpoint.reports import AttemptReport
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import validated_job
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
@@ -260,7 +261,12 @@ class CheckpointCoordinator(CheckpointReader):
             record = decisions.to_subsume(self.timeline.tail(), keep)
         else:
             record = self.timeline.decide(lambda view: decisions.to_subsume(view, keep))
-        report = collect_garbage(
+        report = self._collect(dry_run=dry_run)
+        log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
+        return replace(report, subsumed=() if record is None else record.checkpoint_ids)
+
+    def _collect(self, *, dry_run: bool) -> CleanUp:
+        return collect_garbage(
             self._store,
             self.timeline,
             self._names,
@@ -269,8 +275,19 @@ class CheckpointCoordinator(CheckpointReader):
             dry_run=dry_run,
             threads=self._options.commit_threads,
         )
-        log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
-        return replace(report, subsumed=() if record is None else record.checkpoint_ids)
+
+    def audit(self) -> Audit:
+        """Whether the job is in order: see `Audit`. Changes nothing but asks the server for its time.
+
+        Raises: FormatError where the timeline itself is unreadable, UnavailableError.
+        """
+        garbage: CleanUp | None = None
+        try:
+            garbage = self._collect(dry_run=True)
+        except (FormatError, NotFoundError) as error:
+            log.warning("cannot tell garbage of job %s: %s", self.job, error)
+        view = self.timeline.tail()
+        return Audit.of(view, find_damage(self._store, view, threads=self._options.commit_threads), garbage)
 
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
         """Keep a checkpoint under a name, whatever retention says, until `release`. Again, changes nothing.

@@ -45,6 +45,13 @@ class References:
             self._readable = manifests
         return self._names
 
+    def needed_by(self, manifest: str) -> Iterator[str]:
+        """Every name that the checkpoint of this manifest needs; a name may come twice.
+
+        Raises: FormatError, NotFoundError where a manifest is unreadable, after the names found before it.
+        """
+        return self._needed_by(manifest, set())
+
     def _walk(self, entries: Iterable[CheckpointEntry]) -> Iterator[str]:
         # One manifest may be reached for one operator and passed over for another: walk by both.
         seen: set[tuple[str, str]] = set()

@@ -1,0 +1,116 @@
+"""Is a job in order? What its timeline says, held against the objects that are there.
+
+Owns the questions and the summary. Reads metadata only: that the bytes are right is `verify`'s question.
+Changes nothing; may run beside anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dstl_dagster.checkpoint.cleanup import CleanUp
+from dstl_dagster.checkpoint.records import Opened
+from dstl_dagster.checkpoint.references import References
+from dstl_dagster.checkpoint.view import TimelineView
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["Audit", "Damage", "find_damage"]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An object that a checkpoint needs and does not have as it should. `what` is for people."""
+
+    checkpoint_id: int
+    object_name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """How a job stands.
+
+    Attributes:
+        slot: the last record of the timeline; 0 where the job never began.
+        latest: the checkpoint that the job goes on from.
+        retained: checkpoints that can be restored to, ascending.
+        abandoned: checkpoints that a restore left behind and that are kept still.
+        savepoints: checkpoint ids by name.
+        open_attempt: the attempt that is being made now.
+        uncommitted: completed checkpoints whose files are not all published yet.
+        blocked: names of files that wait for a person's word, by checkpoint.
+        retracting: a restore's files may still be there; the next trigger finishes it.
+        damage: what is missing or unreadable.
+        garbage: what a clean-up would delete that gives up no further checkpoint; `None` where that cannot
+            be told, because a manifest is unreadable.
+    """
+
+    slot: int
+    latest: int | None
+    retained: tuple[int, ...]
+    abandoned: tuple[int, ...]
+    savepoints: Mapping[str, int]
+    open_attempt: Opened | None
+    uncommitted: tuple[int, ...]
+    blocked: Mapping[int, tuple[str, ...]]
+    retracting: bool
+    damage: tuple[Damage, ...]
+    garbage: CleanUp | None
+
+    @classmethod
+    def of(cls, view: TimelineView, damage: Iterable[Damage], garbage: CleanUp | None) -> Audit:
+        """The summary of a view and of what was found. Pure."""
+        return cls(
+            slot=view.slot,
+            latest=view.last_completed_id,
+            retained=tuple(entry.checkpoint_id for entry in view.retained),
+            abandoned=tuple(
+                entry.checkpoint_id for entry in view.kept if view.is_abandoned(entry.checkpoint_id)
+            ),
+            savepoints=dict(view.savepoints),
+            open_attempt=view.open_attempt,
+            uncommitted=tuple(entry.checkpoint_id for entry in view.uncommitted),
+            blocked={
+                entry.checkpoint_id: tuple(file.name for file in entry.committed.blocked)
+                for entry in view.retained
+                if entry.committed is not None and entry.committed.blocked
+            },
+            retracting=bool(view.retractions),
+            damage=tuple(damage),
+            garbage=garbage,
+        )
+
+    @property
+    def in_order(self) -> bool:
+        """Nothing is damaged, and nothing waits for a person."""
+        return not self.damage and not self.blocked
+
+
+def find_damage(store: ObjectStore, view: TimelineView, *, threads: int) -> list[Damage]:
+    """Every object that a kept checkpoint needs and that is missing, and every unreadable manifest.
+
+    Each object is asked for once, and named for the oldest checkpoint that needs it.
+
+    Raises: UnavailableError: the storage did not answer, which says nothing about the objects.
+    """
+    references = References(store)
+    damage: list[Damage] = []
+    needed: dict[str, int] = {}
+    for entry in view.kept:
+        manifest = entry.completed.manifest
+        try:
+            for name in references.needed_by(manifest):
+                needed.setdefault(name, entry.checkpoint_id)
+        except (NotFoundError, FormatError) as error:
+            damage.append(Damage(entry.checkpoint_id, manifest, str(error)))
+    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-audit") as pool:
+        found = pool.map(lambda name: store.stat(name) is not None, needed)
+        damage += [
+            Damage(checkpoint_id, name, "is missing")
+            for (name, checkpoint_id), is_there in zip(needed.items(), found, strict=True)
+            if not is_there
+        ]
+    return damage
