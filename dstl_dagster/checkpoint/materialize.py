@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dstl_dagster.checkpoint.attempt import Attempt
-from dstl_dagster.checkpoint.keyed_state import KeyedState, folded, is_keyed
+from dstl_dagster.checkpoint.keyed_state import KeyedState, evolved_schema, folded, is_keyed
 from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.checkpoint.manifest import Manifest
 from dstl_dagster.checkpoint.reports import OperatorReport, stored_bytes
@@ -169,7 +169,7 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
     """One report of a base of the parent's state and of the attempt's own changes behind it.
 
     Raises: InvalidInputError where they are not of one operator with the same keys, or are not a base and
-    changes.
+    changes; kind `schema_change` where the state cannot take the changes' types.
     """
     if changes is None:
         return base
@@ -181,7 +181,9 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
         )
     if not base.base or base.change_handles or changes.base:
         raise InvalidInputError(f"operator {base.operator!r}: give a bare base, and changes without one")
-    return replace(changes, handles=base.handles + changes.handles, base=True)
+    # Changes may know fewer columns than the state: what reads the report must find all of them.
+    schema = evolved_schema((base, changes)).arrow_message
+    return replace(changes, handles=base.handles + changes.handles, schema=schema, base=True)
 
 
 def materialize(

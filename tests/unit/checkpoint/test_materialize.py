@@ -198,6 +198,18 @@ def test_base_and_changes_are_one_report(keyed: KeyedJob) -> None:
     assert len(keyed.rows(made)) == 29
 
 
+def test_a_joined_report_has_the_columns_of_both(keyed: KeyedJob) -> None:
+    """Changes that know fewer columns than the base below them do not hide the others."""
+    noted = StateSchema.of(
+        pa.schema({"tail": pa.string(), "flights": pa.int64(), "note": pa.string()}), ["tail"], 16
+    )
+    last = keyed.changes([{"tail": "a", "note": "x"}], schema=noted)
+    attempt = keyed.coordinator.trigger()
+    base = write_base(keyed.store, attempt, keyed.state(last))
+    made = keyed.complete(attempt, with_base(base, keyed.report(attempt, [row("b", 1)])))
+    assert [each["note"] for each in keyed.rows(made)] == ["x", None]
+
+
 def test_changes_below_the_base_are_found(keyed: KeyedJob) -> None:
     """The check above can fail: with the handles the other way round, the base's older rows win."""
     last = keyed.changes(ROWS)

@@ -1,0 +1,234 @@
+"""Any history of upserts, deletes and materialisations against dictionaries, which share no code with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, keyed_state
+from dstl_dagster.checkpoint import diff as diff_module
+from dstl_dagster.checkpoint import materialize as materialize_module
+from dstl_dagster.checkpoint.diff import diff_checkpoints
+from dstl_dagster.checkpoint.history import key_history
+from dstl_dagster.checkpoint.keyed_state import KeyedState
+from dstl_dagster.checkpoint.keyed_writer import write_rows
+from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
+from dstl_dagster.state import StateSchema, encode_changes
+from dstl_dagster.storage import MemoryObjectStore
+
+MAX_PARALLELISM = 7
+NARROW = StateSchema.of(pa.schema({"name": pa.string(), "value": pa.int32()}), ["name"], MAX_PARALLELISM)
+WIDE = StateSchema.of(pa.schema({"name": pa.string(), "value": pa.int64()}), ["name"], MAX_PARALLELISM)
+KEYS = [None, "", *"abcdefgh"]
+
+Row = dict[str, Any]
+changes_of_keys = st.dictionaries(
+    st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 2)), max_size=len(KEYS)
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One checkpoint: values by key (None: deleted), and what is folded below them.
+
+    `base`: whether the checkpoint has a base below its changes; `alone`: a base and nothing else follows.
+    """
+
+    changes: dict[str | None, int | None]
+    wide: bool
+    partitions: int
+    base: bool
+    alone: bool
+    split_bytes: int
+
+
+steps = st.builds(
+    Step,
+    changes_of_keys,
+    st.booleans(),
+    st.integers(1, MAX_PARALLELISM),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([200, 1000, 1 << 20]),
+)
+histories = st.lists(steps, min_size=1, max_size=5)
+
+
+@dataclass
+class Said:
+    """What the model knows of one checkpoint: its rows, and each key's history."""
+
+    checkpoint: Checkpoint
+    rows: dict[str | None, int]
+    past: dict[str | None, list[tuple[int, str, int | None]]]
+
+
+class World:
+    """The job, and beside it the dictionaries."""
+
+    def __init__(self) -> None:
+        self.store = MemoryObjectStore()
+        self.coordinator = CheckpointCoordinator("job", self.store, owner="test")
+        self.said: list[Said] = []
+        self.rows: dict[str | None, int] = {}
+        self.past: dict[str | None, list[tuple[int, str, int | None]]] = {}
+
+    def run(self, step: Step) -> None:
+        attempt = self.coordinator.trigger()
+        n = attempt.checkpoint_id
+        rows = pa.table(
+            {
+                "name": pa.array(list(step.changes), pa.string()),
+                "value": pa.array(list(step.changes.values()), pa.int32()),
+            }
+        )
+        deleted = pa.array([value is None for value in step.changes.values()], pa.bool_())
+        report = write_rows(
+            self.store,
+            attempt,
+            "op",
+            WIDE if step.wide else NARROW,
+            rows,
+            deleted=deleted,
+            partitions=step.partitions,
+        )
+        latest = self.coordinator.latest()
+        before = None if latest is None else KeyedState.of(self.store, latest.manifest, "op")
+        if step.base and before is not None:
+            report = with_base(write_base(self.store, attempt, before), report)
+            self._fold(n)
+        for key, value in step.changes.items():
+            self.past.setdefault(key, []).append((n, "delete" if value is None else "upsert", value))
+            if value is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = value
+        self.coordinator.record(attempt, [report])
+        self._remember(self.coordinator.confirm(attempt))
+        if step.alone and (made := materialize(self.coordinator, force=True)) is not None:
+            self._fold(made.checkpoint_id)
+            self._remember(made)
+
+    def _fold(self, checkpoint_id: int) -> None:
+        self.past = {key: [(checkpoint_id, "from before", value)] for key, value in self.rows.items()}
+
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        past = {key: list(changes) for key, changes in self.past.items()}
+        self.said.append(Said(checkpoint, dict(self.rows), past))
+
+    def disagreement(self) -> str | None:
+        for said in self.said:
+            wrong = self._wrong_state(said) or self._wrong_history(said)
+            if wrong is not None:
+                return f"checkpoint {said.checkpoint.checkpoint_id}: {wrong}"
+        for older, newer in zip(self.said, self.said[1:] + self.said[:1], strict=True):
+            wrong = self._wrong_diff(older, newer)
+            if wrong is not None:
+                return f"{older.checkpoint.checkpoint_id} to {newer.checkpoint.checkpoint_id}: {wrong}"
+        return None
+
+    def _wrong_state(self, said: Said) -> str | None:
+        state = KeyedState.of(self.store, said.checkpoint.manifest, "op")
+        if state is None:
+            return "no state" if said.rows else None
+        found = [(row["name"], row["value"]) for table in state.tables() for row in table.to_pylist()]
+        if len(found) != len(set(found)) or dict(found) != said.rows:
+            return f"state is {found}, not {said.rows}"
+        one = {key: state.row({"name": key}) for key in KEYS}
+        wanted = {key: {"name": key, "value": said.rows[key]} if key in said.rows else None for key in KEYS}
+        return None if one == wanted else f"rows one by one are {one}"
+
+    def _wrong_history(self, said: Said) -> str | None:
+        for key in KEYS:
+            found = [
+                (each.checkpoint_id, each.change, None if each.row is None else each.row["value"])
+                for each in key_history(self.store, said.checkpoint.manifest, "op", {"name": key})
+            ]
+            if found != said.past.get(key, []):
+                return f"history of {key!r} is {found}, not {said.past.get(key, [])}"
+        return None
+
+    def _wrong_diff(self, older: Said, newer: Said) -> str | None:
+        manifests = older.checkpoint.manifest, newer.checkpoint.manifest
+        if all(KeyedState.of(self.store, manifest, "op") is None for manifest in manifests):
+            return None
+        turned = dict(older.rows)
+        for each in diff_checkpoints(self.store, *manifests, "op"):
+            for row in each.removed.to_pylist():
+                if turned.pop(row["name"]) != row["value"]:
+                    return f"{row} was not removed so"
+            for was, row in zip(each.before.to_pylist(), each.after.to_pylist(), strict=True):
+                if turned[row["name"]] != was["value"] or was == row:
+                    return f"{was} did not become {row}"
+                turned[row["name"]] = row["value"]
+            for row in each.added.to_pylist():
+                if row["name"] in turned:
+                    return f"{row} was there before"
+                turned[row["name"]] = row["value"]
+        return None if turned == newer.rows else f"the difference leads to {turned}, not {newer.rows}"
+
+
+def disagreement(history: list[Step]) -> str | None:
+    world = World()
+    for step in history:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(keyed_state, "_SPLIT_BYTES", step.split_bytes)
+            world.run(step)
+    return world.disagreement()
+
+
+SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(SETTINGS, max_examples=25)
+@given(history=histories)
+def test_state_difference_and_history_are_those_of_dictionaries(history: list[Step]) -> None:
+    """At every checkpoint, whatever was folded when, and into however many ranges."""
+    assert disagreement(history) is None
+
+
+def the_dead_kept(state: KeyedState, run: Any) -> Any:
+    """The mistake: a base that holds deleted keys."""
+    return encode_changes(state.schema, run.rows.select(state.schema.columns.names), run.key_groups)
+
+
+def the_oldest_handle(state: KeyedState, segment: Any) -> Any:
+    """The mistake: key groups are skipped where only their oldest handle is the same."""
+    return [each for each in state.handles if each.key_group_range.contains(segment.start_key_group)][:1]
+
+
+def the_base_above(base: Any, changes: Any) -> Any:
+    """The mistake: the base stands behind the changes."""
+    joined = materialize_module.with_base(base, changes)
+    return type(joined)(**{**vars(joined), "handles": changes.handles + base.handles})
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "mistake"),
+    [
+        (materialize_module, "_as_changes", the_dead_kept),
+        (diff_module, "_handles", the_oldest_handle),
+        (None, "with_base", the_base_above),
+    ],
+)
+def test_the_property_finds_a_mistake(module: Any, name: str, mistake: Any) -> None:
+    """The check above can fail: it finds a history in which the mistake shows."""
+    with pytest.MonkeyPatch.context() as broken:
+        if module is None:
+            broken.setitem(globals(), name, mistake)
+        else:
+            broken.setattr(module, name, mistake)
+        try:
+            find(
+                histories,
+                lambda history: disagreement(history) is not None,
+                settings=settings(SETTINGS, max_examples=100, database=None, phases=[Phase.generate]),
+            )
+        except NoSuchExample:
+            pytest.fail("the mistake passed")

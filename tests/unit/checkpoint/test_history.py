@@ -1,0 +1,131 @@
+"""What became of one key, from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.checkpoint.history import KeyChange, key_history
+from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.storage import MemoryObjectStore
+
+if TYPE_CHECKING:
+    from tests.unit.checkpoint.conftest import KeyedJob
+
+
+def row(tail: str | None, flights: int) -> dict[str, Any]:
+    return {"tail": tail, "flights": flights}
+
+
+def history(keyed: KeyedJob, tail: str | None, at: Checkpoint | None = None) -> list[KeyChange]:
+    checkpoint = at or keyed.coordinator.latest()
+    assert checkpoint is not None
+    return key_history(keyed.store, checkpoint.manifest, keyed.OPERATOR, {"tail": tail})
+
+
+def test_each_change_is_told_once_oldest_first(keyed: KeyedJob) -> None:
+    """Checkpoints that left the key alone are not named; a deletion has no row."""
+    keyed.changes([row("a", 1), row("b", 1), row(None, 1)])
+    two = keyed.changes([row("b", 2)])
+    keyed.changes([], [{"tail": "a"}])
+    keyed.changes([row("a", 4), row(None, 4)])
+    assert history(keyed, "a") == [
+        KeyChange(1, "upsert", row("a", 1)),
+        KeyChange(3, "delete", None),
+        KeyChange(4, "upsert", row("a", 4)),
+    ]
+    assert [each.checkpoint_id for each in history(keyed, "b")] == [1, 2]
+    assert [each.checkpoint_id for each in history(keyed, None)] == [1, 4]
+    assert history(keyed, "a", two) == [KeyChange(1, "upsert", row("a", 1))]
+    assert history(keyed, "nobody") == []
+
+
+def test_a_base_says_from_before(keyed: KeyedJob) -> None:
+    """What is older than a base is known by its outcome; a key that was gone then has no past."""
+    keyed.changes([row("a", 1), row("b", 1)])
+    keyed.changes([row("a", 2)], [{"tail": "b"}])
+    assert materialize(keyed.coordinator, force=True) is not None
+    keyed.changes([row("a", 4), row("b", 4)])
+    assert history(keyed, "a") == [
+        KeyChange(3, "from before", row("a", 2)),
+        KeyChange(4, "upsert", row("a", 4)),
+    ]
+    assert history(keyed, "b") == [KeyChange(4, "upsert", row("b", 4))]
+
+
+def make_base_and_changes(keyed: KeyedJob) -> None:
+    last = keyed.changes([row("a", 1), row("b", 1), row("c", 1)])
+    attempt = keyed.coordinator.trigger()
+    base = write_base(keyed.store, attempt, keyed.state(last))
+    keyed.complete(attempt, with_base(base, keyed.report(attempt, [row("a", 2)], [{"tail": "b"}])))
+
+
+def they_are_told_apart(keyed: KeyedJob) -> bool:
+    before = [KeyChange(2, "from before", row(tail, 1)) for tail in "abc"]
+    return (
+        history(keyed, "a") == [before[0], KeyChange(2, "upsert", row("a", 2))]
+        and history(keyed, "b") == [before[1], KeyChange(2, "delete", None)]
+        and history(keyed, "c") == [before[2]]
+    )
+
+
+def test_a_checkpoint_with_base_and_changes_tells_both(
+    keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base's row came from before, and what the checkpoint itself did stands behind it.
+
+    The check can fail: where handles are not told apart, the base looks like changes.
+    """
+    make_base_and_changes(keyed)
+    assert they_are_told_apart(keyed)
+    monkeypatch.setattr("dstl_dagster.checkpoint.reports.OperatorReport.base_handles", ())
+    assert not they_are_told_apart(keyed)
+
+
+def test_rows_are_told_in_the_newest_columns(keyed: KeyedJob) -> None:
+    """An old row is null in a column that came later."""
+    keyed.changes([row("a", 1)])
+    noted = StateSchema.of(
+        pa.schema({"tail": pa.string(), "flights": pa.int64(), "note": pa.string()}), ["tail"], 16
+    )
+    keyed.changes([{"tail": "a", "note": "x"}], schema=noted)
+    assert [each.row for each in history(keyed, "a")] == [
+        {"tail": "a", "flights": 1, "note": None},
+        {"tail": "a", "flights": None, "note": "x"},
+    ]
+
+
+def test_files_of_other_key_groups_are_not_read(keyed_on: type[KeyedJob]) -> None:
+    """Of sixteen files a checkpoint, one can hold the key."""
+
+    class CountingStore(MemoryObjectStore):
+        read: list[str]
+
+        def get(self, name: str, *, generation: int | None = None) -> bytes:
+            self.read.append(name)
+            return super().get(name, generation=generation)
+
+    store = CountingStore()
+    store.read = []
+    keyed = keyed_on(store)
+    tails = [f"N{number}" for number in range(100)]
+    assert len(set(key_group_of(pa.table({"tail": tails}), keyed.SCHEMA).tolist())) == 16
+    for flights in range(2):
+        keyed.changes([row(tail, flights) for tail in tails], partitions=16)
+    latest = keyed.coordinator.latest()
+    store.read.clear()
+    assert len(history(keyed, "N7", latest)) == 2
+    assert sum("/changelog/" in name for name in store.read) == 2
+
+
+def test_what_has_no_state_has_no_history(keyed: KeyedJob) -> None:
+    """An operator that never wrote has told nothing; a key of another shape is an error."""
+    latest = keyed.changes([row("a", 1)])
+    assert key_history(keyed.store, latest.manifest, "other", {"tail": "a"}) == []
+    with pytest.raises(InvalidInputError, match="columns tail"):
+        key_history(keyed.store, latest.manifest, keyed.OPERATOR, {"id": 1})
