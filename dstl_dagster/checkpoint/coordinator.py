@@ -251,12 +251,14 @@ class CheckpointCoordinator(CheckpointReader):
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
         return self.get(checkpoint_id)
 
-    def clean_up(self, dry_run: bool = False) -> CleanUp:
+    def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
         """Step 7: give up checkpoints beyond the last `num_retained`, and delete what nothing needs.
+
+        `num_retained` stands in for the option of that name, for this once.
 
         Raises: FormatError, NotFoundError where a retained manifest is unreadable; nothing is deleted then.
         """
-        keep = self._options.num_retained
+        keep = num_retained or self._options.num_retained
         if dry_run:
             record = decisions.to_subsume(self.timeline.tail(), keep)
         else:

@@ -39,14 +39,16 @@ def test_help_names_every_command():
 
 def test_checkpoints_are_listed_for_people(store):
     """The table has a row for each checkpoint, with its parent and position."""
-    shown = CliRunner().invoke(main, ["checkpoints", "list", store.uri, "--job", "orders"])
+    shown = CliRunner().invoke(main, ["checkpoints", "list", "--store", store.uri, "--job", "orders"])
     rows = [line.split() for line in shown.output.splitlines() if "committed" in line]
     assert [row[:2] for row in rows] == [["1", "-"], ["2", "1"]]
 
 
 def test_checkpoints_are_listed_for_programs(store):
     """With `--json` each line is one checkpoint."""
-    shown = CliRunner().invoke(main, ["checkpoints", "list", store.uri, "--job", "orders", "--json"])
+    shown = CliRunner().invoke(
+        main, ["checkpoints", "list", "--store", store.uri, "--job", "orders", "--json"]
+    )
     found = [json.loads(line) for line in shown.output.splitlines()]
     assert [(each["checkpoint_id"], each["idempotency_key"]) for each in found] == [
         (1, "day-1"),
@@ -56,13 +58,13 @@ def test_checkpoints_are_listed_for_programs(store):
 
 def test_a_job_without_checkpoints_says_so(tmp_path):
     """An empty store is an answer, not an error."""
-    shown = CliRunner().invoke(main, ["checkpoints", "list", tmp_path.as_uri(), "--job", "orders"])
+    shown = CliRunner().invoke(main, ["checkpoints", "list", "--store", tmp_path.as_uri(), "--job", "orders"])
     assert (shown.exit_code, "has no checkpoint" in shown.output) == (0, True)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list", "ftp://somewhere", "--job", "orders"], ["list", "memory://x", "--job", "../orders"]],
+    [["list", "--store", "ftp://somewhere", "--job", "orders"], ["list", "memory://x", "--job", "../orders"]],
     ids=["uri", "job"],
 )
 def test_bad_input_is_one_line(arguments):
@@ -77,7 +79,7 @@ def test_checkpoints_need_neither_spark_nor_dagster(store):
     """Listing checkpoints imports no dagster, pyspark, pandas or google.cloud."""
     code = (
         "import sys; from dstl_dagster.cli import main\n"
-        "try: main(['checkpoints', 'list', sys.argv[1], '--job', 'orders'])\n"
+        "try: main(['checkpoints', 'list', '--store', sys.argv[1], '--job', 'orders'])\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "found = {'dagster', 'pyspark', 'pandas', 'google.cloud'} & set(sys.modules)\n"
         "assert not found, found"

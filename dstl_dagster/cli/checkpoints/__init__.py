@@ -1,0 +1,40 @@
+"""`dstl checkpoints`: a job's checkpoints on any store, with neither Spark nor Dagster.
+
+Owns the group. Commands that look are in `looking`, those about rows in `rows`, those that decide in
+`deciding`; the options that they share in `options`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dstl_dagster.cli.checkpoints.deciding import (
+    gc_command,
+    release_command,
+    resolve_command,
+    restore_command,
+    savepoint_command,
+)
+from dstl_dagster.cli.checkpoints.looking import (
+    audit_command,
+    list_command,
+    show_command,
+    timeline_command,
+)
+
+__all__ = ["checkpoints_group"]
+
+
+@click.group("checkpoints")
+def checkpoints_group() -> None:
+    """Look at the checkpoints of a job, go back to one, keep one, clean up.
+
+    Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
+    """
+
+
+for _command in (
+    *(list_command, show_command, timeline_command, audit_command),
+    *(savepoint_command, release_command, restore_command, resolve_command, gc_command),
+):
+    checkpoints_group.add_command(_command)

@@ -1,0 +1,93 @@
+"""Commands that only look: list, show, timeline, audit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import islice
+
+import click
+from rich.console import Console
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.record_codec import record_to_plain
+from dstl_dagster.checkpoint.records import Snapshot
+from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.tables import (
+    audit_json,
+    audit_lines,
+    checkpoint_sections,
+    timeline_table,
+)
+from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
+
+__all__ = ["audit_command", "list_command", "show_command", "timeline_command"]
+
+
+def console() -> Console:
+    """Wide enough for a table also where the terminal is not, and in a pipe."""
+    return Console(width=max(TABLE_WIDTH, Console().width), highlight=False)
+
+
+@click.command("list")
+@job_options
+@as_json_option
+def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
+    """List what can be restored to, oldest first."""
+    checkpoints = coordinator.list()
+    if as_json:
+        for checkpoint in checkpoints:
+            click.echo(json.dumps(checkpoint_json(checkpoint)))
+    elif checkpoints:
+        console().print(checkpoint_table(checkpoints))
+    else:
+        click.echo(f"job {coordinator.job!r} has no checkpoint in {coordinator.store.uri}")
+
+
+@click.command("show")
+@click.argument("checkpoint_id", type=click.IntRange(1), metavar="ID")
+@job_options
+@as_json_option
+def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json: bool) -> None:
+    """Show what checkpoint ID holds: state by operator, files, positions."""
+    checkpoint = coordinator.get(checkpoint_id)
+    if as_json:
+        click.echo(json.dumps(checkpoint_json(checkpoint) | {"manifest": checkpoint.manifest.to_json()}))
+        return
+    target = console()
+    for section in checkpoint_sections(checkpoint):
+        target.print(section)
+
+
+@click.command("timeline")
+@click.option("--after", type=click.IntRange(0), default=0, help="Show records behind this slot.")
+@click.option("--limit", type=click.IntRange(1), help="Show so many records at most.")
+@job_options
+@as_json_option
+def timeline_command(
+    coordinator: CheckpointCoordinator, after: int, limit: int | None, as_json: bool
+) -> None:
+    """Show the job's decisions, oldest first."""
+    records = islice(coordinator.timeline.records(after), limit)
+    if as_json:
+        for record in records:
+            click.echo(json.dumps(record_to_plain(record)))
+    else:
+        console().print(timeline_table(record for record in records if not isinstance(record, Snapshot)))
+
+
+@click.command("audit")
+@job_options
+@as_json_option
+def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
+    """Hold the timeline against the objects that are there. Exit code 1 where something is damaged or waits.
+
+    Reads metadata only; `verify` reads the bytes.
+    """
+    audit = coordinator.audit()
+    if as_json:
+        click.echo(json.dumps(audit_json(audit)))
+    else:
+        for line in audit_lines(audit):
+            click.echo(line)
+    sys.exit(0 if audit.in_order else 1)

@@ -1,0 +1,224 @@
+"""One checkpoint, a timeline and an audit, for people and for programs. Pure: reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp
+from dstl_dagster.checkpoint.records import (
+    Aborted,
+    Committed,
+    Completed,
+    Fenced,
+    Opened,
+    Released,
+    Resolved,
+    Restored,
+    Savepoint,
+    Subsumed,
+    TimelineRecord,
+)
+from dstl_dagster.format.readable import readable_bytes
+
+__all__ = [
+    "audit_json",
+    "audit_lines",
+    "checkpoint_sections",
+    "clean_up_json",
+    "clean_up_lines",
+    "timeline_table",
+]
+
+_SHOWN_NAMES = 20
+
+
+def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    numbers = set(right)
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    return table
+
+
+def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
+    """What one checkpoint holds, part by part."""
+    completed = checkpoint.entry.completed
+    parent = "nothing" if checkpoint.parent is None else str(checkpoint.parent)
+    yield f"Checkpoint {checkpoint.checkpoint_id}, on {parent}, {_standing(checkpoint)}"
+    yield f"completed {completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC by attempt {checkpoint.attempt}"
+    if checkpoint.idempotency_key is not None:
+        yield Text(f"batch {checkpoint.idempotency_key}").plain
+    for source, position in sorted(checkpoint.positions.items()):
+        yield Text(f"source {source} at {position}").plain
+    if checkpoint.manifest.operators:
+        state = _table(
+            "State",
+            "operator",
+            "upserts",
+            "deletes",
+            "changelog",
+            "keys",
+            right=("upserts", "deletes", "changelog"),
+        )
+        for name, entry in sorted(checkpoint.manifest.operators.items()):
+            report = entry.report
+            state.add_row(
+                Text(name),
+                f"{report.upserts:,}",
+                f"{report.deletes:,}",
+                readable_bytes(report.stored_bytes),
+                Text(", ".join(report.key_columns)),
+            )
+        yield state
+    if checkpoint.manifest.files:
+        yield _files(checkpoint)
+
+
+def _files(checkpoint: Checkpoint) -> Table:
+    blocked = {file.name: file.reason for file in checkpoint.blocked}
+    files = _table("Files", "name", "rows", "size", "components", "", right=("rows", "size", "components"))
+    for file in checkpoint.manifest.files:
+        files.add_row(
+            Text(file.object_name),
+            "-" if file.rows is None else f"{file.rows:,}",
+            readable_bytes(file.size),
+            str(len(file.components)),
+            Text(f"blocked: {blocked[file.object_name]}" if file.object_name in blocked else ""),
+        )
+    return files
+
+
+def _standing(checkpoint: Checkpoint) -> str:
+    words = ["committed" if checkpoint.committed else "completed, not committed"]
+    if checkpoint.blocked:
+        words.append(f"{len(checkpoint.blocked)} blocked")
+    if checkpoint.abandoned:
+        words.append("left behind by a restore")
+    words += [f"kept as {name!r}" for name in checkpoint.savepoints]
+    return ", ".join(words)
+
+
+def timeline_table(records: Iterable[TimelineRecord]) -> Table:
+    """One row a decision."""
+    table = _table("", "slot", "when (UTC)", "record", "checkpoint", "", right=("slot", "checkpoint"))
+    table.title = None
+    for record in records:
+        checkpoint_id = getattr(record, "checkpoint_id", None)
+        table.add_row(
+            str(record.slot),
+            f"{record.recorded_at:%Y-%m-%d %H:%M:%S}",
+            record.kind,
+            "" if checkpoint_id is None else str(checkpoint_id),
+            Text(_said(record)),
+        )
+    return table
+
+
+def _said(record: TimelineRecord) -> str:
+    match record:
+        case Opened():
+            return f"by {record.owner}" + ("" if record.parent is None else f", on {record.parent}")
+        case Completed():
+            key = "" if record.idempotency_key is None else f"batch {record.idempotency_key}, "
+            return f"{key}{len(record.files)} files"
+        case Committed():
+            blocked = f", {len(record.blocked)} blocked" if record.blocked else ""
+            return f"{len(record.published)} files published{blocked}"
+        case Aborted():
+            return record.reason
+        case Fenced() | Restored():
+            return f"by {record.by}"
+        case Subsumed():
+            return "given up: " + ", ".join(str(each) for each in record.checkpoint_ids)
+        case Savepoint() | Released():
+            return record.name
+        case Resolved():
+            return f"{record.name}: {record.resolution}"
+    return ""
+
+
+def audit_lines(audit: Audit) -> Iterator[str]:
+    """The audit in sentences."""
+    yield f"timeline: {audit.slot} records; the job goes on from checkpoint {audit.latest or '-'}"
+    yield f"can be restored to: {', '.join(map(str, audit.retained)) or 'none'}"
+    for name, checkpoint_id in sorted(audit.savepoints.items()):
+        yield f"savepoint {name!r} keeps checkpoint {checkpoint_id}"
+    if audit.open_attempt is not None:
+        opened = audit.open_attempt
+        yield (
+            f"checkpoint {opened.checkpoint_id} is being made by {opened.owner} since "
+            f"{opened.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    for checkpoint_id in audit.uncommitted:
+        yield f"checkpoint {checkpoint_id} is not published yet: step 6 (compose-commit), or the next trigger"
+    if audit.retracting:
+        yield "files that a restore left behind may still be there: the next trigger takes them back"
+    if audit.abandoned:
+        yield f"left behind by a restore, not given up yet: {', '.join(map(str, audit.abandoned))}"
+    for checkpoint_id, names in audit.blocked.items():
+        for name in names:
+            resolve = f"dstl checkpoints resolve {checkpoint_id} {name} --keep|--replace"
+            yield f"BLOCKED {name} of checkpoint {checkpoint_id}: {resolve}"
+    for damage in audit.damage:
+        yield f"DAMAGED checkpoint {damage.checkpoint_id}: {damage.object_name} {damage.what}"
+    if audit.garbage is None:
+        yield "garbage cannot be told while a manifest is unreadable"
+    else:
+        garbage = audit.garbage
+        yield f"garbage: {garbage.objects:,} objects, {readable_bytes(garbage.deleted_bytes)}"
+    yield "in order" if audit.in_order else "NOT IN ORDER"
+
+
+def audit_json(audit: Audit) -> dict[str, Any]:
+    """The same facts for programs."""
+    return {
+        "slot": audit.slot,
+        "latest": audit.latest,
+        "retained": list(audit.retained),
+        "abandoned": list(audit.abandoned),
+        "savepoints": dict(audit.savepoints),
+        "open_attempt": None if audit.open_attempt is None else str(audit.open_attempt.attempt),
+        "uncommitted": list(audit.uncommitted),
+        "blocked": {str(checkpoint_id): list(names) for checkpoint_id, names in audit.blocked.items()},
+        "retracting": audit.retracting,
+        "damage": [
+            {"checkpoint_id": each.checkpoint_id, "object": each.object_name, "what": each.what}
+            for each in audit.damage
+        ],
+        "garbage": None if audit.garbage is None else clean_up_json(audit.garbage),
+        "in_order": audit.in_order,
+    }
+
+
+def clean_up_lines(report: CleanUp) -> Iterator[str]:
+    """What a clean-up did or would do."""
+    would = "would be " if report.dry_run else ""
+    if report.subsumed:
+        yield f"checkpoints {would}given up: {', '.join(map(str, report.subsumed))}"
+    age = (
+        "" if report.oldest is None else f", the oldest {report.oldest.total_seconds() / 3600:.1f} hours old"
+    )
+    yield f"{report.objects:,} objects {would}deleted, {readable_bytes(report.deleted_bytes)}{age}"
+    for reason, count in sorted(report.reasons.items()):
+        yield f"  {count:,} {reason}"
+    for name in report.deleted[:_SHOWN_NAMES]:
+        yield f"  {name}"
+    if report.objects > _SHOWN_NAMES:
+        yield f"  and {report.objects - _SHOWN_NAMES:,} more"
+
+
+def clean_up_json(report: CleanUp) -> dict[str, Any]:
+    """The same for programs; ages in seconds."""
+    return {
+        "subsumed": list(report.subsumed),
+        "objects": report.objects,
+        "bytes": report.deleted_bytes,
+        "oldest_seconds": None if report.oldest is None else report.oldest.total_seconds(),
+        "reasons": report.reasons,
+        "names": list(report.deleted),
+        "dry_run": report.dry_run,
+    }

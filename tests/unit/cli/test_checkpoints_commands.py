@@ -1,0 +1,145 @@
+"""`dstl checkpoints`: on a real folder, with neither Spark nor Dagster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
+from dstl_dagster.cli.checkpoints import checkpoints_group
+from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.storage import ABSENT, LocalObjectStore
+
+JOB = "orders"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    """Three checkpoints with a file each."""
+    store = LocalObjectStore(tmp_path / "store", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    for position in (1, 2, 3):
+        attempt = coordinator.trigger(idempotency_key=f"batch-{position}")
+        stream = GSRecoverableWriter(store, attempt=attempt.attempt).open(store.uri_of(f"out/{position}"))
+        stream.write(b"bytes")
+        committer = stream.close_for_commit()
+        file = FileReport(committer.recoverable, tuple(committer.components), rows=5, format="text")
+        coordinator.record(attempt, [], [file], {"source": position})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+    return store
+
+
+def run(store: LocalObjectStore, *arguments: str, code: int = 0) -> str:
+    result = invoke(store, *arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def invoke(store: LocalObjectStore, *arguments: str) -> Result:
+    where = {"DSTL_STORE": store.uri, "DSTL_JOB": JOB}
+    return CliRunner().invoke(checkpoints_group, list(arguments), env=where)
+
+
+def test_checkpoints_are_listed_for_people_and_for_programs(store):
+    """A table with a title, and one JSON object a line."""
+    assert "Checkpoints" in run(store, "list")
+    lines = [json.loads(line) for line in run(store, "list", "--json").splitlines()]
+    assert [line["checkpoint_id"] for line in lines] == [1, 2, 3]
+    assert lines[0]["positions"] == {"source": 1}
+
+
+def test_one_checkpoint_is_shown(store):
+    """Its place in the chain, batch, position and files; the manifest too in JSON."""
+    shown = run(store, "show", "2")
+    for part in ("on 1, committed", "batch-2", "source source at 2", "out/2", "5 B"):
+        assert part in shown
+    assert json.loads(run(store, "show", "2", "--json"))["manifest"]["checkpoint_id"] == 2
+    assert isinstance(invoke(store, "show", "9").exception, NotFoundError)
+
+
+def test_the_timeline_is_shown(store):
+    """Each decision on a line, from a slot on, as many as wanted."""
+    assert run(store, "timeline").count("completed") == 3
+    lines = [json.loads(line) for line in run(store, "timeline", "--json", "--after", "3").splitlines()]
+    assert [line["kind"] for line in lines[:2]] == ["opened", "completed"]
+    assert len(run(store, "timeline", "--json", "--limit", "1").splitlines()) == 1
+
+
+def test_a_restore_asks_first(store):
+    """Without --yes and without an answer nothing happens; with it the job goes back."""
+    run(store, "restore", "1", code=1)
+    assert json.loads(run(store, "restore", "1", "--yes", "--json"))["checkpoint_id"] == 1
+    assert [stat.name for stat in store.list("out/")] == ["out/1"]
+
+
+def test_a_savepoint_is_made_and_released(store):
+    """A name that keeps another checkpoint is refused; a released one keeps nothing."""
+    run(store, "savepoint", "1", "mark")
+    assert "kept as 'mark'" in run(store, "show", "1")
+    assert isinstance(invoke(store, "savepoint", "2", "mark").exception, ConflictError)
+    assert json.loads(run(store, "gc", "--keep", "1", "--json"))["subsumed"] == [2]
+    assert "released" in run(store, "release", "mark")
+    assert json.loads(run(store, "gc", "--keep", "1", "--json"))["subsumed"] == [1]
+
+
+def test_clean_up_gives_up_no_checkpoint_unasked(store):
+    """The job's retention is not known here, so only --keep gives checkpoints up; a dry run does not."""
+    assert json.loads(run(store, "gc", "--json"))["subsumed"] == []
+    assert "would be given up: 1, 2" in run(store, "gc", "--keep", "1", "--dry-run")
+    assert [line["checkpoint_id"] for line in map(json.loads, run(store, "list", "--json").splitlines())] == [
+        1,
+        2,
+        3,
+    ]
+
+
+def test_a_blocked_file_is_audited_and_resolved(store):
+    """The audit ends with 1 and the command to use; that command, with a word, puts the job in order."""
+    assert "in order" in run(store, "audit")
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    attempt = coordinator.trigger()
+    stream = GSRecoverableWriter(store, attempt=attempt.attempt).open(store.uri_of("out/4"))
+    stream.write(b"ours")
+    committer = stream.close_for_commit()
+    coordinator.record(attempt, [], [FileReport(committer.recoverable, tuple(committer.components))])
+    coordinator.confirm(attempt)
+    store.put("out/4", b"foreign", precondition=ABSENT)
+    coordinator.compose_commit()
+    assert "dstl checkpoints resolve 4 out/4" in run(store, "audit", code=1)
+    assert json.loads(run(store, "audit", "--json", code=1))["blocked"] == {"4": ["out/4"]}
+    assert "say --keep" in run(store, "resolve", "4", "out/4", code=2)
+    run(store, "resolve", "4", "out/4", "--replace")
+    assert store.get("out/4") == b"ours"
+    run(store, "audit")
+
+
+def test_settings_of_the_job_are_taken(store):
+    """-o KEY=VALUE reaches the coordinator; an unknown key is refused by name."""
+    run(store, "gc", "-o", "dstl.checkpoint.reader-grace=1s", "--keep", "1")
+    assert "unknown" in str(invoke(store, "gc", "-o", "dstl.checkpoint.unknown=1").exception)
+    assert "KEY=VALUE" in run(store, "gc", "-o", "keep", code=2)
+
+
+def test_neither_spark_nor_dagster_is_loaded(store):
+    """The command works where only the base package is installed."""
+    code = (
+        "import sys; from dstl_dagster.cli import main\n"
+        "try: main(['checkpoints', 'list'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('pyspark', 'dagster', 'google.cloud') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"DSTL_STORE": store.uri, "DSTL_JOB": JOB, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip().endswith("[]")
