@@ -64,7 +64,10 @@ def test_a_job_without_checkpoints_says_so(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list", "--store", "ftp://somewhere", "--job", "orders"], ["list", "memory://x", "--job", "../orders"]],
+    [
+        ["list", "--store", "ftp://somewhere", "--job", "orders"],
+        ["list", "--store", "memory://x", "--job", "../orders"],
+    ],
     ids=["uri", "job"],
 )
 def test_bad_input_is_one_line(arguments):
