@@ -144,6 +144,8 @@ class _Clients(dg.ConfigurableResource):
         return storage.Client(project="test", credentials=AnonymousCredentials())
 
 
+# Dagster's own code reads it, for any nested resource.
+@pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
 def test_a_client_of_a_nested_resource_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials come from `gcs`; a secret of it is an EnvVar, and is shown nowhere."""
     monkeypatch.setenv("DSTL_TEST_SECRET", "hunter2-of-the-client")
