@@ -171,11 +171,12 @@ class LocalObjectStore:
         self,
         name: str,
         temporary: TemporaryFile,
+        file: FileIdentity,
         crc: int,
         precondition: Precondition,
         metadata: Mapping[str, str],
     ) -> ObjectStat:
-        """Link a finished temporary file in. Call under the name's lock."""
+        """Link a finished temporary file in, whose bytes are durable. Call under the name's lock."""
         path = object_path(self._root, name)
         current = self._reading.live_record(name)
         rules.check_precondition(self.uri_of(name), current.generation if current else None, precondition)
@@ -184,7 +185,7 @@ class LocalObjectStore:
             crc32c=crc,
             updated=self._clock.now(),
             metadata=metadata,
-            file=FileIdentity.of(temporary.sync()),
+            file=file,
         )
         # Record first: whoever sees the file finds its record. A kill here leaves a record of no file.
         self._records.write(name, [new, current] if current else [new])
@@ -241,6 +242,7 @@ class LocalObjectStore:
         try:
             pinned, crc = self._copy_bytes(sources, temporary)
             rules.check_crc32c(self.uri_of(target), crc, wanted_crc32c)
+            file = FileIdentity.of(temporary.sync())
             going = [source for source in pinned if delete_sources and source.name != target]
             locked = [target, *(source.name for source in going)]
             with self._hidden.locked(locked, shared=[source.name for source in pinned]):
@@ -251,7 +253,7 @@ class LocalObjectStore:
                     live = self._reading.live_record(source.name)
                     if live is None or live.generation != source.generation:
                         raise rules.missing(self.uri_of(source.name), source.generation)
-                made = self._publish(target, temporary, crc, precondition, metadata)
+                made = self._publish(target, temporary, file, crc, precondition, metadata)
                 for source in going:
                     self._remove(source.name)
                 return made
@@ -337,9 +339,11 @@ class _LocalWriter:
     def close(self) -> ObjectStat:
         if self._made is None:
             temporary = self._open_file()
+            # Before the lock, which others wait for: a sync takes longer than all the rest.
+            file = FileIdentity.of(temporary.sync())
             with self._store._hidden.locked([self._name]):
                 self._made = self._store._publish(
-                    self._name, temporary, self._crc, self._precondition, self._metadata
+                    self._name, temporary, file, self._crc, self._precondition, self._metadata
                 )
             self._release()
         return self._made

@@ -34,7 +34,8 @@ __all__ = [
 ]
 
 HIDDEN_FOLDER = ".dstl-store"
-_LOCK_STRIPES = 256
+_LOCK_STRIPES = 16
+"""Names share so many lock files. Few, because making one costs more than a short wait for another name."""
 _file_numbers = itertools.count(1)
 
 _P = ParamSpec("_P")
@@ -72,6 +73,10 @@ class HiddenFolder:
         self._durable = durable
         self._swept = False
         self._sweep_lock = threading.Lock()
+        # Texts, because each path object costs as much as a system call, and a write takes many.
+        self._temporary_path = str(self.path / "temporary")
+        self._locks_path = str(self.path / "locks")
+        self._generation_path = str(self.path / "generation")
 
     # -- durability
 
@@ -118,15 +123,27 @@ class HiddenFolder:
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is no folder")
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def open_file(self, path: str, flags: int) -> int:
+        """A descriptor of a file under this folder; makes the file's folder where that is missing."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            self.make_folder(Path(path).parent)
+            return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def replace_file(self, path: str, content: bytes) -> None:
         """Write a small file so that it is seen old or new, never in part."""
-        self.make_folder(path.parent)
         temporary = self.temporary_file()
         try:
             temporary.write(content)
             temporary.sync()
-            temporary.path.replace(path)
-            self.sync_folder(path.parent)
+            try:
+                temporary.replace(path)
+            except FileNotFoundError:
+                self.make_folder(Path(path).parent)
+                temporary.replace(path)
+            if self._durable:
+                self.sync_folder(Path(path).parent)
         finally:
             temporary.close()
 
@@ -134,16 +151,15 @@ class HiddenFolder:
 
     def temporary_file(self) -> TemporaryFile:
         """A new locked file. The first one also removes what killed processes left."""
-        folder = self.path / "temporary"
-        self.make_folder(folder)
-        with self._sweep_lock:
-            if not self._swept:
-                self._sweep(folder)
-                self._swept = True
+        if not self._swept:
+            with self._sweep_lock:
+                if not self._swept:
+                    self._sweep(self._temporary_path)
+                    self._swept = True
         while True:
-            path = folder / f"{os.getpid()}-{next(_file_numbers)}"
+            path = f"{self._temporary_path}/{os.getpid()}-{next(_file_numbers)}"
             try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue  # of another process that once had this id, or of another machine's
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -152,8 +168,10 @@ class HiddenFolder:
                 return TemporaryFile(self, path, descriptor)
             os.close(descriptor)
 
-    def _sweep(self, folder: Path) -> None:
-        for path in folder.iterdir():
+    def _sweep(self, folder: str) -> None:
+        if not Path(folder).is_dir():
+            return
+        for path in Path(folder).iterdir():
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
@@ -176,19 +194,16 @@ class HiddenFolder:
         """
         modes = dict.fromkeys((_stripe(name) for name in shared), fcntl.LOCK_SH)
         modes.update(dict.fromkeys((_stripe(name) for name in exclusive), fcntl.LOCK_EX))
-        folder = self.path / "locks"
-        self.make_folder(folder)
         with contextlib.ExitStack() as held:
             for stripe in sorted(modes):
-                descriptor = os.open(folder / f"{stripe:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                descriptor = self.open_file(f"{self._locks_path}/{stripe:02x}", os.O_RDWR | os.O_CREAT)
                 held.callback(os.close, descriptor)
                 fcntl.flock(descriptor, modes[stripe])
             yield
 
     def next_generation(self, floor: int) -> int:
         """A number above every earlier one of this root, and above `floor`."""
-        self.make_folder(self.path)
-        descriptor = os.open(self.path / "generation", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = self.open_file(self._generation_path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = os.pread(descriptor, 32, 0).strip()
@@ -206,10 +221,11 @@ class HiddenFolder:
 class TemporaryFile:
     """A file that no reader sees until it is linked in. One thread at a time."""
 
-    def __init__(self, hidden: HiddenFolder, path: Path, descriptor: int) -> None:
+    def __init__(self, hidden: HiddenFolder, path: str, descriptor: int) -> None:
         self._hidden = hidden
         self.path = path
         self._descriptor: int | None = descriptor
+        self._renamed = False
 
     def write(self, payload: Buffer) -> None:
         """Write all of it. Raises: OSError."""
@@ -223,11 +239,18 @@ class TemporaryFile:
         self._hidden.sync_file(descriptor)
         return os.fstat(descriptor)
 
+    def replace(self, path: str | Path) -> None:
+        """Take this name instead of the temporary one, from whoever has it. Raises: OSError."""
+        os.replace(self.path, path)  # noqa: PTH105 - a text: see HiddenFolder
+        self._renamed = True
+
     def close(self) -> None:
         """Forget the temporary name and free the lock. May be called again."""
         if self._descriptor is not None:
             # The name goes while the lock is still held: the other way round a sweep could meet it.
-            self.path.unlink(missing_ok=True)
+            if not self._renamed:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
             os.close(self._descriptor)
             self._descriptor = None
 

@@ -6,6 +6,7 @@ Owns what names a folder of files cannot take. Does not own records or locks.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from pathlib import Path
 
@@ -27,7 +28,12 @@ _PLACE_ATTEMPTS = 100
 
 def object_path(root: Path, name: str) -> Path:
     """The file of an object. Raises: InvalidInputError for a name that cannot be a path under `root`."""
-    rules.check_name(name)
+    return _object_path(root, rules.check_name(name))
+
+
+@functools.lru_cache(maxsize=256)
+def _object_path(root: Path, name: str) -> Path:
+    # Kept, because one write asks for it at each of its steps.
     levels = name.split("/")
     for level in levels:
         if level in ("", ".", ".."):
@@ -47,15 +53,18 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
     Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
     name would be both file and folder).
     """
+    folder_missing = False
     # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
     for _ in range(_PLACE_ATTEMPTS):
         try:
-            hidden.make_folder(path.parent)
+            if folder_missing:
+                hidden.make_folder(path.parent)
             if create_only:
                 os.link(temporary.path, path)
             else:
-                temporary.path.replace(path)
+                temporary.replace(path)
         except FileNotFoundError:
+            folder_missing = True
             continue
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             if empty_folder_removed(path):

@@ -72,6 +72,7 @@ class Records:
 
     def __init__(self, hidden: HiddenFolder) -> None:
         self._hidden = hidden
+        self._folder = str(hidden.path / "records")
 
     def read(self, name: str) -> list[Record]:
         """All records of the name, newest first; empty where there are none.
@@ -80,7 +81,7 @@ class Records:
         """
         path = self._path(name)
         try:
-            text = path.read_bytes()
+            text = Path(path).read_bytes()
         except FileNotFoundError:
             return []
         try:
@@ -105,11 +106,11 @@ class Records:
 
     def remove(self, name: str) -> None:
         """Forget the name. A record that comes back after a loss of power matches no file."""
-        self._path(name).unlink(missing_ok=True)
+        Path(self._path(name)).unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()
-        return self._hidden.path / "records" / digest[:2] / f"{digest[2:]}.json"
+        return f"{self._folder}/{digest[:2]}/{digest[2:]}.json"
 
 
 def _to_json(record: Record) -> dict[str, Any]:

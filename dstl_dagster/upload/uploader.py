@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ClosedError, InternalError, InvalidInputError
@@ -27,6 +27,9 @@ from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, WriteBehind
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 __all__ = ["DuplicatingStateChangeFsUploader", "FileTracker", "StateChangeFsUploader", "StateChangeUploader"]
+
+_WRITE_BEHIND_BUFFERS: Final = 16
+"""From so many buffers of payload on a file is written on a thread of its own while it is encoded."""
 
 
 class FileTracker(Protocol):
@@ -126,8 +129,9 @@ class StateChangeFsUploader:
             if local is not None:
                 local.write(piece)
 
-        # Below two buffers there is nothing to overlap, and a thread costs more than the write.
-        if sum(task.size for task in tasks) < 2 * self._buffer_bytes:
+        # Files of usual size overlap with each other, on the scheduler's threads; one more thread for each
+        # would cost more than it gives. A large one is alone most often.
+        if sum(task.size for task in tasks) < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
             return self._write_pieces(tasks, encoder, write)
         behind = WriteBehind(write, "dstl-changelog-write-behind")
         try:
