@@ -17,6 +17,7 @@ from dstl_dagster.checkpoint.reports import (
 )
 from dstl_dagster.checkpoint.restore import OperatorState
 from dstl_dagster.checkpoint.timeline import Timeline
+from dstl_dagster.checkpoint.verify import Problem, Verification
 
 __all__ = [
     "Attempt",
@@ -31,8 +32,10 @@ __all__ = [
     "Manifest",
     "OperatorReport",
     "OperatorState",
+    "Problem",
     "Resolution",
     "Timeline",
+    "Verification",
     "load_report",
     "store_report",
 ]

@@ -39,6 +39,7 @@ from dstl_dagster.checkpoint.records import Opened, Resolution
 from dstl_dagster.checkpoint.reports import AttemptReport
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
+from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import validated_job
@@ -340,9 +341,12 @@ class CheckpointCoordinator(CheckpointReader):
         only if it is still exactly theirs. The batches that they held may be applied again. With a
         `request_id` a restore that is asked for again (a retried step) happens once.
 
+        First reads all state of the checkpoint, and decides nothing where it is damaged.
+
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`),
-        UnavailableError (run it again).
+        FormatError (kind `damaged`; `newest_verified` finds another one), UnavailableError (run it again).
         """
+        require_undamaged(self._store, self.get(checkpoint_id).manifest, threads=self._options.commit_threads)
 
         def restore_now() -> None:
             self._finish_resolutions()

@@ -12,9 +12,10 @@ from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.manifest import load_manifest
 from dstl_dagster.checkpoint.restore import OperatorState, operator_state
 from dstl_dagster.checkpoint.timeline import Timeline
+from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
 from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.storage import ObjectStore
@@ -93,6 +94,48 @@ class CheckpointReader:
     def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
         """Where the state of `operator` at this checkpoint lies; `None` where it never wrote any."""
         return operator_state(self._store, checkpoint.manifest, operator)
+
+    def verify(
+        self, checkpoint_id: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> Verification:
+        """Read back everything that a checkpoint needs, the last one by default, and say what is wrong.
+
+        `progress` is called with (checks done, checks in all). Raises: as `get`; NotFoundError (kind
+        `no_checkpoint`) before the first one; UnavailableError: then nothing is known.
+        """
+        checkpoint = self.latest() if checkpoint_id is None else self.get(checkpoint_id)
+        if checkpoint is None:
+            raise NotFoundError(f"job {self.job!r} has no completed checkpoint yet", kind="no_checkpoint")
+        return verify_checkpoint(
+            self._store,
+            checkpoint.manifest,
+            checkpoint.entry.committed,
+            threads=self._options.commit_threads,
+            progress=progress,
+        )
+
+    def newest_verified(self) -> tuple[Checkpoint | None, tuple[Verification, ...]]:
+        """The newest checkpoint that a restore can rely on, and what is wrong with each newer one.
+
+        Raises: UnavailableError.
+        """
+        damaged: list[Verification] = []
+        view = self.timeline.tail()
+        for entry in reversed(view.retained):
+            found = self._verify_state(view, entry)
+            if found.ok:
+                return self._checkpoint(view, entry), tuple(damaged)
+            damaged.append(found)
+        return None, tuple(damaged)
+
+    def _verify_state(self, view: TimelineView, entry: CheckpointEntry) -> Verification:
+        name = entry.completed.manifest
+        try:
+            checkpoint = self._checkpoint(view, entry)
+        except (FormatError, NotFoundError) as error:
+            problem = Problem(name, f"cannot be read: {error.message}")
+            return Verification(entry.checkpoint_id, (problem,), (), 1, 0)
+        return verify_state(self._store, checkpoint.manifest, threads=self._options.commit_threads)
 
     def _checkpoint(self, view: TimelineView, entry: CheckpointEntry) -> Checkpoint:
         try:

@@ -7,6 +7,7 @@ Owns the bytes of a change, the schema that stands before changes, and their mea
 from __future__ import annotations
 
 from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
+from dstl_dagster.state.check import check_changes
 from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import key_group_of
 from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
@@ -18,6 +19,7 @@ __all__ = [
     "FoldedRun",
     "StateFold",
     "StateSchema",
+    "check_changes",
     "decode_change",
     "encode_changes",
     "key_group_of",

@@ -1,0 +1,128 @@
+"""Whether one object is what it should be, by its bytes, and the list of what is not.
+
+Owns reading an object and holding it against what is known of it. Does not own which objects a checkpoint
+needs (`verify`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.storage import ObjectStat, ObjectStore
+from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
+
+__all__ = ["Expected", "Findings", "Problem", "check_object"]
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is not as it should be.
+
+    Attributes:
+        object_name: within its bucket.
+        what: what is wrong with it, for people.
+    """
+
+    object_name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.object_name} {self.what}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of an object; what is `None` is not known."""
+
+    generation: int | None = None
+    size: int | None = None
+    crc32c: int | None = None
+
+
+class Findings:
+    """Collects what threads find. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._problems: set[Problem] = set()
+        self._notes: set[Problem] = set()
+        self._bytes: dict[str, int] = {}
+
+    def problem(self, object_name: str, what: str) -> None:
+        """Something is damaged or missing."""
+        with self._lock:
+            self._problems.add(Problem(object_name, what))
+
+    def note(self, object_name: str, what: str) -> None:
+        """Something is worth knowing, and no damage."""
+        with self._lock:
+            self._notes.add(Problem(object_name, what))
+
+    def checked(self, object_name: str, read_bytes: int = 0) -> None:
+        """An object had its turn; its bytes count once, however often they are read."""
+        with self._lock:
+            self._bytes[object_name] = max(read_bytes, self._bytes.get(object_name, 0))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        with self._lock:
+            return tuple(sorted(self._problems))
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        with self._lock:
+            return tuple(sorted(self._notes))
+
+    @property
+    def objects(self) -> int:
+        with self._lock:
+            return len(self._bytes)
+
+    @property
+    def bytes(self) -> int:
+        with self._lock:
+            return sum(self._bytes.values())
+
+
+def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
+    """Read all of an object, and hold it against what is expected, and what the store says of it.
+
+    Raises: UnavailableError: the store did not answer, which says nothing about the object.
+    """
+    found.checked(name)
+    try:
+        stat = store.stat(name)
+        if stat is None:
+            found.problem(name, "is missing")
+            return
+        if expected.generation is not None and stat.generation != expected.generation:
+            found.problem(
+                name, f"was written over: it has generation {stat.generation}, not {expected.generation}"
+            )
+        size, crc = 0, EMPTY_CRC32C
+        for piece in _pieces(store, stat):
+            size, crc = size + len(piece), extend(crc, piece)
+    except UnavailableError:
+        raise
+    except DstlError as error:
+        found.problem(name, f"cannot be read: {error.message}")
+        return
+    found.checked(name, size)
+    wanted_size = stat.size if expected.size is None else expected.size
+    wanted_crc = stat.crc32c if expected.crc32c is None else expected.crc32c
+    if size != wanted_size:
+        found.problem(name, f"has {size} bytes, not {wanted_size}")
+    elif crc != wanted_crc:
+        found.problem(name, f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
+
+
+def _pieces(store: ObjectStore, stat: ObjectStat) -> Iterator[bytes]:
+    with closing(store.open_read(stat.name, generation=stat.generation)) as reader:
+        while piece := reader.read(_READ_BYTES):
+            yield piece

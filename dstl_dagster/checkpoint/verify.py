@@ -1,0 +1,289 @@
+"""Whether everything that one checkpoint needs is there and undamaged. Reads every byte, changes nothing.
+
+Owns what is checked. Does not own how one object is (`integrity`), nor what to do about it.
+
+    manifests        of the chain of each operator: readable, and about that operator
+    changelog files  generation, size and CRC-32C of the object; of each change set its own checksum; that
+                     rows decode with the schema before them
+    files            published ones by size and CRC-32C; of others the components, or what is composed already
+
+One problem hides no other: each object is checked by itself. An outage is no damage: it is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from dstl_dagster.changelog import ChangelogReader
+from dstl_dagster.checkpoint.integrity import Expected, Findings, Problem, check_object
+from dstl_dagster.checkpoint.keyed_state import evolved_schema, is_keyed
+from dstl_dagster.checkpoint.manifest import Manifest, load_manifest
+from dstl_dagster.checkpoint.records import Committed
+from dstl_dagster.checkpoint.reports import FileReport, OperatorReport
+from dstl_dagster.errors import DstlError, FormatError, UnavailableError
+from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
+from dstl_dagster.state import StateSchema, check_changes
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["Problem", "Verification", "require_undamaged", "verify_checkpoint", "verify_state"]
+
+_PROBLEMS_SHOWN = 5
+Check = Callable[[], None]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        problems: ascending by object; none means that the checkpoint can be restored.
+        notes: what is worth knowing and no damage, such as a file that a consumer took away.
+        objects: how many were looked at.
+        bytes: how many were read of them, each counted once.
+    """
+
+    checkpoint_id: int
+    problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...]
+    objects: int
+    bytes: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @classmethod
+    def of(cls, checkpoint_id: int, found: Findings) -> Verification:
+        return cls(checkpoint_id, found.problems, found.notes, found.objects, found.bytes)
+
+
+def verify_checkpoint(
+    store: ObjectStore,
+    manifest: Manifest,
+    committed: Committed | None = None,
+    *,
+    threads: int = 4,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check all that the checkpoint of this manifest needs, changelog files also row by row.
+
+    Args:
+        manifest: as it was loaded; the older ones that it names are loaded here.
+        committed: its newest `committed` record; `None` where step 6 has not ended.
+        threads: objects that are checked side by side. Each holds one change set at a time.
+        progress: called with (checks done, checks in all) from this thread.
+
+    Raises: UnavailableError where the store is away: then nothing is known.
+    """
+    found = Findings()
+    chains = _chains(store, manifest, found)
+    checks = [*_object_checks(store, chains, found), *_change_checks(store, chains, found)]
+    checks += [partial(_check_file, store, file, committed, found) for file in manifest.files]
+    _run(checks, threads, progress)
+    return Verification.of(manifest.checkpoint_id, found)
+
+
+def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> Verification:
+    """Check what a restore needs: manifests, and each changelog file by its CRC-32C. Each is read once.
+
+    Raises: UnavailableError.
+    """
+    found = Findings()
+    _run(_object_checks(store, _chains(store, manifest, found), found), threads, None)
+    return Verification.of(manifest.checkpoint_id, found)
+
+
+def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> None:
+    """Refuse to go on from damaged state. Raises: FormatError (kind `damaged`), UnavailableError."""
+    found = verify_state(store, manifest, threads=threads)
+    if not found.ok:
+        said = "; ".join(str(problem) for problem in found.problems[:_PROBLEMS_SHOWN])
+        raise FormatError(
+            f"job {manifest.job!r} cannot go on from checkpoint {manifest.checkpoint_id}, whose state is "
+            f"damaged in {len(found.problems)} places: {said}. Nothing was changed; `newest_verified()`, or "
+            "`dstl checkpoints restore --newest-verified`, finds the newest checkpoint that is whole",
+            kind="damaged",
+        )
+
+
+def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-verify") as pool:
+        futures = [pool.submit(check) for check in checks]
+        try:
+            for done, future in enumerate(futures, 1):
+                future.result()
+                if progress is not None:
+                    progress(done, len(futures))
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _chains(store: ObjectStore, manifest: Manifest, found: Findings) -> list[list[OperatorReport]]:
+    """For each operator what each checkpoint added, oldest first, as far as manifests are readable."""
+    found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
+    loaded: dict[str, Manifest | None] = {}
+    chains = []
+    for operator, entry in manifest.operators.items():
+        chain, previous, newest_seen = [entry.report], entry.previous, manifest.checkpoint_id
+        while previous is not None:
+            if previous not in loaded:
+                loaded[previous] = _load(store, previous, found)
+            older = loaded[previous]
+            if older is None:
+                break
+            if operator not in older.operators or older.checkpoint_id >= newest_seen:
+                found.problem(previous, f"should hold older state of operator {operator!r}, and does not")
+                break
+            chain.append(older.operators[operator].report)
+            previous, newest_seen = older.operators[operator].previous, older.checkpoint_id
+        chains.append(chain[::-1])
+    return chains
+
+
+def _load(store: ObjectStore, name: str, found: Findings) -> Manifest | None:
+    found.checked(name)
+    try:
+        return load_manifest(store, name)
+    except UnavailableError:
+        raise
+    except DstlError as error:
+        found.problem(name, f"cannot be read: {error.message}")
+        return None
+
+
+def _object_checks(store: ObjectStore, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
+    streams = {
+        stream.name: stream
+        for chain in chains
+        for report in chain
+        for handle in report.handles
+        for stream in _streams(handle)
+    }
+    return [
+        partial(
+            check_object,
+            store,
+            stream.name,
+            Expected(stream.generation, stream.stored_bytes, stream.crc32c),
+            found,
+        )
+        for stream in streams.values()
+    ]
+
+
+def _streams(handle: ChangelogStateHandle) -> Iterator[StreamStateHandle]:
+    return (stream for stream, _offset in handle.handles_and_offsets)
+
+
+def _change_checks(store: ObjectStore, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
+    """One check for each handle: its change sets, and what is in them."""
+    reader = ChangelogReader(store)
+    checks: list[Check] = []
+    for chain in chains:
+        written = [report for report in chain if report.handles]
+        schema = _schema_of(written, found)
+        checks += [
+            partial(_check_changes, store, reader, handle, schema if is_keyed(report) else None, found)
+            for report in written
+            for handle in report.handles
+        ]
+    return checks
+
+
+def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | None:
+    keyed = [report for report in chain if is_keyed(report)]
+    try:
+        return evolved_schema(keyed) if keyed else None
+    except DstlError as error:
+        first = next(_streams(keyed[0].handles[0]))
+        found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
+        return None
+
+
+def _check_changes(
+    store: ObjectStore,
+    reader: ChangelogReader,
+    handle: ChangelogStateHandle,
+    schema: StateSchema | None,
+    found: Findings,
+) -> None:
+    names = sorted({stream.name for stream in _streams(handle)})
+    try:
+        if any(store.stat(name) is None for name in names):
+            return  # the object's own check says so
+        batches = reader.read_batches(handle)
+        if schema is not None:
+            check_changes(batches, schema)
+        else:
+            for _ in batches:
+                pass  # each change set is held against its own checksum
+    except UnavailableError:
+        raise
+    except DstlError as error:
+        found.problem(", ".join(names), f"does not hold what it should: {error.message}")
+
+
+def _check_file(store: ObjectStore, file: FileReport, committed: Committed | None, found: Findings) -> None:
+    name = file.object_name
+    blocked = {} if committed is None else {each.name: each.reason for each in committed.blocked}
+    if name in blocked:
+        found.note(name, f"is not published: {blocked[name]}")
+    if committed is None or name in blocked:
+        _check_components(store, file, found)
+    elif name in committed.published:
+        _check_published(store, file, found)
+    else:
+        found.note(name, "is given up: its name was left to a foreign object")
+
+
+def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> None:
+    final = file.recoverable.final_blob_identifier
+    home = store.in_bucket(final.bucket_name)
+    fingerprint = fingerprint_of(file.recoverable, file.components)
+    stat = home.stat(final.object_name)
+    if stat is None:
+        found.checked(final.object_name)
+        found.note(final.object_name, "is gone: somebody took it away after it was published")
+    elif not is_own(stat, fingerprint.commit):
+        found.checked(final.object_name)
+        found.note(final.object_name, "was replaced by somebody after it was published")
+    else:
+        expected = Expected(None, fingerprint.size, fingerprint.crc32c)
+        check_object(home, final.object_name, expected, found)
+
+
+def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> None:
+    """A file that waits for step 6: its components are there, or step 6 has begun to compose them."""
+    missing = []
+    for component in file.components:
+        home = store.in_bucket(component.bucket_name)
+        if home.stat(component.object_name) is None:
+            missing.append(component.object_name)
+            continue
+        expected = Expected(component.generation, component.size, component.crc32c)
+        check_object(home, component.object_name, expected, found)
+    if missing and not _is_being_composed(store, file):
+        for name in missing:
+            found.checked(name)
+            found.problem(name, f"is missing, and {file.object_name} needs it")
+
+
+def _is_being_composed(store: ObjectStore, file: FileReport) -> bool:
+    """Whether an intermediate or the final object of this file is there. Components go into these."""
+    final = file.recoverable.final_blob_identifier
+    commit = fingerprint_of(file.recoverable, file.components).commit
+    if is_own(store.in_bucket(final.bucket_name).stat(final.object_name), commit):
+        return True
+    known = {component.object_name for component in file.components}
+    return any(
+        store.in_bucket(name.bucket_name).stat(name.object_name) is not None
+        for name in temporary_names(file.recoverable, file.components)
+        if name.object_name not in known
+    )

@@ -1,0 +1,66 @@
+"""Keyed state as Parquet: once, whole, and never over anything else."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from dstl_dagster.checkpoint.export import export_checkpoint, export_state
+from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+
+
+def rows_of(folder):
+    return sorted((row for row in pq.read_table(folder).to_pylist()), key=repr)
+
+
+@pytest.fixture
+def checkpoint(keyed):
+    keyed.changes([{"tail": f"N{number}", "flights": number} for number in range(50)])
+    return keyed.changes([{"tail": "N1", "flights": 100}], [{"tail": "N2", "flights": None}])
+
+
+def test_the_state_is_exported(keyed, checkpoint, tmp_path):
+    """Any Parquet reader sees exactly the rows of the checkpoint, and `_SUCCESS` beside them."""
+    done = export_checkpoint(keyed.store, checkpoint.manifest, keyed.OPERATOR, tmp_path.as_uri())
+    assert rows_of(tmp_path / keyed.OPERATOR) == keyed.rows(checkpoint)
+    assert done.rows == len(keyed.rows(checkpoint)) == 49
+    assert (tmp_path / keyed.OPERATOR / "_SUCCESS").exists()
+
+
+def test_an_export_that_was_cut_is_finished(keyed, checkpoint, tmp_path):
+    """What is there already is not written again; the result is the same."""
+    target = LocalObjectStore(tmp_path, durable=False)
+    state = keyed.state(checkpoint)
+    done = export_state(state, target, export_id="one")
+    target.delete(f"{keyed.OPERATOR}/_SUCCESS", precondition=ANY)
+    before = target.stat(f"{keyed.OPERATOR}/part-00000.parquet")
+    assert export_state(state, target, export_id="one") == done
+    assert target.stat(f"{keyed.OPERATOR}/part-00000.parquet") == before
+    assert target.stat(f"{keyed.OPERATOR}/_SUCCESS") is not None
+
+
+@pytest.mark.parametrize("name", ["aircraft/part-00000.parquet", "aircraft/notes.txt"])
+def test_nothing_else_is_written_over(keyed, checkpoint, name):
+    """A foreign object in the folder stops the export before anything is written."""
+    target = MemoryObjectStore()
+    target.put(name, b"mine", precondition=ABSENT)
+    with pytest.raises(ConflictError) as caught:
+        export_state(keyed.state(checkpoint), target, export_id="one")
+    assert caught.value.kind == "target_not_empty"
+    assert [stat.name for stat in target.list("")] == [name]
+
+
+def test_another_export_is_not_mixed_in(keyed, checkpoint):
+    """The parts of another checkpoint in the same folder are a conflict, not half of this one."""
+    target = MemoryObjectStore()
+    export_state(keyed.state(keyed.coordinator.get(1)), target, export_id="one")
+    with pytest.raises(ConflictError):
+        export_state(keyed.state(checkpoint), target, export_id="two")
+
+
+def test_an_operator_without_state_is_refused(keyed, checkpoint, tmp_path):
+    """Nothing is written."""
+    with pytest.raises(NotFoundError, match="nothing to export"):
+        export_checkpoint(keyed.store, checkpoint.manifest, "unknown", tmp_path.as_uri())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,149 @@
+"""Reading a checkpoint back: whatever is wrong is named, and nobody goes on from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstl_dagster.errors import FormatError, UnavailableError
+from dstl_dagster.recoverable import GSCommitRecoverable
+from dstl_dagster.storage import ANY
+from dstl_dagster.storage.memory import MemoryObjectStore
+
+
+def flipped(payload: bytes, at: int = -1) -> bytes:
+    changed = bytearray(payload)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def three_checkpoints(keyed):
+    for number in range(3):
+        keyed.changes([{"tail": f"N{number}", "flights": number}, {"tail": "all", "flights": number}])
+
+
+def changelog_of(keyed, checkpoint_id):
+    manifest = keyed.coordinator.get(checkpoint_id).manifest
+    handle = manifest.operators[keyed.OPERATOR].report.handles[0]
+    return handle.handles_and_offsets[0][0].name
+
+
+def test_a_whole_checkpoint_verifies(keyed):
+    """Manifests and files of all older changes are looked at, and every byte is counted once."""
+    three_checkpoints(keyed)
+    found = keyed.coordinator.verify()
+    files = [name for name in keyed.names("dstl/orders/attempts/") if "/changelog/" in name]
+    assert (found.checkpoint_id, found.ok, found.notes) == (3, True, ())
+    assert found.objects == len(files) + 3
+    assert found.bytes == sum(keyed.store.stat(name).size for name in files)
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_flipped_bit_is_found(keyed, at):
+    """One bit of an older changelog file: that file is named, and a checkpoint before it is still whole."""
+    three_checkpoints(keyed)
+    name = changelog_of(keyed, 2)
+    keyed.store.put(name, flipped(keyed.store.get(name), at), precondition=ANY)
+    found = keyed.coordinator.verify(3)
+    assert {problem.object_name for problem in found.problems} == {name}
+    assert any("is damaged" in problem.what for problem in found.problems)
+    assert keyed.coordinator.verify(1).ok
+
+
+def test_each_object_is_named_by_itself(keyed):
+    """A missing file and a manifest cut in half at once: both are named."""
+    three_checkpoints(keyed)
+    missing = changelog_of(keyed, 3)
+    manifest = keyed.coordinator.get(1).entry.completed.manifest
+    keyed.store.delete(missing, precondition=ANY)
+    payload = keyed.store.get(manifest)
+    keyed.store.put(manifest, payload[: len(payload) // 2], precondition=ANY)
+    found = keyed.coordinator.verify(3)
+    assert {problem.object_name for problem in found.problems} == {missing, manifest}
+
+
+def test_nobody_goes_on_from_damaged_state(keyed):
+    """Restore names the damage and decides nothing; the newest whole checkpoint is found instead."""
+    three_checkpoints(keyed)
+    name = changelog_of(keyed, 2)
+    keyed.store.put(name, flipped(keyed.store.get(name)), precondition=ANY)
+    before = keyed.coordinator.timeline.tail().slot
+    with pytest.raises(FormatError, match=name) as caught:
+        keyed.coordinator.restore(2)
+    assert caught.value.kind == "damaged"
+    assert keyed.coordinator.timeline.tail().slot == before
+    newest, damaged = keyed.coordinator.newest_verified()
+    assert newest.checkpoint_id == 1
+    assert [(found.checkpoint_id, found.ok) for found in damaged] == [(3, False), (2, False)]
+    assert keyed.coordinator.restore(newest.checkpoint_id).checkpoint_id == 1
+
+
+def test_an_unreadable_manifest_is_passed_over(keyed):
+    """The newest whole checkpoint is found where the last one's manifest is gone or cut."""
+    three_checkpoints(keyed)
+    manifest = keyed.coordinator.get(3).entry.completed.manifest
+    keyed.store.put(manifest, b"dstl/manifest 1", precondition=ANY)
+    newest, (damaged,) = keyed.coordinator.newest_verified()
+    assert newest.checkpoint_id == 2
+    assert damaged.problems[0].object_name == manifest
+
+
+def test_an_outage_is_no_damage(keyed, monkeypatch):
+    """A store that does not answer says nothing about the checkpoint."""
+    three_checkpoints(keyed)
+    changelog = changelog_of(keyed, 1)
+    real = MemoryObjectStore.open_read
+
+    def away(self, name, **more):
+        if name == changelog:
+            raise UnavailableError("no answer")
+        return real(self, name, **more)
+
+    monkeypatch.setattr(MemoryObjectStore, "open_read", away)
+    with pytest.raises(UnavailableError):
+        keyed.coordinator.verify(3)
+    with pytest.raises(UnavailableError):
+        keyed.coordinator.newest_verified()
+
+
+def with_file(job, *parts: bytes):
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/a", *parts)])
+    coordinator.confirm(attempt)
+    return coordinator
+
+
+def test_a_file_that_waits_needs_its_components(job):
+    """Before step 6 the components are checked; a damaged and a missing one are named."""
+    coordinator = with_file(job, b"first", b"second", b"third")
+    assert coordinator.verify(1).ok
+    first, second, _third = job.names(".inprogress/")
+    job.store.put(first, b"wrong", precondition=ANY)
+    job.store.delete(second, precondition=ANY)
+    assert {problem.object_name for problem in coordinator.verify(1).problems} == {first, second}
+
+
+def test_a_published_file_is_checked_by_its_bytes(job):
+    """What a consumer took away or replaced is a note; bytes that are not ours under our name are damage."""
+    coordinator = with_file(job, b"first", b"second")
+    coordinator.compose_commit()
+    assert coordinator.verify(1).bytes == len(b"firstsecond")
+    stat = job.store.stat("out/a")
+    job.store.put("out/a", b"somebody's", precondition=ANY)
+    replaced = coordinator.verify(1)
+    assert (replaced.ok, [note.object_name for note in replaced.notes]) == (True, ["out/a"])
+    job.store.put("out/a", b"firstsecone", precondition=ANY, metadata=stat.metadata)
+    assert coordinator.verify(1).notes == replaced.notes  # its pairs no longer prove it ours
+    job.store.delete("out/a", precondition=ANY)
+    assert "took it away" in coordinator.verify(1).notes[0].what
+
+
+def test_a_file_that_is_composed_already_is_whole(job):
+    """Step 6 was cut between composing and its record: no component is missing."""
+    coordinator = with_file(job, b"first", b"second")
+    from dstl_dagster.recoverable import commit_file
+
+    file = coordinator.get(1).manifest.files[0]
+    assert isinstance(file.recoverable, GSCommitRecoverable)
+    commit_file(job.store, file.recoverable, file.components)
+    assert coordinator.verify(1).ok
