@@ -20,6 +20,13 @@ from dstl_dagster.cli.checkpoints.looking import (
     list_command,
     show_command,
     timeline_command,
+    verify_command,
+)
+from dstl_dagster.cli.checkpoints.rows import (
+    diff_command,
+    export_command,
+    history_command,
+    materialize_command,
 )
 
 __all__ = ["checkpoints_group"]
@@ -34,7 +41,8 @@ def checkpoints_group() -> None:
 
 
 for _command in (
-    *(list_command, show_command, timeline_command, audit_command),
+    *(list_command, show_command, timeline_command, audit_command, verify_command),
+    *(diff_command, history_command, export_command, materialize_command),
     *(savepoint_command, release_command, restore_command, resolve_command, gc_command),
 ):
     checkpoints_group.add_command(_command)

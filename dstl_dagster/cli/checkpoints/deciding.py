@@ -8,8 +8,10 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.rows import export_to
 from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines
 from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.errors import NotFoundError
 
 __all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
 
@@ -20,11 +22,16 @@ _ID = click.argument("checkpoint_id", type=click.IntRange(1), metavar="ID")
 @click.command("savepoint")
 @_ID
 @click.argument("name")
+@click.option("--export", "folder", metavar="FOLDER", help="Then also write its state there as Parquet.")
 @job_options
-def savepoint_command(coordinator: CheckpointCoordinator, checkpoint_id: int, name: str) -> None:
+def savepoint_command(
+    coordinator: CheckpointCoordinator, checkpoint_id: int, name: str, folder: str | None
+) -> None:
     """Keep checkpoint ID as NAME, whatever retention says."""
     coordinator.savepoint(checkpoint_id, name)
     click.echo(f"checkpoint {checkpoint_id} is kept as {name!r}")
+    if folder is not None:
+        export_to(coordinator, checkpoint_id, folder, None, as_json=False)
 
 
 @click.command("release")
@@ -37,17 +44,30 @@ def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
 
 
 @click.command("restore")
-@_ID
+@click.argument("checkpoint_id", type=click.IntRange(1), metavar="[ID]", required=False)
+@click.option("--newest-verified", is_flag=True, help="Instead of ID: the newest one whose state is whole.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @job_options
 @as_json_option
-def restore_command(coordinator: CheckpointCoordinator, checkpoint_id: int, yes: bool, as_json: bool) -> None:
-    """Let the job go on from checkpoint ID. Files of later checkpoints are taken back."""
-    latest = coordinator.latest()
+def restore_command(
+    coordinator: CheckpointCoordinator,
+    checkpoint_id: int | None,
+    newest_verified: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Let the job go on from checkpoint ID. Files of later checkpoints are taken back.
+
+    Its state is read and held against its checksums first; where it is damaged nothing is changed.
+    """
+    if newest_verified == (checkpoint_id is not None):
+        raise click.UsageError("say either ID or --newest-verified")
+    if checkpoint_id is None:
+        checkpoint_id = _newest_verified(coordinator)
     if not yes:
-        lost = 0 if latest is None else latest.checkpoint_id
+        last = coordinator.timeline.tail().last_completed_id or 0
         click.confirm(
-            f"Go on from checkpoint {checkpoint_id}, leave later ones (the last is {lost}) behind, and take "
+            f"Go on from checkpoint {checkpoint_id}, leave later ones (the last is {last}) behind, and take "
             "their files back?",
             abort=True,
             err=True,
@@ -59,6 +79,16 @@ def restore_command(coordinator: CheckpointCoordinator, checkpoint_id: int, yes:
     click.echo(f"job {coordinator.job!r} goes on from checkpoint {restored.checkpoint_id}")
     for source, position in sorted(restored.positions.items()):
         click.echo(f"source {source} at {position}")
+
+
+def _newest_verified(coordinator: CheckpointCoordinator) -> int:
+    checkpoint, damaged = coordinator.newest_verified()
+    for found in damaged:
+        for problem in found.problems:
+            click.echo(f"DAMAGED checkpoint {found.checkpoint_id}: {problem}", err=True)
+    if checkpoint is None:
+        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint that is whole", kind="no_checkpoint")
+    return checkpoint.checkpoint_id
 
 
 @click.command("resolve")

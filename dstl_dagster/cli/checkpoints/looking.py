@@ -1,9 +1,10 @@
-"""Commands that only look: list, show, timeline, audit."""
+"""Commands that only look: list, show, timeline, audit, verify."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from itertools import islice
 
 import click
@@ -18,15 +19,27 @@ from dstl_dagster.cli.checkpoints.tables import (
     audit_lines,
     checkpoint_sections,
     timeline_table,
+    verification_json,
+    verification_lines,
 )
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
 
-__all__ = ["audit_command", "list_command", "show_command", "timeline_command"]
+__all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
 
 
 def console() -> Console:
     """Wide enough for a table also where the terminal is not, and in a pipe."""
     return Console(width=max(TABLE_WIDTH, Console().width), highlight=False)
+
+
+def progress_of(what: str) -> Callable[[int, int], None]:
+    """Says now and then how far long work is, beside the result."""
+
+    def tell(done: int, count: int) -> None:
+        if count > 1 and (done == count or done % max(1, count // 10) == 0):
+            click.echo(f"{done} of {count} {what}", err=True)
+
+    return tell
 
 
 @click.command("list")
@@ -91,3 +104,18 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
         for line in audit_lines(audit):
             click.echo(line)
     sys.exit(0 if audit.in_order else 1)
+
+
+@click.command("verify")
+@click.argument("checkpoint_id", type=click.IntRange(1), metavar="[ID]", required=False)
+@job_options
+@as_json_option
+def verify_command(coordinator: CheckpointCoordinator, checkpoint_id: int | None, as_json: bool) -> None:
+    """Read back everything that checkpoint ID needs, the last one by default. Exit code 1: it is damaged."""
+    found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
+    if as_json:
+        click.echo(json.dumps(verification_json(found)))
+    else:
+        for line in verification_lines(found):
+            click.echo(line)
+    sys.exit(0 if found.ok else 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp
+from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, Verification
 from dstl_dagster.checkpoint.records import (
     Aborted,
     Committed,
@@ -27,20 +27,35 @@ from dstl_dagster.format.readable import readable_bytes
 __all__ = [
     "audit_json",
     "audit_lines",
+    "changes_table",
     "checkpoint_sections",
     "clean_up_json",
     "clean_up_lines",
+    "plain_table",
     "timeline_table",
+    "verification_json",
+    "verification_lines",
 ]
 
 _SHOWN_NAMES = 20
 
 
-def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+def plain_table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
+    """A table without lines, its columns by name; those in `right` are numbers."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     numbers = set(right)
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    return table
+
+
+def changes_table(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Rows of a difference: + added, - removed, ~ changed. At least one."""
+    lines = list(rows)
+    columns = list(lines[0][1])
+    table = plain_table("", *columns)
+    for sign, row in lines:
+        table.add_row(sign, *(Text(str(row[name])) for name in columns))
     return table
 
 
@@ -55,13 +70,13 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
     for source, position in sorted(checkpoint.positions.items()):
         yield Text(f"source {source} at {position}").plain
     if checkpoint.manifest.operators:
-        state = _table(
-            "State",
+        state = plain_table(
             "operator",
             "upserts",
             "deletes",
             "changelog",
             "keys",
+            title="State",
             right=("upserts", "deletes", "changelog"),
         )
         for name, entry in sorted(checkpoint.manifest.operators.items()):
@@ -80,7 +95,8 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
 
 def _files(checkpoint: Checkpoint) -> Table:
     blocked = {file.name: file.reason for file in checkpoint.blocked}
-    files = _table("Files", "name", "rows", "size", "components", "", right=("rows", "size", "components"))
+    columns = ("name", "rows", "size", "components", "")
+    files = plain_table(*columns, title="Files", right=("rows", "size", "components"))
     for file in checkpoint.manifest.files:
         files.add_row(
             Text(file.object_name),
@@ -104,8 +120,7 @@ def _standing(checkpoint: Checkpoint) -> str:
 
 def timeline_table(records: Iterable[TimelineRecord]) -> Table:
     """One row a decision."""
-    table = _table("", "slot", "when (UTC)", "record", "checkpoint", "", right=("slot", "checkpoint"))
-    table.title = None
+    table = plain_table("slot", "when (UTC)", "record", "checkpoint", "", right=("slot", "checkpoint"))
     for record in records:
         checkpoint_id = getattr(record, "checkpoint_id", None)
         table.add_row(
@@ -221,4 +236,29 @@ def clean_up_json(report: CleanUp) -> dict[str, Any]:
         "reasons": report.reasons,
         "names": list(report.deleted),
         "dry_run": report.dry_run,
+    }
+
+
+def verification_lines(found: Verification) -> Iterator[str]:
+    """What was read back, in sentences."""
+    for problem in found.problems:
+        yield f"DAMAGED {problem}"
+    for note in found.notes:
+        yield f"note: {note}"
+    how = "is whole" if found.ok else f"has {len(found.problems)} problems"
+    size = readable_bytes(found.bytes)
+    yield f"checkpoint {found.checkpoint_id} {how}: {found.objects:,} objects, {size} read"
+    if not found.ok:
+        yield "dstl checkpoints restore --newest-verified goes back to the newest checkpoint that is whole"
+
+
+def verification_json(found: Verification) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "checkpoint_id": found.checkpoint_id,
+        "ok": found.ok,
+        "problems": [vars(problem) for problem in found.problems],
+        "notes": [vars(note) for note in found.notes],
+        "objects": found.objects,
+        "bytes": found.bytes,
     }

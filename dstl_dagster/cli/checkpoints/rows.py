@@ -1,0 +1,255 @@
+"""Commands about the rows of keyed state: diff, history, export, materialize."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.diff import StateDiff, diff_checkpoints
+from dstl_dagster.checkpoint.export import export_checkpoint
+from dstl_dagster.checkpoint.history import KeyChange, key_history
+from dstl_dagster.checkpoint.keyed_state import is_keyed, schema_of
+from dstl_dagster.checkpoint.manifest import Manifest
+from dstl_dagster.checkpoint.materialize import materialize
+from dstl_dagster.cli.checkpoints.looking import console, progress_of
+from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
+from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.format.readable import readable_bytes
+
+__all__ = [
+    "diff_command",
+    "export_command",
+    "export_to",
+    "history_command",
+    "materialize_command",
+    "operator_option",
+]
+
+_ID = click.IntRange(1)
+_OLDER, _NEWER = "before", "after"
+
+operator_option = click.option(
+    "--operator", help="The operator whose state is meant. Not needed where the job has one only."
+)
+
+
+@click.command("diff")
+@click.argument("older_id", type=_ID, metavar="OLDER")
+@click.argument("newer_id", type=_ID, metavar="NEWER")
+@operator_option
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Show so many rows.")
+@job_options
+@as_json_option
+def diff_command(
+    coordinator: CheckpointCoordinator,
+    older_id: int,
+    newer_id: int,
+    operator: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show which rows were added, changed and removed from checkpoint OLDER to NEWER.
+
+    With --json all of them, a line each.
+    """
+    older, newer = coordinator.get(older_id).manifest, coordinator.get(newer_id).manifest
+    operator = _one_operator(newer, operator) if newer.operators else _one_operator(older, operator)
+    counts = {"added": 0, "changed": 0, "removed": 0}
+    shown: list[tuple[str, Mapping[str, Any]]] = []
+    for found in diff_checkpoints(coordinator.store, older, newer, operator):
+        counts["added"] += found.added.num_rows
+        counts["changed"] += found.after.num_rows
+        counts["removed"] += found.removed.num_rows
+        if as_json:
+            for document in _documents(found):
+                click.echo(json.dumps(document, default=_as_text))
+        elif len(shown) < limit:
+            shown += _lines(found, limit - len(shown))
+    if as_json:
+        return
+    if shown:
+        console().print(changes_table(shown))
+    total = sum(counts.values())
+    if total > len(shown):
+        click.echo(f"and {total - len(shown):,} more rows; --limit shows more, --json all")
+    said = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    click.echo(f"{operator}, checkpoint {older_id} to {newer_id}: {said}")
+
+
+@click.command("history")
+@click.argument("key", nargs=-1, required=True, metavar="COLUMN=VALUE...")
+@operator_option
+@click.option("--at", "checkpoint_id", type=_ID, help="As this checkpoint knows it. Default: the last one.")
+@job_options
+@as_json_option
+def history_command(
+    coordinator: CheckpointCoordinator,
+    key: tuple[str, ...],
+    operator: str | None,
+    checkpoint_id: int | None,
+    as_json: bool,
+) -> None:
+    """Show what became of one key, from checkpoint to checkpoint.
+
+    A value is JSON where it can be read so, else text: id=5, name=Ann, 'name="5"', tail=null.
+    """
+    manifest = _manifest(coordinator, checkpoint_id)
+    operator = _one_operator(manifest, operator)
+    changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
+    if as_json:
+        for change in changes:
+            click.echo(json.dumps(vars(change), default=_as_text))
+    elif changes:
+        console().print(_history_table(changes))
+    else:
+        click.echo(f"operator {operator!r} was never told of {' '.join(key)}")
+
+
+@click.command("export")
+@click.argument("checkpoint_id", type=_ID, metavar="ID")
+@click.argument("folder", metavar="FOLDER")
+@click.option("--operator", help="Only this one. Default: every operator with keyed state.")
+@job_options
+@as_json_option
+def export_command(
+    coordinator: CheckpointCoordinator, checkpoint_id: int, folder: str, operator: str | None, as_json: bool
+) -> None:
+    """Write the state at checkpoint ID as Parquet below FOLDER: file:///folder, or gs://bucket/prefix.
+
+    One folder for each operator; its _SUCCESS comes last. Run again, it finishes what was cut off.
+    """
+    export_to(coordinator, checkpoint_id, folder, operator, as_json=as_json)
+
+
+@click.command("materialize")
+@click.option("--operator", "operators", multiple=True, help="Only this one; may be repeated.")
+@click.option("--force", is_flag=True, help="Also where the log is short yet.")
+@job_options
+@as_json_option
+def materialize_command(
+    coordinator: CheckpointCoordinator, operators: tuple[str, ...], force: bool, as_json: bool
+) -> None:
+    """Fold long logs into bases, as a checkpoint of its own, so that reading stays quick."""
+    made = materialize(coordinator, operators or None, force, progress=progress_of("folded"))
+    if as_json:
+        click.echo(json.dumps(None if made is None else checkpoint_json(made)))
+    elif made is None:
+        click.echo("no log is long enough to be folded; --force folds it anyway")
+    else:
+        folded = [name for name, entry in made.manifest.operators.items() if entry.report.base]
+        click.echo(f"checkpoint {made.checkpoint_id} holds a base of: {', '.join(sorted(folded))}")
+
+
+def export_to(
+    coordinator: CheckpointCoordinator, checkpoint_id: int, uri: str, operator: str | None, *, as_json: bool
+) -> None:
+    """Export one operator, or all with keyed state, and say so."""
+    manifest = coordinator.get(checkpoint_id).manifest
+    names = [operator] if operator is not None else _keyed_operators(manifest)
+    if not names:
+        raise NotFoundError(f"checkpoint {checkpoint_id} has no keyed state to export", kind="no_state")
+    for name in names:
+        done = export_checkpoint(
+            coordinator.store, manifest, name, uri, progress=progress_of(f"parts of {name}")
+        )
+        if as_json:
+            document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
+            click.echo(json.dumps(document))
+        else:
+            size = readable_bytes(done.size_bytes)
+            click.echo(f"{name}: {done.rows:,} rows, {size} in {len(done.uris)} files below {uri}")
+
+
+def _manifest(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> Manifest:
+    if checkpoint_id is not None:
+        return coordinator.get(checkpoint_id).manifest
+    latest = coordinator.latest()
+    if latest is None:
+        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind="no_checkpoint")
+    return latest.manifest
+
+
+def _keyed_operators(manifest: Manifest) -> list[str]:
+    return sorted(name for name, entry in manifest.operators.items() if is_keyed(entry.report))
+
+
+def _one_operator(manifest: Manifest, operator: str | None) -> str:
+    if operator is not None:
+        return operator
+    names = sorted(manifest.operators)
+    if len(names) != 1:
+        known = ", ".join(names) or "none"
+        raise InvalidInputError(f"say --operator: checkpoint {manifest.checkpoint_id} has {known}")
+    return names[0]
+
+
+def _key_of(manifest: Manifest, operator: str, words: tuple[str, ...]) -> dict[str, Any]:
+    entry = manifest.operators.get(operator)
+    if entry is None:
+        raise NotFoundError(
+            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}", kind="no_state"
+        )
+    columns = schema_of(entry.report).columns if is_keyed(entry.report) else pa.schema([])
+    texts = {field.name for field in columns if pa.types.is_string(field.type)}
+    key = {}
+    for word in words:
+        column, equals, value = word.partition("=")
+        if not equals:
+            raise click.UsageError(f"a key is given as COLUMN=VALUE, not {word!r}")
+        key[column] = _value(value, text=column in texts)
+    return key
+
+
+def _value(text_given: str, *, text: bool) -> Any:
+    try:
+        value = json.loads(text_given)
+    except ValueError:
+        return text_given
+    # name=5 means the text "5" where the column is text; null is null everywhere.
+    return text_given if text and not isinstance(value, str | None) else value
+
+
+def _documents(found: StateDiff) -> Iterator[dict[str, Any]]:
+    for row in found.added.to_pylist():
+        yield {"change": "added", _OLDER: None, _NEWER: row}
+    for before, after in zip(found.before.to_pylist(), found.after.to_pylist(), strict=True):
+        yield {"change": "changed", _OLDER: before, _NEWER: after}
+    for row in found.removed.to_pylist():
+        yield {"change": "removed", _OLDER: row, _NEWER: None}
+
+
+def _lines(found: StateDiff, limit: int) -> list[tuple[str, Mapping[str, Any]]]:
+    tables = (
+        ("+", found.added.slice(0, limit)),
+        ("-", found.removed.slice(0, limit)),
+    )
+    lines = [(sign, row) for sign, rows in tables for row in rows.to_pylist()]
+    before, after = (rows.slice(0, limit).to_pylist() for rows in (found.before, found.after))
+    for old, new in zip(before, after, strict=True):
+        lines.append(("~", {name: _arrow(old[name], new[name]) for name in new}))
+    return lines[:limit]
+
+
+def _arrow(before: Any, after: Any) -> Any:
+    return after if before == after or before is after else f"{before} -> {after}"
+
+
+def _history_table(changes: list[KeyChange]) -> Any:
+    columns = list(next((change.row for change in reversed(changes) if change.row is not None), {}))
+    table = plain_table("checkpoint", "change", *columns)
+    for change in changes:
+        row = change.row or {}
+        table.add_row(str(change.checkpoint_id), change.change, *(str(row.get(name, "")) for name in columns))
+    return table
+
+
+def _as_text(value: Any) -> str:
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

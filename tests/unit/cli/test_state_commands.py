@@ -1,0 +1,120 @@
+"""`dstl checkpoints` on keyed state: verify, diff, history, export, materialize, going back from damage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.keyed_writer import write_rows
+from dstl_dagster.cli.checkpoints import checkpoints_group
+from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import ANY, LocalObjectStore
+
+JOB = "orders"
+SCHEMA = StateSchema.of(pa.schema({"name": pa.string(), "total": pa.int64()}), ["name"], 16)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    """Three checkpoints: Ann and 5 come, Ann changes, 5 goes."""
+    store = LocalObjectStore(tmp_path / "store", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    batches = [
+        ([("Ann", 1), ("5", 1)], [False, False]),
+        ([("Ann", 2)], [False]),
+        ([("5", None), ("Eve", 7)], [True, False]),
+    ]
+    for rows, deleted in batches:
+        attempt = coordinator.trigger()
+        table = pa.table(dict(zip(("name", "total"), zip(*rows, strict=True), strict=True)), SCHEMA.columns)
+        report = write_rows(store, attempt, "totals", SCHEMA, table, deleted=pa.array(deleted), partitions=1)
+        coordinator.record(attempt, [report])
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+    return store
+
+
+def run(store: LocalObjectStore, *arguments: str, code: int = 0) -> str:
+    where = {"DSTL_STORE": store.uri, "DSTL_JOB": JOB}
+    result = CliRunner().invoke(checkpoints_group, list(arguments), env=where)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def damage(store: LocalObjectStore, checkpoint_id: int) -> str:
+    manifest = CheckpointCoordinator(JOB, store).get(checkpoint_id).manifest
+    stream, _offset = manifest.operators["totals"].report.handles[0].handles_and_offsets[0]
+    payload = bytearray(store.get(stream.name))
+    payload[-1] ^= 1
+    store.put(stream.name, bytes(payload), precondition=ANY)
+    return stream.name
+
+
+def test_a_diff_shows_what_changed(store):
+    """Signs and counts for people; rows before and after for programs."""
+    shown = run(store, "diff", "1", "3")
+    assert "1 added, 1 changed, 1 removed" in shown
+    assert "1 -> 2" in shown
+    documents = [json.loads(line) for line in run(store, "diff", "1", "3", "--json").splitlines()]
+    assert {
+        "change": "changed",
+        "before": {"name": "Ann", "total": 1},
+        "after": {"name": "Ann", "total": 2},
+    } in (documents)
+    assert len(documents) == 3
+    assert "and 3 more rows" in run(store, "diff", "1", "3", "--limit", "0")
+
+
+def test_the_history_of_a_key(store):
+    """A text that looks like a number is still text where the column is."""
+    lines = [json.loads(line) for line in run(store, "history", "name=5", "--json").splitlines()]
+    assert [(line["checkpoint_id"], line["change"]) for line in lines] == [(1, "upsert"), (3, "delete")]
+    assert "upsert" in run(store, "history", "name=Ann")
+    assert "was never told" in run(store, "history", "name=nobody")
+    assert "a key has the columns name" in str(
+        CliRunner()
+        .invoke(checkpoints_group, ["history", "tail=1"], env={"DSTL_STORE": store.uri, "DSTL_JOB": JOB})
+        .exception
+    )
+
+
+def test_export_and_savepoint_write_parquet(store, tmp_path):
+    """Both the same rows, any checkpoint."""
+    run(store, "export", "1", (tmp_path / "one").as_uri())
+    assert "kept as 'mark'" in run(store, "savepoint", "3", "mark", "--export", (tmp_path / "three").as_uri())
+    one, three = (pq.read_table(tmp_path / name / "totals").to_pylist() for name in ("one", "three"))
+    assert sorted(row["name"] for row in one) == ["5", "Ann"]
+    assert sorted(row["name"] for row in three) == ["Ann", "Eve"]
+
+
+def test_materialize_makes_a_checkpoint_when_it_is_due(store):
+    """A short log stays unless it is forced; the rows are the same afterwards."""
+    assert "--force" in run(store, "materialize")
+    assert "checkpoint 4 holds a base of: totals" in run(store, "materialize", "--force")
+    assert "0 added, 0 changed, 0 removed" in run(store, "diff", "3", "4")
+
+
+def test_damage_is_named_and_gone_round(store):
+    """Verify fails and names the object, restore refuses it, --newest-verified goes to the one before."""
+    assert "checkpoint 3 is whole" in run(store, "verify")
+    name = damage(store, 2)
+    assert f"DAMAGED {name}" in run(store, "verify", code=1)
+    found = json.loads(run(store, "verify", "3", "--json", code=1))
+    assert (found["ok"], found["problems"][0]["object_name"]) == (False, name)
+    run(store, "restore", "3", "--yes", code=1)
+    said = run(store, "restore", "--newest-verified", "--yes")
+    assert f"DAMAGED checkpoint 3: {name}" in said
+    assert "goes on from checkpoint 1" in said
+    assert "checkpoint 1 is whole" in run(store, "verify")
+
+
+def test_restore_wants_one_word(store):
+    """Neither both nor none."""
+    run(store, "restore", "--yes", code=2)
+    run(store, "restore", "1", "--newest-verified", "--yes", code=2)
