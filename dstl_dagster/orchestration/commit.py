@@ -16,6 +16,7 @@ from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.ops import (
     DEFAULT_RETRY_POLICY,
     blocked_failure,
+    cleaned_up,
     forget_given_up_partitions,
     progress_to,
 )
@@ -79,10 +80,7 @@ def build_commit_job(
             coordinator = changelog.coordinator(assets.job)
             report = coordinator.clean_up()
             forget_given_up_partitions(context.instance, assets, coordinator)
-            context.log.info(
-                f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
-                f"deleted, {len(report.subsumed)} checkpoints given up"
-            )
+            context.log.info(cleaned_up(report))
 
     @dg.graph(name=name or f"{assets.group_name}_commit")
     def steps() -> None:

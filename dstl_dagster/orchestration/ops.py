@@ -13,7 +13,8 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, CleanUp, load_report
+from dstl_dagster.checkpoint.view import Ending
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointOps",
     "blocked_failure",
     "build_checkpoint_ops",
+    "cleaned_up",
     "cleanup_op",
     "compose_commit_op",
     "confirm_op",
@@ -160,10 +162,7 @@ def _cleanup(step: _Step) -> None:
     """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
     report = step.coordinator.clean_up()
     forget_given_up_partitions(step.context.instance, step.assets, step.coordinator)
-    step.context.log.info(
-        f"step 7 clean up: {len(report.deleted)} objects ({readable_bytes(report.deleted_bytes)}) "
-        f"deleted, {len(report.subsumed)} checkpoints given up"
-    )
+    step.context.log.info(cleaned_up(report))
     checkpoint = step.coordinator.get(step.attempt.checkpoint_id)
     step.context.add_output_metadata(state_metadata(checkpoint))
 
@@ -193,8 +192,8 @@ def _is_complete(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
 
 def _is_given_up(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
     """Retention took the checkpoint that this attempt made: its manifest may be gone, its batch is not."""
-    entry = coordinator.timeline.tail().completed_by(attempt.attempt, attempt.checkpoint_id)
-    return entry is not None and entry.subsumed is not None
+    fate = coordinator.timeline.tail().fate(attempt.attempt)
+    return fate is not None and fate.ending is Ending.SUBSUMED
 
 
 def forget_given_up_partitions(
@@ -221,13 +220,24 @@ def blocked_failure(checkpoint: Checkpoint) -> dg.Failure:
     )
 
 
-def progress_to(context: dg.OpExecutionContext) -> Callable[[int, int], None]:
-    """Tells Dagster how far step 6 is: in the log each tenth of the files, and at the end."""
+def cleaned_up(report: CleanUp) -> str:
+    """What step 7 did, as a line of the log."""
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(report.reasons.items()))
+    return (
+        f"step 7 clean up: {report.objects} objects ({readable_bytes(report.deleted_bytes)}) deleted"
+        f"{f' ({why})' if why else ''}, {len(report.subsumed)} checkpoints given up"
+    )
+
+
+def progress_to(
+    context: dg.OpExecutionContext, doing: str = "step 6 compose-commit", things: str = "files"
+) -> Callable[[int, int], None]:
+    """Tells Dagster how far a step is: in its log each tenth of the things, and at the end."""
 
     def tell(done: int, total: int) -> None:
         every = max(1, total // _PROGRESS_LINES)
         if done % every == 0 or done == total:
-            context.log.info(f"step 6 compose-commit: {done} of {total} files")
+            context.log.info(f"{doing}: {done} of {total} {things}")
 
     return tell
 

@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     store_report,
 )
+from dstl_dagster.checkpoint.completed import find_completed
 from dstl_dagster.checkpoint.keyed_state import KeyedState
 from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
 from dstl_dagster.checkpoint.records import Completed
@@ -103,7 +104,7 @@ class CheckpointBatch:
         applied = None if self._key is None else self._coordinator.applied(self._key)
         if applied is not None:
             # By the timeline alone: the checkpoint may have been cleaned up since, its batch is done still.
-            self._remember(self._coordinator.timeline.tail().checkpoints[applied].completed)
+            self._remember(find_completed(self._coordinator.timeline, applied))
             return self
         self._coordinator.compose_commit()
         self._parent = self._coordinator.latest()

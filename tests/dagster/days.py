@@ -22,16 +22,17 @@ from dstl_dagster import (
     build_state_asset,
     checkpoint_asset_specs,
 )
-from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.checkpoint.keyed_writer import write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store
 
 JOB = JobAssets("days", operators=("totals",))
 SOURCE = "calendar"
-SCHEMA = pa.schema([("key", pa.string()), ("total", pa.int64())]).serialize().to_pybytes()
+COLUMNS = pa.schema([("key", pa.string()), ("total", pa.int64())])
+STATE = StateSchema.from_parts(COLUMNS.serialize().to_pybytes(), ("key",), 128)
 DAYS = dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-02-01")
 AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 URI = "DSTL_DAYS_URI"
@@ -41,16 +42,9 @@ Body = Callable[[dg.OpExecutionContext, Any], None]
 
 
 def write_change(store: ObjectStore, attempt: Attempt, key: bytes) -> OperatorReport:
-    """One change of operator `totals`, durable."""
-    base_path = attempt.names.changelog_base_path(attempt.attempt)
-    with FsStateChangelogStorage(attempt.job, store, base_path=base_path) as storage:
-        writer = storage.create_writer("totals", KeyGroupRange.of(0, 127))
-        writer.append(7, key)
-        persisted = writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id).result()
-        writer.close()
-    handle = persisted.job_manager_owned_snapshot
-    assert handle is not None
-    return OperatorReport("totals", (handle,), ("key",), 128, SCHEMA, upserts=1)
+    """One row of operator `totals`, durable."""
+    rows = pa.table({"key": [key.decode()], "total": [1]}, schema=COLUMNS)
+    return write_rows(store, attempt, "totals", STATE, rows)
 
 
 def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:

@@ -133,6 +133,24 @@ def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
     assert len(days.events("checkpoints")) == 3
 
 
+def test_a_day_behind_snapshots_is_still_done(days: Days) -> None:
+    """Snapshots put away what old records said; a day of long ago is known all the same."""
+    days.options = {
+        "execution.checkpointing.num-retained": "1",
+        "dstl.checkpoint.reader-grace": "0 s",
+        "dstl.checkpoint.snapshot-interval": "8",
+    }
+    for number in range(1, 7):
+        assert days.run(f"2024-01-{number:02}").success
+    assert 1 not in days.coordinator().timeline.tail().checkpoints
+    before = days.objects()
+    again = days.run("2024-01-01")
+    assert again.success, days.failure(again)
+    assert days.objects() == before
+    assert "retention has given it up" in days.logged(again)
+    assert len(days.events("checkpoints")) == 6
+
+
 @pytest.mark.parametrize("day", ["2024-01-03", "2024-01-31"])
 def test_a_day_that_is_not_next_is_refused(day: str, days: Days) -> None:
     """Out of order: no retry can help, the message names the next day, and nothing was written."""
