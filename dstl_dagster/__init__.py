@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
-    from dstl_dagster.orchestration.commit import build_commit_job
+    from dstl_dagster.orchestration.checks import build_checkpoint_checks
+    from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
+    from dstl_dagster.orchestration.component import CheckpointLineageComponent
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
+    from dstl_dagster.orchestration.maintenance import (
+        build_cleanup_job,
+        build_cleanup_schedule,
+        build_materialize_job,
+        build_materialize_schedule,
+        build_restore_job,
+        build_verify_job,
+        build_verify_schedule,
+    )
     from dstl_dagster.orchestration.ops import (
         DEFAULT_RETRY_POLICY,
         cleanup_op,
@@ -34,17 +45,27 @@ __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_RETRY_POLICY",
     "ChangelogStorageResource",
+    "CheckpointLineageComponent",
     "JobAssets",
     "RecoverableWriterResource",
     "SparkSessionResource",
     "__version__",
     "build_abort_sensors",
+    "build_checkpoint_checks",
     "build_checkpoint_job",
     "build_checkpoint_sensor",
+    "build_cleanup_job",
+    "build_cleanup_schedule",
     "build_commit_job",
+    "build_materialize_job",
+    "build_materialize_schedule",
+    "build_restore_job",
     "build_state_asset",
+    "build_verify_job",
+    "build_verify_schedule",
     "checkpoint_asset_specs",
     "cleanup_op",
+    "commit_run_config",
     "compose_commit_op",
     "confirm_op",
     "next_partition",
@@ -52,6 +73,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "commit_run_config": "commit",
+    "CheckpointLineageComponent": "component",
+    "build_verify_schedule": "maintenance",
+    "build_verify_job": "maintenance",
+    "build_restore_job": "maintenance",
+    "build_materialize_schedule": "maintenance",
+    "build_materialize_job": "maintenance",
+    "build_cleanup_schedule": "maintenance",
+    "build_cleanup_job": "maintenance",
+    "build_checkpoint_checks": "checks",
     "DEFAULT_RETRY_POLICY": "ops",
     "ChangelogStorageResource": "resources",
     "JobAssets": "keys",

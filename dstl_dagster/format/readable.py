@@ -8,10 +8,10 @@ _KIB = 1024
 
 
 def readable_bytes(count: int) -> str:
-    """`1.5 MiB`: three significant digits, powers of two."""
+    """`1.5 MiB`: three significant digits or all before the point, powers of two."""
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < _KIB:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < _KIB or unit == "TiB":
+            break
         size /= _KIB
-    return f"{size:.4g} TiB"
+    return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"

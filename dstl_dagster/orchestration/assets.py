@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -19,36 +20,69 @@ def checkpoint_asset_specs(
     *,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
     owners: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    freshness: timedelta | None = None,
+    sources: Sequence[dg.AssetKey] | None = None,
+    file_columns: dg.TableSchema | None = None,
 ) -> list[dg.AssetSpec]:
-    """The assets of a job that no op of its own makes: its output files, and its checkpoints.
+    """The assets of a job that no op of its own makes: state by operator, output files, checkpoints.
 
-    Both are reported by the steps: the files by step 6, a checkpoint by step 5. `partitions_def` is that
-    of the job's state. The checkpoints have one dynamic partition for each that is restorable now.
+    They are reported by the steps (files by step 6, the others by step 5) or, for a job that runs outside
+    Dagster, by `build_checkpoint_sensor`.
+
+    Args:
+        job: the job's name, or its asset keys; `JobAssets.operators` says which operators are shown.
+        partitions_def: that of the job's state and files. The checkpoints have one dynamic partition for
+            each that is restorable now.
+        kinds: shown beside our own on each asset, for example `gcs`; Dagster shows three at most.
+        freshness: checkpoints further apart than this fail their freshness, three quarters of it warn.
+        sources: for a job that runs outside Dagster, what it reads: adds `<job>/state`, which stands
+            between them and the rest. Not with `build_state_asset`, which makes that asset.
+        file_columns: the columns of the output files.
     """
     assets = job if isinstance(job, JobAssets) else JobAssets(job)
-    return [
-        dg.AssetSpec(
-            key=assets.files_key,
-            deps=[assets.state_key],
-            partitions_def=partitions_def,
+
+    def spec(key: dg.AssetKey, kind: str, description: str, **more: Any) -> dg.AssetSpec:
+        return dg.AssetSpec(
+            key=key,
+            deps=more.pop("deps", [assets.state_key]),
             group_name=assets.group_name,
-            kinds={"file"},
+            kinds={kind, *kinds},
             owners=list(owners),
-            description="Files that appear exactly once, composed by step 6 (compose-commit).",
-        ),
-        dg.AssetSpec(
-            key=assets.checkpoints_key,
-            deps=[assets.state_key],
-            partitions_def=assets.partitions,
-            group_name=assets.group_name,
-            kinds={"checkpoint"},
-            owners=list(owners),
-            description=(
-                "Completed checkpoints of the job: state, source positions and files in one atomic step. "
-                "The partitions are the checkpoints that can be restored to now."
-            ),
-        ),
+            tags={"dstl/job": assets.job},
+            description=description,
+            **more,
+        )
+
+    specs = [
+        spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
+        for operator in assets.operators
     ]
+    if sources is not None:
+        described = f"The state of {assets.job}, which runs outside Dagster."
+        specs.append(spec(assets.state_key, "pyspark", described, deps=list(sources)))
+    specs.append(
+        spec(
+            assets.files_key,
+            "file",
+            "Files that appear exactly once, composed by step 6 (compose-commit).",
+            partitions_def=partitions_def,
+            metadata=None if file_columns is None else {"dagster/column_schema": file_columns},
+        )
+    )
+    specs.append(
+        spec(
+            assets.checkpoints_key,
+            "checkpoint",
+            "Completed checkpoints of the job: state, source positions and files in one atomic step. "
+            "The partitions are the checkpoints that can be restored to now.",
+            partitions_def=assets.partitions,
+            freshness_policy=None
+            if freshness is None
+            else dg.FreshnessPolicy.time_window(fail_window=freshness, warn_window=freshness * 3 / 4),
+        )
+    )
+    return specs
 
 
 def build_state_asset(
@@ -73,7 +107,9 @@ def build_state_asset(
         retry_policy: of the four steps behind `update`, which brings its own.
     """
     assets = job if isinstance(job, JobAssets) else JobAssets(job)
-    ops = build_checkpoint_ops(lambda _job: assets, retry_policy=retry_policy)
+    ops = build_checkpoint_ops(
+        lambda _job: assets, prefix=f"{assets.group_name}_{assets.state}_", retry_policy=retry_policy
+    )
     ins = {
         f"source_{place}": dg.AssetIn(key=key, dagster_type=dg.Nothing) for place, key in enumerate(sources)
     }
@@ -102,6 +138,7 @@ def build_state_asset(
         group_name=assets.group_name,
         kinds=kinds or {"pyspark"},
         owners=list(owners) or None,
+        tags={"dstl/job": assets.job},
         backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
         description=description or f"The state of {assets.job}: one run, one checkpoint.",
     )(steps)

@@ -51,8 +51,10 @@ def build_commit_job(
     What it published is reported by the checkpoint sensor, from the timeline.
     """
     assets = job if isinstance(job, JobAssets) else JobAssets(job)
+    job_name = name or f"{assets.group_name}_commit"
 
-    @dg.op(name=_COMMIT_OP, retry_policy=retry_policy, tags={TAG_STEP: "6"}, out=dg.Out(int))
+    # Names of ops must differ among all that is loaded together; the graph below gives them short ones.
+    @dg.op(name=f"{job_name}_{_COMMIT_OP}", retry_policy=retry_policy, tags={TAG_STEP: "6"}, out=dg.Out(int))
     def compose_commit(
         context: dg.OpExecutionContext, config: CommitConfig, changelog: ChangelogStorageResource
     ) -> int:
@@ -71,7 +73,7 @@ def build_commit_job(
                 raise blocked_failure(checkpoint)
         return config.checkpoint_id
 
-    @dg.op(name="cleanup", retry_policy=retry_policy, tags={TAG_STEP: "7"})
+    @dg.op(name=f"{job_name}_cleanup", retry_policy=retry_policy, tags={TAG_STEP: "7"})
     def cleanup(
         context: dg.OpExecutionContext, checkpoint_id: int, changelog: ChangelogStorageResource
     ) -> None:
@@ -82,12 +84,12 @@ def build_commit_job(
             forget_given_up_partitions(context.instance, assets, coordinator)
             context.log.info(cleaned_up(report))
 
-    @dg.graph(name=name or f"{assets.group_name}_commit")
+    @dg.graph(name=job_name)
     def steps() -> None:
-        cleanup(compose_commit())
+        cleanup.alias("cleanup")(compose_commit.alias(_COMMIT_OP)())
 
     return steps.to_job(
-        name=name or f"{assets.group_name}_commit",
+        name=job_name,
         resource_defs=None if changelog is None else {"changelog": changelog},
         description=f"Publishes the files of a checkpoint of {assets.job} that was completed elsewhere.",
         # A re-execution from failure may skip what it believes done; both steps may simply run again.

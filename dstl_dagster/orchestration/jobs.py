@@ -28,7 +28,7 @@ def build_checkpoint_job(
         retry_policy: of the four steps behind `update`.
         job_arguments: passed on to `GraphDefinition.to_job` (resource_defs, executor_def, tags, ...).
     """
-    ops = build_checkpoint_ops(retry_policy=retry_policy)
+    ops = build_checkpoint_ops(prefix=f"{name}_", retry_policy=retry_policy)
 
     @dg.graph(name=name)
     def steps() -> None:

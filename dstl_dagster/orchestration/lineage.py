@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
 from dstl_dagster.checkpoint.records import Completed
+from dstl_dagster.format.names import JobNames
 from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
@@ -19,6 +20,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_PARENT,
     TAG_REPORTER,
     TAG_SLOT,
+    TAG_STEP,
     JobAssets,
 )
 
@@ -108,6 +110,7 @@ def operator_materialization(
 ) -> dg.AssetMaterialization:
     """The event that says what a checkpoint changed in the state of one operator."""
     report = checkpoint.manifest.operators[operator].report
+    names = JobNames(assets.job)
     metadata: dict[str, Any] = {
         "upserts": report.upserts,
         "deletes": report.deletes,
@@ -116,6 +119,7 @@ def operator_materialization(
         "size": readable_bytes(report.stored_bytes),
         "keys": ", ".join(report.key_columns),
         "key groups": str(report.max_parallelism),
+        "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
     }
     columns = _state_columns(report)
     if columns is not None:
@@ -154,7 +158,7 @@ def files_materialization(
         asset_key=assets.files_key,
         partition=partition,
         description=f"files of checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint.entry.completed, reporter),
+        tags=_tags(checkpoint.entry.completed, reporter, step="6"),
         metadata=metadata,
     )
 
@@ -181,9 +185,10 @@ def store_location(store_uri: str, name: str) -> dg.MetadataValue:
     return dg.MetadataValue.text(place)
 
 
-def _tags(completed: Completed, reporter: Reporter) -> Mapping[str, str]:
+def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
     tags = {
         TAG_CHECKPOINT: str(completed.checkpoint_id),
+        TAG_STEP: step,
         TAG_ATTEMPT: str(completed.attempt),
         TAG_SLOT: str(completed.slot),
         TAG_REPORTER: reporter.kind,

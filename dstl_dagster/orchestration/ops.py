@@ -7,7 +7,7 @@ trusted: `persist_op` reads the tasks' report, `confirm_op` the manifest, and so
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,16 @@ class CheckpointOps:
     compose_commit: dg.OpDefinition
     cleanup: dg.OpDefinition
 
-    def __iter__(self) -> Any:
-        return iter((self.persist, self.confirm, self.compose_commit, self.cleanup))
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        """Each as a step of a graph, under its short name."""
+        return iter(
+            (
+                self.persist.alias("persist"),
+                self.confirm.alias("confirm"),
+                self.compose_commit.alias("compose_commit"),
+                self.cleanup.alias("cleanup"),
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -72,19 +80,23 @@ class _Step:
 
 
 def build_checkpoint_ops(
-    assets: Callable[[str], JobAssets] = JobAssets, *, retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY
+    assets: Callable[[str], JobAssets] = JobAssets,
+    *,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
 ) -> CheckpointOps:
     """The ops, with the asset keys under which they report.
 
     Args:
         assets: from a job's name to its asset keys; the default is `<job>/state`, `<job>/files` and
             `<job>/checkpoints`.
+        prefix: of the ops' names, which Dagster wants different among all that it loads together.
         retry_policy: for failures of a whole step; short network failures are retried inside.
     """
 
     def op(name: str, number: str, body: Callable[[_Step], None]) -> dg.OpDefinition:
         @dg.op(
-            name=name,
+            name=f"{prefix}{name}",
             description=body.__doc__,
             out=dg.Out(dict),
             retry_policy=retry_policy,

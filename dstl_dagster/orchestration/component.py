@@ -1,0 +1,115 @@
+"""A job's checkpoints in Dagster from a YAML file, for a job that runs anywhere.
+
+Owns the component's fields and what they become. Everything it makes is made by the functions that Python
+users call.
+"""
+
+# No postponed annotations here: Dagster makes the YAML schema from them.
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import dagster as dg
+from pydantic import Field
+
+from dstl_dagster.orchestration.assets import checkpoint_asset_specs
+from dstl_dagster.orchestration.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
+from dstl_dagster.orchestration.commit import build_commit_job
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.maintenance import (
+    build_cleanup_job,
+    build_cleanup_schedule,
+    build_materialize_job,
+    build_materialize_schedule,
+    build_restore_job,
+    build_verify_job,
+    build_verify_schedule,
+)
+from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.sensors import build_checkpoint_sensor
+
+__all__ = ["CheckpointLineageComponent"]
+
+_HOUR = timedelta(hours=1)
+
+
+class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
+    """The checkpoints of one job: assets, sensor, checks, and jobs to restore, clean up, fold and verify.
+
+    The job itself runs anywhere (spark-submit, Dataproc, a streaming query). Sensor and schedules ship
+    stopped: switch them on in Dagster's page.
+    """
+
+    job: str = Field(description="The job's name, as its Spark program says it.", examples=["orders"])
+    store: str = Field(
+        description="Where the job lives. No secrets: credentials are found as Google's libraries find them.",
+        examples=["gs://bucket/prefix", "file:///folder"],
+    )
+    operators: Sequence[str] = Field(
+        default=(),
+        description="Operators whose state is shown as an asset of its own.",
+        examples=[["totals"]],
+    )
+    sources: Sequence[str] = Field(
+        default=(),
+        description="Keys of the assets that the job reads, with slashes.",
+        examples=[["raw/orders"]],
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Options of the coordinator.",
+        examples=[{"execution.checkpointing.num-retained": "30"}],
+    )
+    file_options: dict[str, str] = Field(
+        default_factory=dict, description="Options of the files' temporary objects, as the job has them."
+    )
+    owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
+    kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
+    freshness_hours: float | None = Field(
+        default=None, description="Checkpoints further apart than this many hours fail their freshness."
+    )
+    commit: bool = Field(
+        default=False, description="Dagster does step 6 (compose-commit): the job leaves that to it."
+    )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - Dagster's signature
+        """Reads nothing from the store, and starts nothing."""
+        assets = JobAssets(self.job, operators=tuple(self.operators))
+        # Bound to each of them, so that several components may name several stores.
+        changelog = ChangelogStorageResource(
+            uri=self.store, checkpoints=dict(self.options), files=dict(self.file_options)
+        )
+        freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
+        commit_job = build_commit_job(assets, changelog=changelog)
+        cleanup_job = build_cleanup_job(assets, changelog=changelog)
+        materialize_job = build_materialize_job(assets, changelog=changelog)
+        verify_job = build_verify_job(assets, changelog=changelog)
+        return dg.Definitions(
+            assets=checkpoint_asset_specs(
+                assets,
+                owners=self.owners,
+                kinds=self.kinds,
+                freshness=freshness,
+                sources=[dg.AssetKey(source.split("/")) for source in self.sources],
+            ),
+            asset_checks=[
+                build_checkpoint_checks(assets, changelog=changelog, max_age=freshness or DEFAULT_MAX_AGE)
+            ],
+            sensors=[
+                build_checkpoint_sensor(
+                    assets, changelog=changelog, commit_job=commit_job if self.commit else None
+                )
+            ],
+            jobs=[
+                commit_job,
+                cleanup_job,
+                materialize_job,
+                verify_job,
+                build_restore_job(assets, changelog=changelog),
+            ],
+            schedules=[
+                build_cleanup_schedule(cleanup_job),
+                build_materialize_schedule(materialize_job),
+                build_verify_schedule(verify_job),
+            ],
+        )

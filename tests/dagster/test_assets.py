@@ -1,0 +1,138 @@
+"""What Dagster shows of a job beside its events: keys, kinds, owners, freshness, columns, links."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from numbers import Number
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import JobAssets, checkpoint_asset_specs
+from dstl_dagster.orchestration.lineage import (
+    Reporter,
+    checkpoint_materialization,
+    files_materialization,
+    operator_materialization,
+    store_location,
+)
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+JOB = JobAssets("orders", operators=("totals", "sessions"))
+
+
+def test_a_jobs_assets_hang_together() -> None:
+    """Sources lead to the state, and the state to its operators, its files and its checkpoints."""
+    specs = {spec.key: spec for spec in checkpoint_asset_specs(JOB, sources=[dg.AssetKey(["raw", "orders"])])}
+    graph = {
+        key.to_user_string(): [dep.asset_key.to_user_string() for dep in spec.deps]
+        for key, spec in specs.items()
+    }
+    assert graph == {
+        "orders/state": ["raw/orders"],
+        "orders/state/totals": ["orders/state"],
+        "orders/state/sessions": ["orders/state"],
+        "orders/files": ["orders/state"],
+        "orders/checkpoints": ["orders/state"],
+    }
+    assert {spec.group_name for spec in specs.values()} == {"orders"}
+    assert specs[JOB.checkpoints_key].partitions_def == JOB.partitions
+    assert all(spec.description for spec in specs.values())
+
+
+def test_owners_kinds_tags_freshness_and_columns_are_shown() -> None:
+    """What the caller says of a job stands on each of its assets."""
+    columns = dg.TableSchema([dg.TableColumn("customer", "string")])
+    specs = {
+        spec.key: spec
+        for spec in checkpoint_asset_specs(
+            JOB,
+            owners=["team:data", "ada@example.com"],
+            kinds=["gcs"],
+            freshness=timedelta(hours=4),
+            file_columns=columns,
+        )
+    }
+    for spec in specs.values():
+        assert list(spec.owners) == ["team:data", "ada@example.com"]
+        assert "gcs" in spec.kinds
+        assert len(spec.kinds) == 2
+        assert spec.tags["dstl/job"] == "orders"
+    policy = specs[JOB.checkpoints_key].freshness_policy
+    assert policy == dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=4), warn_window=timedelta(hours=3)
+    )
+    assert specs[JOB.files_key].metadata["dagster/column_schema"] == columns
+
+
+def test_an_operators_event_shows_its_columns(days: Days) -> None:
+    """The columns of the state with their types, and which of them are keys."""
+    days.run("2024-01-01")
+    found = days.instance.fetch_materializations(days.code.JOB.operator_key("totals"), limit=5)
+    (event,) = [record.asset_materialization for record in found.records]
+    assert event is not None
+    schema = event.metadata["dagster/column_schema"].value
+    assert [(column.name, column.type, column.description) for column in schema.columns] == [
+        ("key", "string", "key"),
+        ("total", "int64", None),
+    ]
+    assert [column.constraints.nullable for column in schema.columns] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        (
+            "a b/part-1.parquet",
+            "https://console.cloud.google.com/storage/browser/_details/box/dstl/a%20b/part-1.parquet",
+        ),
+        ("out/", "https://console.cloud.google.com/storage/browser/box/dstl/out/"),
+        ("", "https://console.cloud.google.com/storage/browser/box/dstl/"),
+    ],
+)
+def test_objects_of_a_bucket_link_to_the_console(name: str, page: str) -> None:
+    """A folder has another page than an object; whatever is in a name, the link is one."""
+    assert store_location("gs://box/dstl", name) == dg.MetadataValue.url(page)
+
+
+def test_objects_of_a_folder_are_paths() -> None:
+    """What lies on this machine is shown as a path, and anything else as it is."""
+    assert store_location("file:///data/store", "out/1") == dg.MetadataValue.path("/data/store/out/1")
+    assert store_location("memory://x/job/", "out/1") == dg.MetadataValue.text("memory://x/job/out/1")
+
+
+def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
+    """At most eight numbers each, none of them an id or a count of bytes; each tells checkpoint and step."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    checkpoint, assets = days.coordinator().get(2), days.code.JOB
+    reporter = Reporter("run", "gs://box/dstl")
+    events = {
+        "5": [
+            checkpoint_materialization(assets, checkpoint, reporter),
+            operator_materialization(assets, checkpoint, "totals", reporter),
+        ],
+        "6": [files_materialization(assets, checkpoint, reporter, "2024-01-02")],
+    }
+    for step, told in events.items():
+        for event in told:
+            metadata = {name: entry.value for name, entry in event.metadata.items()}
+            measures = {name for name, value in metadata.items() if isinstance(value, Number)}
+            assert 1 <= len(measures) <= 8
+            assert not [name for name in measures if "bytes" in name or "checkpoint" in name or "id" in name]
+            assert metadata["checkpoint"] == "2"
+            assert "KiB" in str(metadata["size"]) or " B" in str(metadata["size"])
+            tags = event.tags or {}
+            assert {
+                "dstl/checkpoint_id": "2",
+                "dstl/parent_id": "1",
+                "dstl/step": step,
+            }.items() <= tags.items()
+            links = [entry for entry in event.metadata.values() if isinstance(entry, dg.UrlMetadataValue)]
+            assert links, "no way to the objects"
+            assert all(str(link.url).startswith("https://console.cloud.google.com/") for link in links)

@@ -1,0 +1,297 @@
+"""What is asked of a job between its runs: roll it back, clean up, fold, verify."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import (
+    JobAssets,
+    build_checkpoint_job,
+    build_cleanup_job,
+    build_cleanup_schedule,
+    build_commit_job,
+    build_materialize_job,
+    build_materialize_schedule,
+    build_restore_job,
+    build_state_asset,
+    build_verify_job,
+    build_verify_schedule,
+)
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.storage import ANY
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
+
+
+def run_job(
+    days: Days, build: Callable[..., dg.JobDefinition], partition: str | None = None
+) -> dg.ExecuteInProcessResult:
+    """One run of one of the jobs, in this process."""
+    return build(days.code.JOB, retry_policy=AT_ONCE).execute_in_process(
+        instance=days.instance,
+        resources={"changelog": days.resource()},
+        partition_key=partition,
+        raise_on_error=False,
+    )
+
+
+def three_days(days: Days) -> None:
+    for day in ("2024-01-01", "2024-01-02", "2024-01-03"):
+        assert days.run(day).success
+
+
+# ---- rolling back ----
+
+
+def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
+    """State, positions and files go back to the checkpoint; the day behind it can run again."""
+    three_days(days)
+    result = run_job(days, build_restore_job, "chk-00000001")
+    assert result.success
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert latest.checkpoint_id == 1
+    assert days.store.stat("out/2024-01-01/0.txt") is not None
+    assert days.store.stat("out/2024-01-03/0.txt") is None
+    assert "goes on from checkpoint 1" in days.logged(result)
+    assert days.run("2024-01-02").success
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert (latest.checkpoint_id, latest.parent) == (4, 1)
+
+
+def test_a_restore_takes_the_abandoned_partitions_away(days: Days) -> None:
+    """What was left behind cannot be restored to, so Dagster does not offer it."""
+    three_days(days)
+    run_job(days, build_restore_job, "chk-00000002")
+    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
+    found = days.instance.fetch_observations(days.code.JOB.checkpoints_key, limit=5)
+    (said,) = [record.asset_observation for record in found.records]
+    assert said is not None
+    assert said.partition == "chk-00000002"
+    assert "rolled back" in str(said.description)
+
+
+def test_a_retried_restore_happens_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was written and the step died: the retry finds it."""
+    three_days(days)
+    real, left = CheckpointCoordinator.restore, [RuntimeError("crash")]
+
+    def crashing(coordinator: CheckpointCoordinator, *args: Any, **named: Any) -> Any:
+        checkpoint = real(coordinator, *args, **named)
+        if left:
+            raise left.pop()
+        return checkpoint
+
+    monkeypatch.setattr(CheckpointCoordinator, "restore", crashing)
+    result = run_job(days, build_restore_job, "chk-00000001")
+    assert result.success
+    assert days.retries(result) == ["restore"]
+    assert days.kinds().count("restored") == 1
+
+
+def test_a_restore_run_again_throws_nothing_away(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late try of a run that rolled back before: what was made since stays, and the log says so."""
+    three_days(days)
+    real, left = CheckpointCoordinator.restore, [RuntimeError("crash")]
+
+    def crashing(coordinator: CheckpointCoordinator, *args: Any, **named: Any) -> Any:
+        checkpoint = real(coordinator, *args, **named)
+        if left:
+            days.code.make_outside(days.uri, "2024-01-02")
+            raise left.pop()
+        return checkpoint
+
+    monkeypatch.setattr(CheckpointCoordinator, "restore", crashing)
+    result = run_job(days, build_restore_job, "chk-00000001")
+    assert result.success
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert latest.checkpoint_id == 4
+    assert "has gone on to checkpoint 4" in days.logged(result)
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [("chk-00000009", "no completed checkpoint 9"), ("latest", "names no checkpoint")],
+)
+def test_a_restore_to_nothing_changes_nothing(partition: str, said: str, days: Days) -> None:
+    """A partition that stands for no checkpoint: the step fails once, and says why."""
+    days.run("2024-01-01")
+    days.instance.add_dynamic_partitions(days.code.JOB.partitions_name, [partition])
+    before = days.objects()
+    result = run_job(days, build_restore_job, partition)
+    step, message = days.failure(result)
+    assert step == "restore"
+    assert said in message
+    assert days.retries(result) == []
+    assert days.objects() == before
+
+
+def test_a_restore_asks_for_its_partition(days: Days) -> None:
+    """Launched without one, it says which one to choose."""
+    days.run("2024-01-01")
+    result = run_job(days, build_restore_job)
+    assert "launch this job for its partition" in days.failure(result)[1]
+    assert days.kinds() == ["opened", "completed", "committed"]
+
+
+# ---- clean-up ----
+
+
+def test_a_clean_up_gives_up_and_deletes_and_says_so(days: Days) -> None:
+    """Step 7 by itself: checkpoints beyond retention, their partitions, and what a dead attempt left."""
+    three_days(days)
+    dead = days.coordinator().trigger()
+    days.code.write_change(days.store, dead, b"left behind")
+    days.coordinator().abort(dead)
+    days.options = {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
+    result = run_job(days, build_cleanup_job)
+    assert result.success
+    assert days.shown_checkpoints() == ["chk-00000003"]
+    assert not [name for name in days.objects() if str(dead.attempt) in name]
+    said = days.logged(result)
+    assert "2 checkpoints given up" in said
+    assert "left by a dead attempt" in said
+
+
+def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report names a thousand objects at most; what the log says is how many there were."""
+    days.run("2024-01-01")
+    real = CheckpointCoordinator.clean_up
+
+    def many(coordinator: CheckpointCoordinator) -> Any:
+        return dataclasses.replace(real(coordinator), objects=54_321, deleted=("one",), deleted_bytes=2**20)
+
+    monkeypatch.setattr(CheckpointCoordinator, "clean_up", many)
+    assert "54321 objects (1 MiB) deleted" in days.logged(run_job(days, build_cleanup_job))
+
+
+# ---- folding ----
+
+
+def test_a_fold_is_a_checkpoint_that_dagster_is_told_of(days: Days) -> None:
+    """Where a log is long, it becomes a base, as a checkpoint of its own with its partition and event."""
+    three_days(days)
+    days.options = {"dstl.state.materialize.max-checkpoints": "2"}
+    result = run_job(days, build_materialize_job)
+    assert result.success, days.failure(result)
+    assert days.shown_checkpoints()[-1] == "chk-00000004"
+    assert days.events("checkpoints")[-1].partition == "chk-00000004"
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert latest.manifest.operators["totals"].report.base
+    assert latest.positions == {"calendar": "2024-01-03"}
+    said = days.logged(result)
+    assert "checkpoint 4 holds the whole state" in said
+    assert "fold: 1 of 1 ranges of key groups" in said
+
+
+def test_a_short_log_is_left_alone(days: Days) -> None:
+    """Nothing is due: nothing is written, and the log says why."""
+    three_days(days)
+    before = days.objects()
+    result = run_job(days, build_materialize_job)
+    assert result.success
+    assert days.objects() == before
+    assert "no operator of days is due" in days.logged(result)
+
+
+def test_a_fold_waits_for_an_open_batch(days: Days) -> None:
+    """While somebody's batch is open the fold is refused, and not tried again."""
+    three_days(days)
+    days.coordinator("somebody else").trigger()
+    days.options = {"dstl.state.materialize.max-checkpoints": "2"}
+    result = run_job(days, build_materialize_job)
+    assert "'somebody else'" in days.failure(result)[1]
+    assert days.retries(result) == []
+
+
+# ---- verifying ----
+
+
+def test_a_sound_checkpoint_verifies(days: Days) -> None:
+    """Everything is read back, and the log says how much that was."""
+    three_days(days)
+    before = days.objects()
+    result = run_job(days, build_verify_job)
+    assert result.success, days.failure(result)
+    assert "of checkpoint 3 of days were read back" in days.logged(result)
+    assert days.objects() == before
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_a_damaged_checkpoint_is_named_with_the_way_out(how: str, days: Days) -> None:
+    """The failure names the object and an older checkpoint that is sound; it is not tried again."""
+    three_days(days)
+    latest = days.coordinator().latest()
+    assert latest is not None
+    ((stream, _),) = latest.manifest.operators["totals"].report.handles[0].handles_and_offsets
+    if how == "lost":
+        days.store.delete(stream.name, precondition=ANY)
+    else:
+        days.store.put(stream.name, days.store.get(stream.name)[:-1] + b"?", precondition=ANY)
+    result = run_job(days, build_verify_job)
+    step, message = days.failure(result)
+    assert step == "verify"
+    assert stream.name in message
+    assert "the state of checkpoint 2 is undamaged" in message
+    assert days.retries(result) == []
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    assert stream.name in str(failed.step_failure_data.user_failure_data.metadata["problems"].value)
+
+
+def test_a_job_without_a_checkpoint_has_nothing_to_verify_or_fold(days: Days) -> None:
+    """A schedule may be on before the first run."""
+    for build in (build_verify_job, build_materialize_job, build_cleanup_job):
+        assert run_job(days, build).success
+    assert days.kinds() == []
+
+
+# ---- how they are offered ----
+
+
+def test_schedules_ship_stopped(days: Days) -> None:
+    """Nothing deletes, folds or reads everything before a person says so."""
+    assets = days.code.JOB
+    for schedule in (
+        build_cleanup_schedule(build_cleanup_job(assets)),
+        build_materialize_schedule(build_materialize_job(assets)),
+        build_verify_schedule(build_verify_job(assets)),
+    ):
+        assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+        assert schedule.execution_timezone == "UTC"
+
+
+def test_all_of_them_load_beside_the_job(days: Days) -> None:
+    """Names do not clash, also not with those of another job; restore has the checkpoints as partitions."""
+    other, assets = JobAssets("nights"), days.code.JOB
+    builds = (
+        build_cleanup_job,
+        build_commit_job,
+        build_materialize_job,
+        build_verify_job,
+        build_restore_job,
+    )
+    update = days.code.build_update(source=None)
+    defs = dg.Definitions(
+        assets=[build_state_asset(assets, update), build_state_asset(other, update)],
+        jobs=[
+            *(build(each) for build in builds for each in (assets, other)),
+            build_checkpoint_job("hourly", update, retry_policy=AT_ONCE),
+            build_checkpoint_job("weekly", update),
+        ],
+        resources={"changelog": days.resource()},
+    )
+    dg.Definitions.validate_loadable(defs)
+    assert defs.resolve_job_def("days_restore").partitions_def == assets.partitions

@@ -1,0 +1,28 @@
+"""Sizes as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstl_dagster.format.readable import readable_bytes
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1023, "1,023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (35_840, "35 KiB"),
+        (1023 * 1024, "1,023 KiB"),
+        (1024**2 - 1, "1,024 KiB"),
+        (3 * 1024**3 // 2, "1.5 GiB"),
+        (5 * 1024**4, "5 TiB"),
+        (2000 * 1024**4, "2,000 TiB"),
+    ],
+)
+def test_a_size_has_a_unit_and_no_exponent(count, shown):
+    """Whatever the size, it reads as a person would say it."""
+    assert readable_bytes(count) == shown
