@@ -1,0 +1,57 @@
+"""The control plane under kill -9, some points of a life. All: `checkpoint_kills.py`, or `-m soak`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.kill
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("gcs", 177),
+        ("moved", 373),
+        ("folder", 523),
+        *(
+            pytest.param(kind, 1, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)])
+            for kind in ("gcs", "moved", "folder")
+        ),
+    ],
+)
+def test_killed_anywhere(kind: str, step: int, tmp_path: Path, scenario) -> None:
+    """Killed in the middle of persist, confirm, compose-commit, clean-up, fold or restore, and gone on with
+    by another process: rows and files are those of the batches that stand, and nothing else is left.
+    """
+    with scenario("checkpoint_kills").kills_of(kind, tmp_path) as lives:
+        results = lives.spread(step)
+    assert all(result.killed for result in results)
+    assert [result for result in results if result.fault is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [("retraction", "the files are"), ("collection", "left behind"), ("fold", "the state is")],
+)
+def test_a_broken_protocol_is_seen(
+    broken: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario
+) -> None:
+    """Whoever goes on forgets to take files back, to delete, or folds away what it should keep."""
+    kills = scenario("checkpoint_kills")
+    if broken == "retraction":
+        monkeypatch.setattr("dstl_dagster.checkpoint.rollback._retract", lambda *_: None)
+    elif broken == "collection":
+        collect = kills.module.CheckpointCoordinator._collect
+        monkeypatch.setattr(
+            kills.module.CheckpointCoordinator,
+            "_collect",
+            lambda coordinator, *, dry_run: collect(coordinator, dry_run=True),
+        )
+    else:
+        monkeypatch.setattr(kills.module, "totals", lambda batch: {0: 1})
+    with kills.kills_of("folder", tmp_path) as lives:
+        result = lives.kill(3, "before")
+    assert result.killed
+    assert str(result.fault).startswith(fault)
