@@ -9,15 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dstl_dagster.spark.data_source import register
     from dstl_dagster.spark.files import write_files
     from dstl_dagster.spark.session import local_session, stop_session
     from dstl_dagster.spark.state import read_state, write_state
 
-__all__ = ["local_session", "read_state", "stop_session", "write_files", "write_state"]
+__all__ = ["local_session", "read_state", "register", "stop_session", "write_files", "write_state"]
 
 _HOMES = {
     "local_session": "dstl_dagster.spark.session",
     "read_state": "dstl_dagster.spark.state",
+    "register": "dstl_dagster.spark.data_source",
     "stop_session": "dstl_dagster.spark.session",
     "write_files": "dstl_dagster.spark.files",
     "write_state": "dstl_dagster.spark.state",

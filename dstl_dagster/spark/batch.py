@@ -21,11 +21,10 @@ from dstl_dagster.checkpoint import (
     store_report,
 )
 from dstl_dagster.checkpoint.completed import find_completed
-from dstl_dagster.checkpoint.keyed_state import KeyedState
-from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
 from dstl_dagster.checkpoint.records import Completed
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
+from dstl_dagster.spark.bases import with_due_bases
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.state import read_state, write_state
 
@@ -133,7 +132,9 @@ class CheckpointBatch:
             return False
         if kind is None:
             try:
-                self._materialize()
+                self._operators = with_due_bases(
+                    self._coordinator, self.attempt, self._parent, self._operators
+                )
                 self._report()
             except DstlError as failure:
                 self._abort(f"{type(failure).__name__}: {failure}")
@@ -234,23 +235,6 @@ class CheckpointBatch:
             idempotency_key=completed.idempotency_key,
         )
         log.info("batch %r is already in checkpoint %d", self._key, self._already_in)
-
-    def _materialize(self) -> None:
-        """Put a base below the changes of each operator whose log at the parent is long enough."""
-        options, store = self._coordinator.options, self._coordinator.store
-        if self._parent is None or not options.materialize:
-            return
-        parent = self._parent.manifest
-        for operator in due_operators(store, parent, options):
-            state = KeyedState.of(store, parent, operator)
-            if state is None:
-                continue
-            base = write_base(store, self.attempt, state)
-            own = [report for report in self._operators if report.operator == operator]
-            # A second report of one operator is refused at step 4, and must not be hidden here.
-            others = [report for report in self._operators if report not in own]
-            self._operators = [*others, with_base(base, own[0] if own else None), *own[1:]]
-            log.info("operator %s: a base of checkpoint %d is written", operator, parent.checkpoint_id)
 
     def _report(self) -> None:
         report = AttemptReport(

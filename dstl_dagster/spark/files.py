@@ -30,7 +30,7 @@ from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
 
-__all__ = ["write_files"]
+__all__ = ["absolute_uri", "joined", "write_files"]
 
 
 def write_files(
@@ -74,7 +74,7 @@ def write_files(
     given = dict(options or {})
     header = _header(df, given) if format == "csv" else b""
     rows, encoder = _rows_and_encoder(df, format, given)
-    target = _absolute(uri, attempt.store_uri)
+    target = absolute_uri(uri, attempt.store_uri)
     names = FileNames.one_file(target) if one_file else FileNames.numbered(target, EXTENSIONS[format])
     job = FileJob(
         attempt, format, encoder, b"" if one_file else header, file_options or GSFileSystemOptions()
@@ -85,7 +85,7 @@ def write_files(
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:
         heading = FileJob(attempt, format, encoder, header, job.file_options).write(target, iter(()))
-        return (_joined([heading, *reports]),)
+        return (joined([heading, *reports]),)
     return tuple(reports) or (job.write(names.uri(0), iter(())),)
 
 
@@ -135,7 +135,7 @@ def _header(df: DataFrame, options: dict[str, str]) -> bytes:
     return f"{line[0]}\n".encode()
 
 
-def _absolute(uri: str, store_uri: str) -> str:
+def absolute_uri(uri: str, store_uri: str) -> str:
     """The URI that tasks open; a name without a scheme is one in the job's store."""
     store = open_shared_store(store_uri)
     try:
@@ -146,7 +146,7 @@ def _absolute(uri: str, store_uri: str) -> str:
     return absolute
 
 
-def _joined(parts: Sequence[FileReport]) -> FileReport:
+def joined(parts: Sequence[FileReport]) -> FileReport:
     """The parts of one file as one: their bytes follow each other in this order."""
     final: GSBlobIdentifier = parts[0].recoverable.final_blob_identifier
     ids = [object_id for part in parts for object_id in part.recoverable.component_object_ids]

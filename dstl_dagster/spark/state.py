@@ -32,7 +32,7 @@ from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.types import wider_type
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["read_state", "write_state"]
+__all__ = ["read_state", "schema_to_write", "write_state"]
 
 
 def write_state(
@@ -156,7 +156,7 @@ def _plan_write(
     columns = _state_columns(df, deleted)
     before = _state_before(attempt, operator)
     given = arrow_schema(columns, f"state of operator {operator!r}")
-    schema = _schema_to_write(given, keys, max_parallelism, before)
+    schema = schema_to_write(given, keys, max_parallelism, before)
     count = partitions
     if count is None:
         count = min(schema.max_parallelism, _shuffle_partitions(df.sparkSession))
@@ -204,7 +204,7 @@ def _state_before(attempt: Attempt, operator: str) -> StateSchema | None:
     return None if entry is None else schema_of(entry.report)
 
 
-def _schema_to_write(
+def schema_to_write(
     given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
 ) -> StateSchema:
     """The given columns and what the state has already: so the last report always tells all columns."""

@@ -1,0 +1,65 @@
+"""How a task's outcome travels from the task to the commit: in Spark's message, or beside it.
+
+Owns that choice. Spark gathers the messages of all tasks in the driver's memory, so a large outcome becomes
+an object of the attempt, and the message names it. Clean-up knows the object by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.errors import InternalError
+from dstl_dagster.storage import ABSENT, ObjectStore, open_store
+
+__all__ = ["LARGEST_MESSAGE_BYTES", "TaskMessage", "message_of", "outcomes_of"]
+
+LARGEST_MESSAGE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):
+    """An outcome as JSON, or the name of the object that holds it. One of the two is there."""
+
+    text: str | None = None
+    object_name: str | None = None
+
+
+def message_of(outcome: dict[str, Any]) -> TaskMessage:
+    """The message to give back to Spark; writes an object where the outcome is large.
+
+    Raises: UnavailableError.
+    """
+    text = json.dumps(outcome)
+    if len(text) <= LARGEST_MESSAGE_BYTES:
+        return TaskMessage(text=text)
+    attempt = Attempt.from_json(outcome["attempt"])
+    name = f"{attempt.names.attempt_folder(attempt.attempt)}outcomes/{uuid.uuid4()}"
+    store = open_store(attempt.store_uri)
+    try:
+        store.put(name, text.encode(), precondition=ABSENT)
+    finally:
+        store.close()
+    return TaskMessage(object_name=name)
+
+
+def outcomes_of(store: ObjectStore, messages: Iterable[object]) -> list[dict[str, Any]]:
+    """The outcomes, in the order of the messages. `None` (a task that failed) is passed over.
+
+    Raises: NotFoundError where the attempt was cleaned up meanwhile, UnavailableError.
+    """
+    return [_outcome(store, message) for message in messages if message is not None]
+
+
+def _outcome(store: ObjectStore, message: object) -> dict[str, Any]:
+    if not isinstance(message, TaskMessage):
+        raise InternalError(f"a task gave back {type(message).__name__}, not its outcome")
+    stored = message.text if message.object_name is None else store.get(message.object_name)
+    outcome: dict[str, Any] = json.loads(stored or "")
+    return outcome

@@ -1,0 +1,98 @@
+"""`df.writeStream.format("dstl")` in a real query: a micro-batch is one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dstl_dagster.spark import register
+from dstl_dagster.spark.query_batches import POSITION
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
+
+
+def events(job: Job, folder: Path) -> DataFrame:
+    return job.spark.readStream.schema("id BIGINT, value BIGINT").json(str(folder))
+
+
+def run(job: Job, df: DataFrame, checkpoints: Path, mode: str = "append", **options: str) -> None:
+    """All that there is to read, then stop."""
+    register(job.spark)
+    given = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "id", **options}
+    query = (
+        df.writeStream.format("dstl")
+        .options(**given)
+        .option("checkpointLocation", str(checkpoints))
+        .outputMode(mode)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@pytest.fixture
+def arrive(tmp_path: Path) -> Callable[[str, range, int], Path]:
+    """Put a file of events into the source folder."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+
+    def put(name: str, ids: range, value: int) -> Path:
+        lines = "".join(f'{{"id":{n},"value":{value}}}\n' for n in ids)
+        (folder / f"{name}.tmp").write_text(lines)
+        (folder / f"{name}.tmp").rename(folder / f"{name}.json")
+        return folder
+
+    return put
+
+
+def test_a_query_restarts_where_it_stood(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """Two starts of one query, on 2 tasks and on 7: the state is all rows, a later one replaces."""
+    expected: dict[int, int] = {}
+    for start, partitions in enumerate((2, 7)):
+        ids = range(10 * start, 10 * start + 30)
+        folder = arrive(f"e{start}", ids, start)
+        expected |= dict.fromkeys(ids, start)
+        run(job, events(job, folder).repartition(partitions), tmp_path / "ck")
+    assert {row.id: row.value for row in job.read_state().collect()} == expected
+    latest = job.coordinator.latest()
+    assert latest is not None
+    assert latest.positions[POSITION]["batch_id"] == 1
+    assert [record.kind for record in job.coordinator.timeline.records()] == [
+        "opened",
+        "completed",
+        "committed",
+    ] * 2
+
+
+def test_a_mode_that_replaces_everything_is_refused(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """Spark offers update mode to no Python sink; complete mode is refused by name, with the way out."""
+    folder = arrive("e", range(5), 1)
+    totals = events(job, folder).groupBy("id").agg(F.sum("value").alias("total"))
+    with pytest.raises(StreamingQueryException, match="nothing is overwritten: use outputMode"):
+        run(job, totals, tmp_path / "ck", mode="complete")
+    assert list(job.coordinator.timeline.records()) == []
+
+
+def test_a_new_checkpoint_folder_is_refused(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """Spark would read everything again; the job knows that it was."""
+    folder = arrive("e", range(3), 1)
+    run(job, events(job, folder), tmp_path / "ck")
+    with pytest.raises(StreamingQueryException, match="adopt_after="):
+        run(job, events(job, folder), tmp_path / "lost")
+    assert len(job.coordinator.list()) == 1
+    assert job.coordinator.timeline.tail().open_attempt is None
