@@ -228,10 +228,14 @@ class TemporaryFile:
         self._renamed = False
 
     def write(self, payload: Buffer) -> None:
-        """Write all of it. Raises: OSError."""
+        """Write all of it. Raises: OSError, which names the file."""
         rest = memoryview(payload).cast("B")
-        while rest:
-            rest = rest[os.write(self._open_descriptor(), rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self._open_descriptor(), rest) :]
+        except OSError as error:
+            error.filename = self.path  # a full disk is told by its descriptor only
+            raise
 
     def sync(self) -> os.stat_result:
         """Make the bytes durable; what the file then is."""

@@ -1,0 +1,44 @@
+"""A disk that is full, and one that is read-only: a clear word, and nothing lost that was complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("small_disk.py")
+FIRST = {"latest": 1, "rows": {"0": 1, "1": 1}, "whole": True, "files": ["1"], "listed": [1]}
+SECOND = {
+    "latest": 2,
+    "rows": {"0": 2, "1": 1, "2": 2},
+    "whole": True,
+    "files": ["1", "2"],
+    "listed": [1, 2],
+}
+
+
+def namespace() -> list[str]:
+    """The command that gives a process file systems of its own, without rights."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-rm", "true"], check=False).returncode:
+        pytest.skip("this machine gives a process no file systems of its own (`unshare -rm` fails)")
+    return [unshare, "-rm"]
+
+
+def test_a_full_and_a_read_only_disk_lose_nothing(tmp_path: Path) -> None:
+    """Each refusal says which file and why; what was complete can be read the whole time; with room again the
+    same batch is made, and nothing of the failed one is left.
+    """
+    command = [*namespace(), sys.executable, str(WORKER), str(tmp_path)]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    for refusal, reason in {"too large": "No space", "full": "No space", "read-only": "Read-only"}.items():
+        assert told[refusal].startswith("UnavailableError")
+        assert reason in told[refusal]
+        assert str(tmp_path) in told[refusal]
+    assert told["after it"] == told["while full"] == FIRST
+    assert told["with room"] == told["while read-only"] == SECOND
+    assert told["garbage"] == 0

@@ -1,0 +1,72 @@
+"""A clock that jumps: decisions are ordered by slots, and grace is by the server's clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+HOUR = timedelta(hours=1)
+
+
+class JumpingClock(VirtualClock):
+    """Its wall clock can be set; the monotonic one goes on."""
+
+    jump = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.jump
+
+
+@pytest.fixture(params=["memory", "folder"])
+def store_of(request, tmp_path):
+    def make(clock):
+        if request.param == "memory":
+            return MemoryObjectStore(clock=clock)
+        return LocalObjectStore(tmp_path, clock=clock, durable=False)
+
+    return make
+
+
+def test_an_hour_back_changes_no_order(keyed_on, store_of):
+    """Checkpoints complete in order, the newest rows win, generations rise, whatever the clock says."""
+    clock = JumpingClock(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    keyed = keyed_on(store_of(clock))
+    keyed.changes([{"tail": "N1", "flights": 1}])
+    last = max(stat.generation for stat in keyed.store.list(""))
+    clock.jump = -HOUR
+    keyed.changes([{"tail": "N1", "flights": 2}])
+    records = list(keyed.coordinator.timeline.records())
+    assert [record.slot for record in records] == [1, 2, 3, 4, 5, 6]
+    assert keyed.rows() == [{"tail": "N1", "flights": 2}]
+    newest = keyed.store.stat(keyed.coordinator.get(2).entry.completed.manifest)
+    assert newest.generation > last
+    assert keyed.coordinator.verify().ok
+
+
+def test_an_hour_back_takes_no_grace_from_readers(keyed_on, store_of):
+    """What was given up before the jump is still there for its readers, and goes when its time is over."""
+    clock = JumpingClock(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    grace = timedelta(minutes=10)
+    keyed = keyed_on(store_of(clock), num_retained=1, reader_grace=grace)
+    for flights in (1, 2, 3):
+        keyed.changes([{"tail": "N1", "flights": flights}])
+    checkpoint = keyed.coordinator.get(2)
+    manifest = checkpoint.entry.completed.manifest
+    keyed.coordinator.clean_up()
+    clock.jump = -HOUR
+    assert keyed.coordinator.clean_up().objects == 0
+    assert keyed.rows(checkpoint) == [{"tail": "N1", "flights": 2}]
+    clock.advance((HOUR + grace).total_seconds())
+    keyed.coordinator.clean_up()
+    assert keyed.store.stat(manifest) is None or manifest in _named_by(keyed)
+    assert keyed.coordinator.audit().garbage.objects == 0
+    assert keyed.rows() == [{"tail": "N1", "flights": 3}]
+
+
+def _named_by(keyed):
+    """Older manifests that the last checkpoint builds on."""
+    return keyed.store.get(keyed.coordinator.latest().entry.completed.manifest).decode()
