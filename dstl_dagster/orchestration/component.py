@@ -6,11 +6,11 @@ users call.
 
 # No postponed annotations here: Dagster makes the YAML schema from them.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import dagster as dg
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from dstl_dagster.orchestration.assets import checkpoint_asset_specs
 from dstl_dagster.orchestration.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
@@ -31,8 +31,29 @@ from dstl_dagster.orchestration.sensors import build_checkpoint_sensor
 __all__ = ["CheckpointLineageComponent"]
 
 _HOUR = timedelta(hours=1)
+Option = str | int | float | bool
+"""Dagster makes a number of `"30"` in YAML, quoted or not, so a number is as good as its text."""
 
 
+class ScaffoldParams(BaseModel):
+    """What `dg scaffold defs` asks for."""
+
+    job: str = Field(description="The job's name, as its Spark program says it.")
+    store: str = Field(description="Where the job lives, for example gs://bucket/prefix.")
+
+
+class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
+    """Makes the `defs.yaml` of one job."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldParams]:
+        return ScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        dg.scaffold_component(request, request.params.model_dump())
+
+
+@dg.scaffold_with(CheckpointLineageScaffolder)
 class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     """The checkpoints of one job: assets, sensor, checks, and jobs to restore, clean up, fold and verify.
 
@@ -55,12 +76,12 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Keys of the assets that the job reads, with slashes.",
         examples=[["raw/orders"]],
     )
-    options: dict[str, str] = Field(
+    options: dict[str, Option] = Field(
         default_factory=dict,
         description="Options of the coordinator.",
         examples=[{"execution.checkpointing.num-retained": "30"}],
     )
-    file_options: dict[str, str] = Field(
+    file_options: dict[str, Option] = Field(
         default_factory=dict, description="Options of the files' temporary objects, as the job has them."
     )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
@@ -77,7 +98,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         assets = JobAssets(self.job, operators=tuple(self.operators))
         # Bound to each of them, so that several components may name several stores.
         changelog = ChangelogStorageResource(
-            uri=self.store, checkpoints=dict(self.options), files=dict(self.file_options)
+            uri=self.store, checkpoints=_as_text(self.options), files=_as_text(self.file_options)
         )
         freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
         commit_job = build_commit_job(assets, changelog=changelog)
@@ -113,3 +134,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 build_verify_schedule(verify_job),
             ],
         )
+
+
+def _as_text(options: Mapping[str, Option]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
