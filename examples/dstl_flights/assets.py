@@ -3,6 +3,7 @@
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ from dstl_dagster import (
     JobAssets,
     RecoverableWriterResource,
     SparkSessionResource,
+    build_abort_sensors,
+    build_checkpoint_checks,
+    build_checkpoint_sensor,
+    build_cleanup_job,
+    build_cleanup_schedule,
+    build_materialize_job,
+    build_materialize_schedule,
+    build_restore_job,
     build_state_asset,
+    build_verify_job,
+    build_verify_schedule,
     checkpoint_asset_specs,
     next_partition,
 )
@@ -33,7 +44,8 @@ __all__ = [
     "resolved_day_job",
 ]
 
-JOB = JobAssets("nyc_flights", files="reports")
+JOB = JobAssets("nyc_flights", files="reports", operators=("aircraft", "routes"))
+OWNERS = ["team:flights"]
 SOURCE = "flights"
 SHORT_SESSION = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """A session of seconds never earns back what the JVM's second compiler takes from it."""
@@ -103,6 +115,7 @@ state = build_state_asset(
     update,
     partitions_def=DAYS,
     sources=[dg.AssetKey([JOB.group_name, SOURCE])],
+    owners=OWNERS,
     description="Totals per aircraft and per route: one day, one checkpoint.",
 )
 
@@ -128,20 +141,33 @@ def next_day(context: dg.ScheduleEvaluationContext, changelog: ChangelogStorageR
     return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d}/{day}", partition_key=day)
 
 
+cleanup, fold, verify = build_cleanup_job(JOB), build_materialize_job(JOB), build_verify_job(JOB)
+checks = build_checkpoint_checks(JOB)
+checks_job = dg.define_asset_job("nyc_flights_checks", selection=dg.AssetSelection.checks(checks))
+
+
 def build_definitions() -> dg.Definitions:
     """Everything that Dagster shows and runs of the example. Starts no JVM and reads no data."""
     folder = demo_folder()
+    specs = checkpoint_asset_specs(
+        JOB, partitions_def=DAYS, owners=OWNERS, freshness=timedelta(days=1, hours=12)
+    )
     return dg.Definitions(
-        assets=[flights, state, *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
-        jobs=[day_job],
-        schedules=[next_day],
+        assets=[flights, state, *specs],
+        asset_checks=[checks],
+        jobs=[day_job, cleanup, fold, verify, checks_job, build_restore_job(JOB)],
+        # All of them ship stopped.
+        schedules=[
+            next_day,
+            build_cleanup_schedule(cleanup),
+            build_materialize_schedule(fold),
+            build_verify_schedule(verify),
+        ],
+        sensors=[build_checkpoint_sensor(JOB, partitions_def=DAYS), *build_abort_sensors(JOB)],
         resources={
             "changelog": ChangelogStorageResource(uri=(folder / "store").as_uri()),
             "reports": RecoverableWriterResource(uri=(folder / "store" / "reports").as_uri()),
-            "spark": SparkSessionResource(
-                app_name="nyc-flights",
-                conf=SHORT_SESSION,
-            ),
+            "spark": SparkSessionResource(app_name="nyc-flights", conf=SHORT_SESSION),
         },
         executor=dg.multi_or_in_process_executor,
     )
