@@ -45,6 +45,15 @@ class FoldedRun:
         return FoldedRun(self.rows.filter(alive), self.key_groups[alive.to_numpy()])
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One change, as it waits: which handle it came with, and the index of its schema."""
+
+    handle: int
+    schema: int
+    payload: pa.Buffer
+
+
 class StateFold:
     """Collects the changes of some key groups, in log order, and folds them into rows. One thread.
 
@@ -58,16 +67,19 @@ class StateFold:
         self._schema = schema
         self._key_groups = key_groups
         self._schemas: list[StateSchema] = []
-        self._changes: dict[int, list[tuple[int, pa.Buffer]]] = {}
+        self._handles = 0
+        self._changes: dict[int, list[_Change]] = {}
 
     def add(self, log: Iterable[pa.RecordBatch]) -> None:
         """Take one handle's changes: batches of (key_group: int32, change: binary or binary_view).
 
-        A metadata change (key group -1) is the schema of what follows it.
+        A metadata change (key group -1) is the schema of what follows it. In one handle a key occurs once:
+        that is how a checkpoint is written.
 
         Raises: FormatError where the first change is no schema, or bytes are not ours.
         """
         described = False
+        self._handles += 1
         for batch in log:
             described = self._add_batch(batch, described)
 
@@ -85,7 +97,7 @@ class StateFold:
         run_bytes = 0
         for key_group in sorted(self._changes):
             run.append(key_group)
-            run_bytes += sum(change.size for _, change in self._changes[key_group])
+            run_bytes += sum(each.payload.size for each in self._changes[key_group])
             if run_bytes >= _RUN_BYTES:
                 yield self._merged(run)
                 run, run_bytes = [], 0
@@ -103,7 +115,8 @@ class StateFold:
                 self._begin_schema(StateSchema.from_bytes(change.to_pybytes()))
                 described = True
             elif described:
-                self._changes.setdefault(key_group, []).append((len(self._schemas) - 1, change))
+                kept = _Change(self._handles, len(self._schemas) - 1, change)
+                self._changes.setdefault(key_group, []).append(kept)
             else:
                 raise FormatError(
                     "the changes of keyed state begin without their schema: this is another log"
@@ -120,15 +133,20 @@ class StateFold:
 
     def _merged(self, run: Sequence[int]) -> FoldedRun:
         by_schema: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
+        repeated = False
         for key_group in run:
-            for schema_index, change in self._changes.pop(key_group):
-                rows = decode_change(self._schemas[schema_index], change)
-                by_schema.setdefault(schema_index, []).append((key_group, rows))
+            changes = self._changes.pop(key_group)
+            repeated |= changes[0].handle != changes[-1].handle
+            for change in changes:
+                rows = decode_change(self._schemas[change.schema], change.payload)
+                by_schema.setdefault(change.schema, []).append((key_group, rows))
         # A later schema is later in the log, so the order that matters, of one key's changes, is kept.
         ordered = [by_schema[index] for index in sorted(by_schema)]
         everything = pa.concat_tables(self._conformed([rows for _, rows in changes]) for changes in ordered)
         groups = [(group, rows.num_rows) for changes in ordered for group, rows in changes]
         key_groups = np.repeat(*np.array(groups, np.int32).T)
+        if not repeated:  # each key group is of one handle, as right after a base: no key occurs twice
+            return FoldedRun(everything, key_groups)
         last = last_occurrences(everything, self._schema.key_columns)
         return FoldedRun(everything.take(pa.array(last)), key_groups[last])
 
