@@ -11,20 +11,43 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dstl_dagster.checkpoint.attempt import Attempt
 from dstl_dagster.checkpoint.documents import write_once
-from dstl_dagster.checkpoint.reports import FileReport, OperatorReport
+from dstl_dagster.checkpoint.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
+__all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
 
 _KIND = "manifest"
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class BaseAndLog:
+    """What reading an operator's state costs.
+
+    Attributes:
+        base_bytes: stored bytes of the base; 0 where there is none.
+        log_bytes: stored bytes of all changes after it.
+        checkpoints: how many checkpoints hold these changes.
+    """
+
+    base_bytes: int = 0
+    log_bytes: int = 0
+    checkpoints: int = 0
+
+    def with_report(self, report: OperatorReport) -> BaseAndLog:
+        """The same after one more checkpoint."""
+        changes = report.change_handles
+        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self
+        return BaseAndLog(
+            before.base_bytes, before.log_bytes + stored_bytes(changes), before.checkpoints + bool(changes)
+        )
 
 
 @dataclass(frozen=True)
@@ -34,13 +57,26 @@ class OperatorEntry:
     Attributes:
         report: what this checkpoint added; without handles where it added nothing.
         previous: the manifest that holds the next older handles; `None` where there are none.
+        sizes: of the whole state at this checkpoint, so that nobody walks the chain to learn them; `None` in
+            manifests of the first release, and in those that build on one.
     """
 
     report: OperatorReport
     previous: str | None
+    sizes: BaseAndLog | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"report": self.report.to_json(), "previous": self.previous}
+        sizes = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
+        return {"report": self.report.to_json(), "previous": self.previous, **sizes}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> OperatorEntry:
+        sizes = fields.get("sizes")
+        return cls(
+            OperatorReport.from_json(fields["report"]),
+            fields["previous"],
+            None if sizes is None else BaseAndLog(**{name: int(value) for name, value in sizes.items()}),
+        )
 
 
 @dataclass(frozen=True)
@@ -100,8 +136,7 @@ class Manifest:
                 attempt=uuid.UUID(fields["attempt"]),
                 parent=None if fields["parent"] is None else int(fields["parent"]),
                 operators={
-                    str(name): OperatorEntry(OperatorReport.from_json(entry["report"]), entry["previous"])
-                    for name, entry in fields["operators"].items()
+                    str(name): OperatorEntry.from_json(entry) for name, entry in fields["operators"].items()
                 },
                 files=tuple(FileReport.from_json(file) for file in fields["files"]),
                 positions=dict(fields["positions"]),

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dstl_dagster.checkpoint.attempt import Attempt
 from dstl_dagster.checkpoint.keyed_state import KeyedState, evolved_schema, folded, is_keyed
 from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
-from dstl_dagster.checkpoint.manifest import Manifest
-from dstl_dagster.checkpoint.reports import OperatorReport, stored_bytes
+from dstl_dagster.checkpoint.manifest import BaseAndLog, Manifest
+from dstl_dagster.checkpoint.reports import OperatorReport
 from dstl_dagster.checkpoint.restore import operator_state
 from dstl_dagster.errors import DstlError, InternalError, InvalidInputError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
@@ -46,35 +46,21 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class BaseAndLog:
-    """What reading an operator's state costs.
-
-    Attributes:
-        base_bytes: stored bytes of the base; 0 where there is none.
-        log_bytes: stored bytes of all changes after it.
-        checkpoints: how many checkpoints hold these changes.
-    """
-
-    base_bytes: int = 0
-    log_bytes: int = 0
-    checkpoints: int = 0
-
-
 def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseAndLog:
-    """What the state of `operator` at this checkpoint is made of. Reads manifests only.
+    """What the state of `operator` at this checkpoint is made of. One look at the manifest.
+
+    Only where that is of the first release, or builds on one, are the older ones read.
 
     Raises: NotFoundError, FormatError.
     """
+    entry = manifest.operators.get(operator)
+    if entry is not None and entry.sizes is not None:
+        return entry.sizes
     state = operator_state(store, manifest, operator)
-    if state is None:
-        return BaseAndLog()
-    changes = [report.change_handles for report in state.reports]
-    return BaseAndLog(
-        base_bytes=stored_bytes(state.reports[0].base_handles),
-        log_bytes=stored_bytes(handle for handles in changes for handle in handles),
-        checkpoints=sum(1 for handles in changes if handles),
-    )
+    sizes = BaseAndLog()
+    for report in () if state is None else state.reports:
+        sizes = sizes.with_report(report)
+    return sizes
 
 
 def is_due(sizes: BaseAndLog, options: CheckpointOptions) -> bool:

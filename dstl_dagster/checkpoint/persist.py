@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dstl_dagster.checkpoint.attempt import Attempt
-from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry
+from dstl_dagster.checkpoint.manifest import BaseAndLog, Manifest, OperatorEntry
 from dstl_dagster.checkpoint.records import FinalFile
 from dstl_dagster.checkpoint.reports import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
@@ -84,15 +84,19 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
         previous = None if operator.base else _previous(parent, operator.operator)
-        entries[operator.operator] = OperatorEntry(operator, previous)
-        if operator.operator in before:
-            _refuse_new_keys(before[operator.operator].report, operator)
+        parents = before.get(operator.operator)
+        sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
+        entries[operator.operator] = OperatorEntry(
+            operator, previous, None if sizes is None else sizes.with_report(operator)
+        )
+        if parents is not None:
+            _refuse_new_keys(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
             unchanged = OperatorReport(
                 name, (), entry.report.key_columns, entry.report.max_parallelism, entry.report.schema
             )
-            entries[name] = OperatorEntry(unchanged, _previous(parent, name))
+            entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -405,3 +406,24 @@ def test_a_batch_whose_base_fails_is_given_up(
     with pytest.raises(UnavailableError), CheckpointBatch(keyed.coordinator):
         pass
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]
+
+
+def test_sizes_are_known_without_older_manifests(keyed: KeyedJob) -> None:
+    """A manifest says what its state costs to read: the same that a walk over all older ones finds, as for
+    manifests of the first release, which do not say it.
+    """
+    keyed.changes([{"tail": "N1", "flights": 1}])
+    materialize(keyed.coordinator, force=True)
+    keyed.changes([{"tail": "N2", "flights": 1}])
+    attempt = keyed.coordinator.trigger()
+    keyed.complete(attempt)
+    latest = keyed.coordinator.latest()
+    assert latest is not None
+    entry = latest.manifest.operators["aircraft"]
+    assert entry.sizes is not None
+    assert entry.sizes.checkpoints == 1
+    assert "sizes" not in dataclasses.replace(entry, sizes=None).to_json()
+    silent = dataclasses.replace(
+        latest.manifest, operators={"aircraft": dataclasses.replace(entry, sizes=None)}
+    )
+    assert base_and_log(keyed.store, silent, "aircraft") == entry.sizes
