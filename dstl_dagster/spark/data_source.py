@@ -2,6 +2,8 @@
 
 Owns the classes that Spark calls, and in which process each of them is. Does not own the work.
 
+    schema               planner of a read, when the DataFrame is made; the source is pickled after it
+    reader               planner of a read, when a query runs
     registered class     by reference in every Python process of the session: the package must be importable
     writer, streamWriter planner of a write, for each batch: made, then pickled for the tasks and, of a
                          batch write, for its commit
@@ -11,7 +13,7 @@ Owns the classes that Spark calls, and in which process each of them is. Does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -32,6 +35,19 @@ from dstl_dagster.spark.sink_messages import message_of
 from dstl_dagster.spark.sink_options import SinkOptions
 from dstl_dagster.spark.sink_plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink_tasks import write_partition
+from dstl_dagster.spark.source import (
+    ChangesReader,
+    CheckpointsReader,
+    FilteringStateReader,
+    StateAt,
+    StateReader,
+    changes_schema,
+    checkpoints_schema,
+    state_at,
+    states_between,
+)
+from dstl_dagster.spark.source_options import CHANGES, CHECKPOINTS, SourceOptions
+from dstl_dagster.spark.types import spark_schema
 
 __all__ = ["DstlDataSource", "register"]
 
@@ -44,9 +60,42 @@ def register(spark: SparkSession) -> None:
 class DstlDataSource(DataSource):
     """See `docs/spark.md` for the options."""
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)  # type: ignore[arg-type] # Spark's own mapping
+        self._checkpoint_id: int | None = None
+        self._states: list[StateAt] = []
+
     @classmethod
     def name(cls) -> str:
         return "dstl"
+
+    def schema(self) -> StructType:
+        """Called when the DataFrame is made, which is then of the checkpoint that is the latest now."""
+        options = SourceOptions.of(self.options)
+        if options.table == CHECKPOINTS:
+            return checkpoints_schema()
+        if options.table == CHANGES:
+            self._states = states_between(options)
+            return changes_schema(self._states)
+        state = state_at(options, options.checkpoint, None)
+        self._checkpoint_id = state.checkpoint_id
+        columns = spark_schema(state.schema.columns)
+        unknown = [name for name in options.columns if name not in columns.names]
+        if unknown:
+            raise InvalidInputError(
+                f"option columns names {unknown[0]!r}, and the state has {', '.join(columns.names)}"
+            )
+        return StructType([columns[name] for name in options.columns or columns.names])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.of(self.options)
+        if options.table == CHECKPOINTS:
+            return CheckpointsReader(options)
+        if options.table == CHANGES:
+            return ChangesReader(options, self._states or states_between(options), schema)
+        state = state_at(options, self._checkpoint_id or options.checkpoint, schema)
+        made = FilteringStateReader if options.push_filters else StateReader
+        return made(options, state, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         _refuse_overwrite(overwrite, 'mode("append")')

@@ -1,0 +1,55 @@
+"""Which key groups a query's filters leave: a look-up by key reads one key group, not the state.
+
+Owns that inference. Gives no filter up: Spark applies all of them again, so a filter that is not understood
+here costs only time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In
+
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.state import StateSchema, key_group_of
+
+__all__ = ["key_groups_of_filters"]
+
+_MOST_KEYS = 1000
+
+
+def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tuple[KeyGroupRange, ...] | None:
+    """The only key groups in which rows can pass all the filters, ascending; `None`: in any.
+
+    That is known where the filters say values for every key column.
+    """
+    values: dict[str, list[Any]] = {}
+    for each in filters:
+        if isinstance(each, (EqualTo, EqualNullSafe, In)) and len(each.attribute) == 1:
+            found = list(each.value) if isinstance(each, In) else [each.value]
+            # Two filters on one column: either leaves no row too few.
+            values.setdefault(each.attribute[0], found)
+    keys = list(schema.key_columns)
+    if not all(name in values and _is_exact(schema.columns.field(name).type) for name in keys):
+        return None
+    combined = list(product(*[values[name] for name in keys]))
+    if not combined or len(combined) > _MOST_KEYS:
+        return None
+    try:
+        columns = [
+            pa.array(column, schema.columns.field(name).type)
+            for name, column in zip(keys, zip(*combined, strict=True), strict=True)
+        ]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return None
+    groups = sorted(set(key_group_of(pa.table(columns, names=keys), schema).tolist()))
+    return tuple(KeyGroupRange.of(each, each) for each in groups)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Whether a filter's Python value is the key's. An instant's depends on this process's time zone."""
+    return not pt.is_timestamp(kind)

@@ -1,0 +1,204 @@
+"""`spark.read.format("dstl")`: the state at a checkpoint, what changed between two, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.spark import register
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
+
+
+def read(job: Job, **options: object) -> DataFrame:
+    register(job.spark)
+    given = {"store": job.coordinator.store.uri, "job": "job", "operator": "op"} | options
+    return (
+        job.spark.read.format("dstl").options(**{k: str(v) for k, v in given.items() if v is not None}).load()
+    )
+
+
+def rows(df: DataFrame) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+EVERY_TYPE = """
+    SELECT
+    id AS l, CAST(id AS TINYINT) AS i8, CAST(id AS SMALLINT) AS i16, CAST(id AS INT) AS i32,
+    id % 2 = 0 AS flag, CAST(id AS FLOAT) / 3 AS f32, CAST(id AS DOUBLE) / 3 AS f64,
+    CAST(id AS DECIMAL(38, 10)) / 7 AS dec, concat('snow \u2603 ', id) AS text,
+    CAST(concat('b', id) AS BINARY) AS bin, date_add(DATE'1900-01-01', CAST(id * 1000 AS INT)) AS day,
+    TIMESTAMP'1969-12-31 23:59:59.999999' + make_dt_interval(CAST(id AS INT)) AS at,
+    TIMESTAMP_NTZ'2013-01-01 05:15:00.000001' + make_dt_interval(CAST(id AS INT)) AS wall,
+    INTERVAL '1 02:03:04.000005' DAY TO SECOND * id AS took, map(concat('k', id), id, 'n', NULL) AS pairs,
+    array(id, NULL) AS list, named_struct('a', id, 'b', array(named_struct('c', id))) AS nested
+    FROM range(20)
+"""
+
+
+def test_every_type_goes_in_and_comes_out(job: Job, spark: SparkSession) -> None:
+    """Through the sink and the source, in a session of another time zone and other Arrow types."""
+    names = [name for name in spark.sql(EVERY_TYPE).columns if name != "l"]
+    nulls = [f"IF(l % 3 > 0, {name}, NULL) AS {name}" for name in names]
+    df = spark.sql(EVERY_TYPE).selectExpr("l", *nulls)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        register(spark)
+        given = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "l"}
+        sink = df.write.format("dstl").mode("append").options(**given)
+        sink.option("idempotency_key", "x").save()
+        again = read(job)
+        assert again.schema.simpleString() == df.schema.simpleString()
+        assert rows(again) == rows(df)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+@pytest.fixture
+def three(job: Job) -> Job:
+    """Three checkpoints: 0 to 9, then 5 to 14 with other values and without 7, then a wider row."""
+    df = job.spark.range(10).selectExpr("id", "CAST(id AS INT) AS value")
+    job.write_state(df, keys=["id"], max_parallelism=16)
+    df = job.spark.range(5, 15).selectExpr("id", "CAST(IF(id = 6, 6, -id) AS INT) AS value", "id = 7 AS gone")
+    job.write_state(df, keys=["id"], deleted="gone")
+    job.write_state(job.spark.sql("SELECT 3L AS id, 30L AS value, 'new' AS note"), keys=["id"])
+    return job
+
+
+def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
+    """Ranges of key groups together are the state, each once; columns come in the order asked for."""
+    second = sorted([(n, n) for n in (0, 1, 2, 3, 4, 6)] + [(n, -n) for n in (5, *range(8, 15))], key=repr)
+    assert rows(read(three, checkpoint=2)) == second
+    latest = read(three)
+    assert latest.schema.simpleString() == "struct<id:bigint,value:bigint,note:string>"
+    assert (3, 30, "new") in rows(latest)
+    parts = [read(three, key_groups=groups, columns="value,id") for groups in ("0-4,9", "5-8,10-15")]
+    found = [tuple(row) for part in parts for row in part.collect()]
+    assert sorted(found, key=repr) == rows(latest.select("value", "id"))
+    assert len(found) == 14
+    assert rows(read(three, partitions=5)) == rows(latest)
+    assert [row.value for row in read(three, columns="value", checkpoint=1, partitions=1).collect()]
+
+
+def test_what_changed_between_two_checkpoints(three: Job) -> None:
+    """Row, kind and checkpoint; a row that was written as it was is no change."""
+    changes = rows(read(three, table="changes").selectExpr("_checkpoint_id", "_change_type", "id", "value"))
+    expected = [(2, "delete", 7, 7), (3, "update_before", 3, 3), (3, "update_after", 3, 30)]
+    expected += [(2, "insert", n, -n) for n in range(10, 15)]
+    for n in (5, 8, 9):
+        expected += [(2, "update_before", n, n), (2, "update_after", n, -n)]
+    assert changes == sorted(expected, key=repr)
+    only = read(three, table="changes", from_checkpoint=2, to_checkpoint=3)
+    assert rows(only.select("_checkpoint_id").distinct()) == [(3,)]
+    assert rows(read(three, table="changes", from_checkpoint=3)) == []
+    with pytest.raises(Exception, match="no completed checkpoint 9"):
+        read(three, table="changes", from_checkpoint=9)
+
+
+def test_the_checkpoints_as_a_table(three: Job) -> None:
+    """What the coordinator lists, as rows that SQL can ask."""
+    three.coordinator.savepoint(2, "kept")
+    table = read(three, table="checkpoints", operator=None)
+    found = [(row.checkpoint_id, row.parent, row.savepoints, row.changed_rows) for row in table.collect()]
+    assert found == [(1, None, [], 10), (2, 1, ["kept"], 10), (3, 2, [], 1)]
+    first = table.first()
+    assert first is not None
+    assert first.completed_at is not None
+    assert first.operators == ["op"]
+
+
+def test_a_read_keeps_its_checkpoint_while_the_next_one_is_written(three: Job) -> None:
+    """Made on checkpoint 3; an open attempt's changes, and then checkpoint 4, do not show in it."""
+    before = read(three)
+    expected = rows(before)
+    seen: list[object] = []
+
+    def while_open(attempt: object) -> object:
+        from dstl_dagster.spark import write_state
+
+        report = write_state(
+            three.spark.range(50).selectExpr("id", "0L AS value"), attempt, operator="op", keys=["id"]
+        )  # type: ignore[arg-type]
+        seen.extend([rows(read(three)), rows(before)])
+        return [report], []
+
+    three.checkpoint(while_open)  # type: ignore[arg-type]
+    assert seen == [expected, expected]
+    assert rows(before) == expected
+    assert read(three).count() == 50
+
+
+def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
+    """Asked for after clean-up, and deleted between making the DataFrame and its action."""
+    made = read(three, checkpoint=1)
+    store = three.coordinator.store
+    eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), materialize_max_checkpoints=1)
+    coordinator = CheckpointCoordinator("job", store, eager)
+    from dstl_dagster.checkpoint.materialize import materialize
+
+    materialize(coordinator, force=True)
+    coordinator.clean_up()
+    with pytest.raises(Exception, match="checkpoint 1 of job 'job' was cleaned up"):
+        made.collect()
+    with pytest.raises(Exception, match="checkpoint 1 of job 'job' was cleaned up"):
+        read(three, checkpoint=1)
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_on_the_key_reads_one_key_group(three: Job) -> None:
+    """Where it is asked for, a look-up by key has one task; other filters change no result."""
+
+    def found(where: str) -> DataFrame:
+        return read(three, partitions=16, push_filters="true").where(where)
+
+    assert rows(found("id = 12")) == [(12, -12, None)]
+    assert found("id = 12").rdd.getNumPartitions() == 1
+    assert rows(found("id IN (12, 3) AND value > 0")) == [(3, 30, "new")]
+    assert rows(found("value = -12")) == [(12, -12, None)]
+    assert found("id = 99").count() == 0
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_one_dataframe_with_and_without_a_filter(three: Job) -> None:
+    """Spark would keep the filtered plan for the query without a filter: unasked, nothing is narrowed."""
+    df = read(three)
+    assert df.where("id = 12").union(df).count() == 1 + 14
+
+
+def test_filters_without_the_setting(three: Job) -> None:
+    """The reader offers nothing unasked, so Spark does not fail; asked, it names the setting."""
+    assert rows(read(three).where("id = 12")) == [(12, -12, None)]
+    with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
+        read(three, push_filters="true").where("id = 12").count()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"columns": "id,nope"}, "names 'nope', and the state has id, value, note"),
+        ({"operator": "other"}, "no state of operator 'other'; it has op"),
+        ({"checkpoint": 9}, "no completed checkpoint 9"),
+    ],
+)
+def test_a_wrong_read_is_refused_by_name(three: Job, options: dict[str, object], reason: str) -> None:
+    """When the DataFrame is made."""
+    with pytest.raises(Exception, match=reason):
+        read(three, **options)
