@@ -1,0 +1,378 @@
+"""What a checkpoint costs as state and history grow, beside the alternatives, in the same run.
+
+    python benchmarks/checkpoint.py [--quick] [--json FILE] [--only PART]
+
+growth    bytes, requests and seconds of a checkpoint of 10,000 changes on states of 10^5 to 10^7 rows
+snapshot  the slowest of 100 such checkpoints on 10^6 rows, folds included, beside writing all rows each time
+history   requests, and names listed, of a first look and a decision after 100 and after 100,000 checkpoints
+restore   reading 10^7 rows back, beside Parquet with the same rows
+
+A local folder without fsync; ratios are taken within one run. A missed target is told, and the exit status
+is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from conditions import conditions
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
+from dstl_dagster.checkpoint.keyed_state import KeyedState
+from dstl_dagster.checkpoint.keyed_writer import write_rows
+from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
+from dstl_dagster.checkpoint.records import Committed, Completed, Opened, Subsumed
+from dstl_dagster.checkpoint.view import TimelineView
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore
+from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+JOB, OPERATOR = "bench", "totals"
+SCHEMA = StateSchema.of(
+    pa.schema({"key": pa.int64(), "total": pa.int64(), "events": pa.int64(), "name": pa.string()}),
+    ["key"],
+    128,
+)
+CHANGES = 10_000
+TASKS = 2
+Numbers = dict[str, Any]
+
+
+def rows(keys: np.ndarray, round_number: int) -> pa.Table:
+    """Rows of these keys: three numbers and a short text, other values in each round."""
+    names = pa.array(np.char.add("customer-", np.char.zfill(keys.astype(str), 8)))
+    return pa.table(
+        {"key": keys, "total": keys * 31 + round_number, "events": keys % 97 + round_number, "name": names},
+        SCHEMA.columns,
+    )
+
+
+def whole_state(row_count: int) -> pa.Table:
+    return rows(np.random.default_rng(1).permutation(row_count).astype(np.int64), 0)
+
+
+def changed_keys(round_number: int) -> np.ndarray:
+    """The same keys whatever the state's size; all of them are in the smallest."""
+    return np.random.default_rng(round_number).permutation(100_000)[:CHANGES].astype(np.int64)
+
+
+def coordinator_on(store: ObjectStore, **options: Any) -> CheckpointCoordinator:
+    chosen = CheckpointOptions(num_retained=3, **options)
+    return CheckpointCoordinator(JOB, store, chosen, owner="bench")
+
+
+def complete(coordinator: CheckpointCoordinator, attempt: Attempt, *reports: OperatorReport) -> None:
+    coordinator.record(attempt, reports, [], {"source": attempt.checkpoint_id})
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+
+
+def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
+    """The first checkpoint: the whole state, a million rows at a time."""
+    attempt = coordinator.trigger()
+    table = whole_state(row_count)
+    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table, partitions=TASKS)
+    complete(coordinator, attempt, report)
+
+
+def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table, *, fold: bool = True) -> bool:
+    """One checkpoint of changed rows, as a batch makes it: folded when it is due. Whether it was."""
+    latest = coordinator.latest()
+    assert latest is not None
+    due = fold and due_operators(coordinator.store, latest.manifest, coordinator.options)
+    attempt = coordinator.trigger()
+    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table, partitions=TASKS)
+    if due:
+        state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
+        assert state is not None
+        report = with_base(write_base(coordinator.store, attempt, state), report)
+    complete(coordinator, attempt, report)
+    return bool(due)
+
+
+# -- growth
+
+
+def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
+    """The same changes on states of several sizes, in turns."""
+    with tempfile.TemporaryDirectory() as root:
+        jobs = {}
+        for row_count in row_counts:
+            store = FaultStore(LocalObjectStore(Path(root) / str(row_count), durable=False))
+            # Snapshots and folds fall on the same checkpoints for all sizes or, as here, on none.
+            jobs[row_count] = coordinator_on(store, materialize=False, snapshot_interval=100_000)
+            begin(jobs[row_count], row_count)
+        taken: dict[int, list[tuple[float, int, Counter[str]]]] = {each: [] for each in row_counts}
+        for number in range(1, rounds + 1):
+            table = rows(changed_keys(number), number)
+            for row_count, coordinator in jobs.items():
+                store = coordinator.store
+                assert isinstance(store, FaultStore)
+                before = len(store.requests)
+                gc.collect()
+                began = time.perf_counter()
+                checkpoint(coordinator, table, fold=False)
+                seconds = time.perf_counter() - began
+                requests = Counter(request.method for request in store.requests[before:])
+                latest = coordinator.latest()
+                assert latest is not None
+                taken[row_count].append((seconds, latest.manifest.state_bytes, requests))
+    smallest = taken[row_counts[0]]
+    return [
+        {
+            "rows": row_count,
+            "rounds": rounds,
+            "changelog_bytes": [size for _, size, _ in found][-1],
+            "same_bytes": [size for _, size, _ in found] == [size for _, size, _ in smallest],
+            "requests": dict(sorted(found[-1][2].items())),
+            "same_requests": [each for *_, each in found] == [each for *_, each in smallest],
+            "seconds": round(median(seconds for seconds, *_ in found), 4),
+            "to_smallest": round(
+                median(mine[0] / other[0] for mine, other in zip(found, smallest, strict=True)), 2
+            ),
+        }
+        for row_count, found in taken.items()
+    ]
+
+
+# -- snapshot
+
+
+def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Numbers:
+    """100 checkpoints, folds included, and some that write every row."""
+    with tempfile.TemporaryDirectory() as root:
+        coordinator = coordinator_on(
+            LocalObjectStore(Path(root) / "log", durable=False), materialize_min_log_bytes=0
+        )
+        begin(coordinator, row_count)
+        seconds, folds = [], 0
+        for number in range(1, checkpoints + 1):
+            table = rows(changed_keys(number), number)
+            began = time.perf_counter()
+            folds += checkpoint(coordinator, table)
+            coordinator.clean_up()
+            seconds.append(time.perf_counter() - began)
+        full = coordinator_on(LocalObjectStore(Path(root) / "full", durable=False), materialize=False)
+        begin(full, row_count)
+        everything = whole_state(row_count)
+        whole = []
+        for _ in range(snapshots):
+            began = time.perf_counter()
+            checkpoint(full, everything, fold=False)
+            whole.append(time.perf_counter() - began)
+    ordered = sorted(seconds)
+    p99 = ordered[max(0, -(-99 * len(ordered) // 100) - 1)]
+    return {
+        "rows": row_count,
+        "checkpoints": checkpoints,
+        "folds": folds,
+        "median_seconds": round(median(ordered), 4),
+        "p99_seconds": round(p99, 4),
+        "slowest_seconds": round(ordered[-1], 4),
+        "full_snapshot_seconds": round(min(whole), 4),
+        "full_snapshots": snapshots,
+        "p99_times_shorter": round(min(whole) / p99, 1),
+    }
+
+
+# -- history
+
+
+def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> None:
+    """So many checkpoints by their records alone, one every ten minutes, the last few retained."""
+    timeline = coordinator_on(store).timeline
+    for number in range(1, checkpoints + 1):
+        clock.advance(600)
+        attempt = uuid.uuid4()
+        parent = number - 1 or None
+
+        def opened(_: TimelineView, number: int = number, attempt: uuid.UUID = attempt) -> Opened:
+            return Opened(
+                attempt=attempt,
+                checkpoint_id=number,
+                parent=parent,  # noqa: B023 - decided before the next turn
+                owner="bench",
+                idempotency_key=f"batch-{number}",
+            )
+
+        def completed(_: TimelineView, number: int = number, attempt: uuid.UUID = attempt) -> Completed:
+            return Completed(
+                attempt=attempt,
+                checkpoint_id=number,
+                parent=parent,  # noqa: B023 - decided before the next turn
+                manifest=f"dstl/{JOB}/manifests/{number:010d}-{attempt}",
+                files=(),
+                idempotency_key=f"batch-{number}",
+                seconds=0.0,
+            )
+
+        def committed(_: TimelineView, number: int = number) -> Committed:
+            return Committed(checkpoint_id=number, published=(), blocked=(), seconds=0.0)
+
+        timeline.decide(opened)
+        timeline.decide(completed)
+        timeline.decide(committed)
+        if number > 3:
+            gone = number - 3
+            timeline.decide(lambda _, gone=gone: Subsumed(checkpoint_ids=(gone,)))
+
+
+def look_and_decide(store: ObjectStore) -> Numbers:
+    """What a process that comes now asks for: the tail, an old batch, a decision."""
+    told: Numbers = {}
+    steps: dict[str, Callable[[CheckpointCoordinator], object]] = {
+        "first look": lambda coordinator: coordinator.timeline.tail(),
+        "known batch": lambda coordinator: coordinator.applied("batch-1"),
+        "decision": lambda coordinator: coordinator.timeline.decide(
+            lambda view: Subsumed(checkpoint_ids=((view.last_completed_id or 0) - 2,))
+        ),
+    }
+    counting = FaultStore(store)
+    coordinator = coordinator_on(counting)
+    for name, step in steps.items():
+        before = len(counting.requests)
+        began = time.perf_counter()
+        step(coordinator)
+        seconds = time.perf_counter() - began
+        requests = Counter(request.method for request in counting.requests[before:])
+        told[name] = {"requests": dict(sorted(requests.items())), "seconds": round(seconds, 4)}
+    return told
+
+
+class CountingNames:
+    """A store whose listings count the names that they give."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.names = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[Any]:
+        for stat in self._inner.list(prefix, start_offset=start_offset):
+            self.names += 1
+            yield stat
+
+
+def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
+    found = []
+    for count in checkpoint_counts:
+        clock = VirtualClock()
+        store = MemoryObjectStore(clock=clock)
+        began = time.perf_counter()
+        grow_history(store, clock, count)
+        made_seconds = time.perf_counter() - began
+        counting = CountingNames(store)
+        told = look_and_decide(counting)  # type: ignore[arg-type] # all else is the inner store's
+        found.append(
+            {
+                "checkpoints": count,
+                "records": sum(1 for _ in store.list(f"dstl/{JOB}/timeline/")),
+                "snapshot_interval": CheckpointOptions().snapshot_interval,
+                "names_listed": counting.names,
+                "seconds_to_make": round(made_seconds, 1),
+                **told,
+            }
+        )
+    return found
+
+
+# -- restore
+
+
+def measure_restore(row_count: int, rounds: int, threads: int) -> Numbers:
+    """All rows as Arrow tables, by ranges of key groups side by side, and from Parquet's own reader."""
+    with tempfile.TemporaryDirectory() as root:
+        coordinator = coordinator_on(LocalObjectStore(Path(root) / "state", durable=False), materialize=False)
+        begin(coordinator, row_count)
+        path = Path(root) / "rows.parquet"
+        pq.write_table(whole_state(row_count), path, compression="zstd", row_group_size=1 << 20)
+        latest = coordinator.latest()
+        assert latest is not None
+        state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
+        assert state is not None
+        taken: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            with ThreadPoolExecutor(threads) as pool:
+                tables = list(pool.map(lambda each: list(state.tables(each)), state.ranges()))
+            ours = time.perf_counter() - began
+            assert sum(table.num_rows for each in tables for table in each) == row_count
+            del tables
+            began = time.perf_counter()
+            assert pq.read_table(path, use_threads=True).num_rows == row_count
+            taken.append((ours, time.perf_counter() - began))
+    return {
+        "rows": row_count,
+        "rounds": rounds,
+        "threads": threads,
+        "state_bytes": latest.manifest.state_bytes,
+        "rows_per_second": round(row_count / median(ours for ours, _ in taken)),
+        "parquet_rows_per_second": round(row_count / median(theirs for _, theirs in taken)),
+        "speed_to_parquet": round(median(theirs / ours for ours, theirs in taken), 2),
+    }
+
+
+# -- all of it
+
+
+def missed_targets(told: Numbers) -> Iterator[str]:
+    for row in told.get("growth", []):
+        if not (row["same_bytes"] and row["same_requests"]):
+            yield f"growth: {row['rows']} rows cost other bytes or requests than the smallest state"
+        if row["to_smallest"] > 1.25:
+            yield f"growth: {row['rows']} rows take {row['to_smallest']} times as long; the target is 1.25"
+    if "snapshot" in told and told["snapshot"]["p99_times_shorter"] < 10:
+        yield f"snapshot: p99 {told['snapshot']['p99_times_shorter']} times shorter; the target is 10"
+    for row in told.get("history", []):
+        if row["names_listed"] > row["snapshot_interval"] + 8:
+            yield f"history: {row['names_listed']} names listed after {row['checkpoints']} checkpoints"
+    if "restore" in told and told["restore"]["speed_to_parquet"] < 0.5:
+        yield f"restore: {told['restore']['speed_to_parquet']} of Parquet's speed; the target is 0.5"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the sizes")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--only", action="append", choices=["growth", "snapshot", "history", "restore"])
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    parts: dict[str, Callable[[], Any]] = {
+        "growth": lambda: measure_growth([100_000, 200_000] if quick else [10**5, 10**6, 10**7], 15),
+        "snapshot": lambda: measure_snapshot(100_000 if quick else 10**6, 100, 3),
+        "history": lambda: measure_history([100, 1000] if quick else [100, 100_000]),
+        "restore": lambda: measure_restore(10**5 if quick else 10**7, 5, 2),
+    }
+    print(conditions("pyarrow", "numpy"), flush=True)
+    told: Numbers = {}
+    for name in arguments.only or parts:
+        told[name] = parts[name]()
+        print(json.dumps({name: told[name]}, indent=1), flush=True)
+    told["missed"] = list(missed_targets(told))
+    print(json.dumps({"missed": told["missed"]}, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(told, indent=1))
+    sys.exit(1 if told["missed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
