@@ -23,9 +23,11 @@ class Fault(Enum):
 
     CRASH_BEFORE = "crash_before"  # the process dies; the request was never sent
     CRASH_AFTER = "crash_after"  # the request has its effect; the process dies before the answer
+    CRASH_LATE = "crash_late"  # the process dies; the request was under way, and has its effect later
     ERROR_BEFORE = "error_before"  # no effect; UnavailableError
     LOST_ANSWER = "lost_answer"  # the effect happens; UnavailableError all the same
     LATE_EFFECT = "late_effect"  # UnavailableError now; the effect comes later, if it is still possible
+    REPEATED = "repeated"  # all is well; but a twin of the request comes later (sent twice by the client)
     DELAY = "delay"  # the clock moves on; then all is well
     CORRUPT = "corrupt"  # a bit of what is read is turned; of other requests nothing
 

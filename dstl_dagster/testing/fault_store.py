@@ -28,6 +28,7 @@ __all__ = ["FaultStore"]
 
 _T = TypeVar("_T")
 _LIST_PAGE_OBJECTS = 1000
+_CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE)
 
 
 class _Process:
@@ -61,7 +62,7 @@ class _Process:
             request = Request(len(self.requests), method, bucket_name, name, changes)
             self.requests.append(request)
             fault = self.schedule.decide(request)
-            if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            if fault in _CRASHES:
                 self.crashed = True
         if fault is None:
             return effect()
@@ -69,10 +70,12 @@ class _Process:
 
     def _fail(self, fault: Fault, request: Request, effect: Callable[[], _T]) -> _T:
         told = f"{fault.value} at request {request.index} ({request.method} {request.name!r})"
-        if fault is Fault.CRASH_BEFORE or (fault is Fault.CRASH_AFTER and not request.changes):
-            raise SimulatedCrash(told)
-        if fault is Fault.CRASH_AFTER:
-            _attempt(effect)
+        if fault in _CRASHES:
+            if fault is Fault.CRASH_AFTER and request.changes:
+                _attempt(effect)
+            if fault is Fault.CRASH_LATE and request.changes:
+                with self.lock:
+                    self.late_effects.append(effect)
             raise SimulatedCrash(told)
         if fault is Fault.LOST_ANSWER and request.changes:
             _attempt(effect)
@@ -81,6 +84,11 @@ class _Process:
             with self.lock:
                 self.late_effects.append(effect)
             raise UnavailableError(told)
+        if fault is Fault.REPEATED:
+            if request.changes:
+                with self.lock:
+                    self.late_effects.append(effect)
+            return effect()
         if fault is Fault.DELAY:
             self.clock.sleep_seconds(self.delay_seconds)
             return effect()

@@ -1,0 +1,1 @@
+"""A simulated job whose every storage request can fail, and its oracle: see `docs/simulation.md`."""

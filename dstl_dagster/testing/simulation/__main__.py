@@ -1,0 +1,98 @@
+"""Runs the simulation from a shell: one point or seed with its trace, every point, or any number of seeds.
+
+    python -m dstl_dagster.testing.simulation --seed 17
+    python -m dstl_dagster.testing.simulation --point ops:3:5:lost_answer
+    python -m dstl_dagster.testing.simulation --sweep
+    python -m dstl_dagster.testing.simulation --runs 200000
+
+Ends with 1 where something is wrong, after it has printed what, and how to replay it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from dstl_dagster.testing.fault_schedules import Fault, Request
+from dstl_dagster.testing.simulation.campaign import Tally, play_point, play_seed, play_seeds, sweep
+from dstl_dagster.testing.simulation.histories import HISTORIES
+from dstl_dagster.testing.simulation.points import Point
+
+_COMMAND = "python -m dstl_dagster.testing.simulation"
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code."""
+    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
+    asked = _parser().parse_args(arguments)
+    if asked.point is not None or asked.seed is not None:
+        return _replay(asked)
+    began = time.monotonic()
+    progress = _progress(began)
+    if asked.sweep is not None:
+        tally = sweep(asked.sweep or sorted(HISTORIES), asked.jobs, progress)
+    else:
+        tally = play_seeds(range(asked.first, asked.first + asked.runs), asked.jobs, progress)
+    print(_line(tally, time.monotonic() - began))
+    for failure in tally.failures[: asked.show]:
+        print(f"\n{_COMMAND} {failure.replay}")
+        print("\n".join(f"    {line}" for line in failure.wrong))
+    return 1 if tally.failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=_COMMAND, description=__doc__.partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="replay one seed")
+    what.add_argument("--point", type=Point.parse, help="replay one point of a history")
+    what.add_argument("--sweep", nargs="*", metavar="HISTORY", choices=sorted(HISTORIES), help="every point")
+    what.add_argument("--runs", type=int, help="so many seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of --runs (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--show", type=int, default=10, help="failures to print (10)")
+    parser.add_argument("--trace", action="store_true", help="print the trace also where all is well")
+    return parser
+
+
+def _replay(asked: argparse.Namespace) -> int:
+    lines: list[str] = []
+
+    def trace(process: str, request: Request, fault: Fault | None) -> None:
+        harm = "" if fault is None else f"   <- {fault.value}"
+        lines.append(f"{process:40} {request.index:4} {request.method:9} {request.name}{harm}")
+
+    if asked.point is not None:
+        wrong = play_point(asked.point, trace=trace, tell=lines.append)
+    else:
+        _what, wrong = play_seed(asked.seed, trace=trace, tell=lines.append)
+    if wrong or asked.trace:
+        print("\n".join(lines))
+    print("\n".join(f"WRONG: {line}" for line in wrong) if wrong else "all is well")
+    return 1 if wrong else 0
+
+
+def _progress(began: float) -> Callable[[Tally], None]:
+    told = began
+
+    def progress(tally: Tally) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _SECONDS_BETWEEN_LINES:
+            told = now
+            print(_line(tally, now - began), file=sys.stderr, flush=True)
+
+    return progress
+
+
+def _line(tally: Tally, seconds: float) -> str:
+    wrong = len(tally.failures)
+    return f"{tally.runs} runs, {len(tally.distinct)} distinct, {wrong} wrong, {seconds:.0f} seconds"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

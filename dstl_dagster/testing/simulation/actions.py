@@ -1,0 +1,256 @@
+"""The steps of a simulated job, each as a function that a scheduler may run any number of times.
+
+Owns the steps of a batch, and what people ask of a job. Does not own in which order they happen
+(`histories`, `rivals`), what goes wrong, nor readers and consumers (`bystanders`).
+
+An action gets a `Process` (a fresh view of the storage with ids of its own) and the notes that earlier steps
+handed on, and returns the notes for later ones: as ops do, which pass small values and share no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
+from dstl_dagster.checkpoint.reports import AttemptReport, load_report, store_report
+from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.storage import ABSENT, ObjectStore
+from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.oracle import JOB
+from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process
+from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
+
+__all__ = [
+    "abort",
+    "append",
+    "checkpoint_of",
+    "clean_up",
+    "compose_commit",
+    "confirm",
+    "record",
+    "release",
+    "resolve",
+    "restore",
+    "savepoint",
+    "state_read",
+    "whole_batch",
+]
+
+
+def append(batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER) -> Action:
+    """Steps 1 to 3: trigger, write, and leave a report. A batch that is applied is passed over."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator(owner)
+        attempt = _triggered(coordinator, batch, take_over)
+        if attempt is not None:
+            store_report(process.store, attempt, _written(process, coordinator, attempt, batch, base=base))
+        return {**notes, "attempt": attempt}
+
+    return act
+
+
+def whole_batch(
+    batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER, clean: bool = True
+) -> Action:
+    """Steps 1 to 7 by one process that remembers what it read, as a streaming driver does.
+
+    Where confirm raises it gives the attempt up, as Spark does: only the timeline may be believed then.
+    """
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator(owner)
+        attempt = _triggered(coordinator, batch, take_over)
+        if attempt is not None:
+            report = _written(process, coordinator, attempt, batch, base=base)
+            coordinator.record(attempt, report.operators, report.files, report.positions)
+            _confirm_or_abort(coordinator, attempt)
+        coordinator.compose_commit()
+        if clean:
+            coordinator.clean_up()
+        return notes
+
+    return act
+
+
+def _triggered(coordinator: CheckpointCoordinator, batch: int, take_over: bool) -> Attempt | None:
+    """An attempt of this batch, on top of the one before it; `None` where it is applied."""
+    key = batches.key_of(batch)
+    if coordinator.applied(key) is not None:
+        return None
+    if batch == batches.LAST:
+        return coordinator.trigger(take_over, idempotency_key=key)
+    parent = None if batch == 1 else checkpoint_of(coordinator, batch - 1)
+    return coordinator.trigger(take_over, idempotency_key=key, expected_parent=parent)
+
+
+def _confirm_or_abort(coordinator: CheckpointCoordinator, attempt: Attempt) -> None:
+    try:
+        coordinator.confirm(attempt)
+    except UnavailableError:
+        try:
+            coordinator.abort(attempt)
+        except ConflictError as error:
+            if error.kind != "already_completed":
+                raise
+        else:
+            raise
+
+
+def _written(
+    process: Process, coordinator: CheckpointCoordinator, attempt: Attempt, batch: int, *, base: bool
+) -> AttemptReport:
+    """What the tasks do: changelog files and components; and what they report."""
+    operators = []
+    for operator in batches.OPERATORS:
+        changes = batches.changes_of(batch, operator)
+        if base and attempt.parent is not None:
+            changes = {**state_read(process.store, coordinator, attempt.parent, operator), **changes}
+        if changes:
+            handle = _changelog_file(process, attempt, batches.encoded(changes))
+            operators.append(OperatorReport(operator, (handle,), ("key",), 1, b"", upserts=1, base=base))
+    files = [_file(process, attempt, batch, file) for file in batches.FILES]
+    return AttemptReport(tuple(operators), tuple(files), {"batch": batch})
+
+
+def record(process: Process, notes: Notes) -> Notes:
+    """Step 4, by the report."""
+    attempt = notes["attempt"]
+    if attempt is not None:
+        report = load_report(process.store, attempt)
+        process.coordinator().record(attempt, report.operators, report.files, report.positions)
+    return notes
+
+
+def confirm(process: Process, notes: Notes) -> Notes:
+    """Step 5."""
+    attempt = notes["attempt"]
+    if attempt is not None:
+        process.coordinator().confirm(attempt)
+    return notes
+
+
+def compose_commit(process: Process, notes: Notes) -> Notes:
+    """Step 6. A file that was taken away meanwhile is no failure."""
+    try:
+        process.coordinator().compose_commit()
+    except NotFoundError as error:
+        if error.kind not in ("checkpoint_gone", "no_manifest"):
+            raise BrokenPromiseError(f"compose-commit is told {error.kind!r}: {error}") from error
+        raise
+    return notes
+
+
+def clean_up(process: Process, notes: Notes) -> Notes:
+    """Step 7."""
+    process.coordinator().clean_up()
+    return notes
+
+
+def abort(owner: str = OWNER) -> Action:
+    """The owner gives its open attempt up, if it has one."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        attempt = notes["attempt"]
+        if attempt is not None:
+            try:
+                process.coordinator(owner).abort(attempt)
+            except ConflictError as error:
+                if error.kind != "already_completed":
+                    raise
+        return {**notes, "attempt": None}
+
+    return act
+
+
+def savepoint(batch: int, name: str) -> Action:
+    """Keep the checkpoint of a batch."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator()
+        coordinator.savepoint(checkpoint_of(coordinator, batch), name, request_id=_request(name, "keep"))
+        return notes
+
+    return act
+
+
+def release(name: str) -> Action:
+    """Give a savepoint up."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        process.coordinator().release(name, request_id=_request(name, "release"))
+        return notes
+
+    return act
+
+
+def restore(batch: int, request: str) -> Action:
+    """Go on from the checkpoint of a batch; asked for again after a crash, with the same id."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator()
+        coordinator.restore(checkpoint_of(coordinator, batch), request_id=_request(request, "restore"))
+        return {**notes, "attempt": None}
+
+    return act
+
+
+def resolve(batch: int, file: str, word: str) -> Action:
+    """A person's word on a blocked file; where it is said and done already, nothing."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator()
+        name = batches.file_name(batch, file)
+        coordinator.resolve(checkpoint_of(coordinator, batch), name, word, request_id=_request(name, word))
+        return notes
+
+    return act
+
+
+def state_read(
+    store: ObjectStore, coordinator: CheckpointCoordinator, checkpoint_id: int, operator: str
+) -> dict[str, int]:
+    """The state at a checkpoint, by the protocol's own way."""
+    found = coordinator.operator_state(coordinator.get(checkpoint_id), operator)
+    state: dict[str, int] = {}
+    for handle in () if found is None else found.handles:
+        for stream, _offset in handle.handles_and_offsets:
+            state.update(json.loads(store.get(stream.name, generation=stream.generation)))
+    return state
+
+
+def checkpoint_of(coordinator: CheckpointCoordinator, batch: int) -> int:
+    """The checkpoint of the current chain that holds the batch."""
+    held = coordinator.applied(batches.key_of(batch))
+    if held is None:
+        raise NotFoundError(f"batch {batch} is in no checkpoint of the current chain", kind="not_applied")
+    return held
+
+
+def _changelog_file(process: Process, attempt: Attempt, payload: bytes) -> ChangelogStateHandle:
+    name = f"{attempt.names.changelog_base_path(attempt.attempt)}/{JOB}/dstl/{process.new_id()}"
+    stat = process.store.put(name, payload, precondition=ABSENT)
+    stream = StreamStateHandle(name, len(payload), stat.generation, stat.crc32c, stat.size)
+    return ChangelogStateHandle(((stream, 0),), KeyGroupRange.of(0, 0), len(payload), len(payload))
+
+
+def _file(process: Process, attempt: Attempt, batch: int, file: str) -> FileReport:
+    writer = GSRecoverableWriter(
+        process.store,
+        process.setting.file_options,
+        attempt=attempt.attempt,
+        random_bits=lambda bits: process.new_id().int & ((1 << bits) - 1),
+    )
+    stream = writer.open(process.store.uri_of(batches.file_name(batch, file)))
+    for part in batches.file_parts(str(attempt.attempt), batch, file):
+        stream.write(part)
+        stream.sync()
+    committer = stream.close_for_commit()
+    return FileReport(committer.recoverable, tuple(committer.components))
+
+
+def _request(what: str, verb: str) -> uuid.UUID:
+    return ids_of(f"request/{what}/{verb}")()

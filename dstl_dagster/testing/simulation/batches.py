@@ -1,0 +1,75 @@
+"""What a numbered batch of the simulated job holds: the model that everything is compared with.
+
+Owns the contents of batches, pure. Each batch changes a few keys of the operator `totals`, the first one also
+writes the operator `rare`, and each makes two files. A file's bytes name the attempt that wrote them, so an
+abandoned checkpoint's file is never taken for the one that was made instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+__all__ = [
+    "FILES",
+    "LAST",
+    "OPERATORS",
+    "changes_of",
+    "file_bytes",
+    "file_name",
+    "file_parts",
+    "key_of",
+    "number_of",
+    "state_of",
+]
+
+FILES = {"a": 2, "b": 1}
+"""Files of each batch, with how many components each has."""
+OPERATORS = ("rare", "totals")
+LAST = 99
+"""The batch that every run ends with."""
+
+
+def key_of(batch: int) -> str:
+    """The idempotency key."""
+    return f"batch-{batch}"
+
+
+def number_of(key: str) -> int:
+    """The batch of a key."""
+    return int(key.removeprefix("batch-"))
+
+
+def changes_of(batch: int, operator: str) -> dict[str, int]:
+    """What the batch upserts; nothing where it does not touch the operator."""
+    if operator == "rare":
+        return {"first": batch} if batch == 1 else {}
+    return {f"key-{batch % 3}": batch, "newest": batch}
+
+
+def state_of(batches: Iterable[int], operator: str) -> dict[str, int]:
+    """The operator's state after these batches, in order."""
+    state: dict[str, int] = {}
+    for batch in batches:
+        state.update(changes_of(batch, operator))
+    return state
+
+
+def file_name(batch: int, file: str) -> str:
+    """The final name."""
+    return f"out/{batch}/{file}"
+
+
+def file_parts(attempt: str, batch: int, file: str) -> list[bytes]:
+    """The bytes of each component."""
+    return [f"{attempt}/{batch}/{file}/{part};".encode() for part in range(FILES[file])]
+
+
+def file_bytes(attempt: str, batch: int, file: str) -> bytes:
+    """The bytes of the final object."""
+    return b"".join(file_parts(attempt, batch, file))
+
+
+def encoded(state: dict[str, int]) -> bytes:
+    """The bytes of a changelog file of the simulation."""
+    return json.dumps(state, sort_keys=True).encode()

@@ -1,0 +1,141 @@
+"""Who else is about: readers, consumers, people with objects of their own, and time.
+
+Owns what they do and what they may see. Does not own the steps of the job (`actions`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.checkpoint import Checkpoint
+from dstl_dagster.checkpoint.records import Committed, Completed
+from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.storage import ABSENT, ANY, Generation
+from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.oracle import FOREIGN, JOB, read_ledger
+from dstl_dagster.testing.simulation.process import Action, Notes, Process
+from dstl_dagster.testing.simulation.world import BrokenPromiseError
+
+__all__ = ["put_foreign", "read", "take_files", "take_foreign_away", "wait_out_grace"]
+
+
+def put_foreign(batch: int, file: str) -> Action:
+    """Somebody else's object gets a file's name, while nobody looks."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        name = batches.file_name(batch, file)
+        if process.world.payload(name) is None:
+            process.world.store.put(
+                name, FOREIGN + name.encode(), precondition=ABSENT, metadata={"whose": FOREIGN.decode()}
+            )
+        return notes
+
+    return act
+
+
+def take_foreign_away(batch: int, file: str) -> Action:
+    """Somebody else moves their own object away again."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        name = batches.file_name(batch, file)
+        if (process.world.payload(name) or b"").startswith(FOREIGN):
+            with process.world.unwatched():
+                process.world.store.delete(name, precondition=ANY)
+        return notes
+
+    return act
+
+
+def take_files(batch: int) -> Action:
+    """A consumer moves away the files of a batch that a `committed` record lists as published."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        coordinator = process.coordinator()
+        held = coordinator.applied(batches.key_of(batch))
+        if held is None:
+            return notes
+        attempt, published = _published(coordinator, held)
+        for name in published:
+            found = process.store.stat(name)
+            if found is None:
+                continue
+            try:
+                body = process.store.get(name, generation=found.generation)
+                if not body.startswith(attempt):
+                    continue
+                copy = f"taken/{held}/{name.rpartition('/')[2]}"
+                process.store.put(copy, body, precondition=ANY)
+                process.store.delete(name, precondition=Generation(found.generation))
+            except (NotFoundError, ConflictError):
+                continue  # another consumer, or a restore, was faster
+        return notes
+
+    return act
+
+
+def _published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> tuple[bytes, tuple[str, ...]]:
+    """The attempt of a checkpoint, and what the newest `committed` record says to be published."""
+    attempt = b""
+    published: tuple[str, ...] = ()
+    for record in coordinator.timeline.records():
+        if isinstance(record, Completed) and record.checkpoint_id == checkpoint_id:
+            attempt = str(record.attempt).encode()
+        if isinstance(record, Committed) and record.checkpoint_id == checkpoint_id:
+            published = record.published
+    return attempt, published
+
+
+def read(process: Process, notes: Notes) -> Notes:
+    """A reader: every checkpoint there is, and all that it holds."""
+    coordinator = process.coordinator()
+    before = read_ledger(process.world, process.setting.num_retained)
+    latest = coordinator.latest()
+    after = read_ledger(process.world, process.setting.num_retained)
+    found = None if latest is None else latest.checkpoint_id
+    if before.slot == after.slot and found != after.last:
+        raise BrokenPromiseError(f"the latest checkpoint is {after.last}, and a reader is shown {found}")
+    for checkpoint in [*([] if latest is None else [latest]), *coordinator.list()]:
+        for operator in batches.OPERATORS:
+            _read_one(process, coordinator, checkpoint, operator)
+    return notes
+
+
+def wait_out_grace(process: Process, notes: Notes) -> Notes:
+    """Time passes: no reader has grace left afterwards."""
+    process.world.clock.advance(2 * process.setting.reader_grace.total_seconds() + 1)
+    return notes
+
+
+def _read_one(
+    process: Process, coordinator: CheckpointCoordinator, checkpoint: Checkpoint, operator: str
+) -> None:
+    each = checkpoint.checkpoint_id
+    found: dict[str, int] = {}
+    try:
+        state = coordinator.operator_state(checkpoint, operator)
+        for handle in () if state is None else state.handles:
+            for stream, _offset in handle.handles_and_offsets:
+                found.update(json.loads(process.store.get(stream.name, generation=stream.generation)))
+    except NotFoundError as error:
+        _expect_gone(process, each, error)
+        return
+    ledger = read_ledger(process.world, process.setting.num_retained)
+    keys = [ledger.completed[one]["idempotency_key"] for one in ledger.chain_to(each)]
+    wanted = batches.state_of(map(batches.number_of, keys), operator)
+    if found != wanted:
+        raise BrokenPromiseError(f"read {found} of {operator} at checkpoint {each}, not {wanted}")
+
+
+def _expect_gone(process: Process, checkpoint_id: int, error: NotFoundError) -> None:
+    """What a reader misses may only be of a checkpoint that was given up, longer ago than the grace time."""
+    ledger = read_ledger(process.world, process.setting.num_retained)
+    gone = ledger.subsumed.get(checkpoint_id)
+    if gone is None:
+        raise BrokenPromiseError(f"checkpoint {checkpoint_id} is kept, and a reader found: {error}")
+    said = process.world.store.stat(f"dstl/{JOB}/timeline/{gone['slot']:020d}")
+    assert said is not None
+    if process.world.clock.now() - said.updated < process.setting.reader_grace:
+        raise BrokenPromiseError(f"checkpoint {checkpoint_id} has grace left, and a reader found: {error}")
+    if error.kind not in ("checkpoint_gone", "state_missing", "not_found"):
+        raise BrokenPromiseError(f"a reader of a given-up checkpoint is told {error.kind!r}: {error}")

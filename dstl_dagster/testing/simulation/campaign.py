@@ -1,0 +1,161 @@
+"""Many runs of the simulation: which there are, on all processors, and what they add up to.
+
+Owns the numbering of runs and counting them. Does not own a run (`sweep`, `rivals`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TypeVar
+
+from dstl_dagster.testing.fault_schedules import AtRequests, Fault
+from dstl_dagster.testing.simulation.histories import HISTORIES
+from dstl_dagster.testing.simulation.points import Point
+from dstl_dagster.testing.simulation.process import Trace
+from dstl_dagster.testing.simulation.rivals import Rivals
+from dstl_dagster.testing.simulation.sweep import Simulation
+
+__all__ = ["Failure", "Tally", "play_point", "play_seed", "play_seeds", "sweep"]
+
+_CHUNK = 250
+_RIVALS_EVERY = 20
+_SECOND_FAULTS = (
+    Fault.CRASH_BEFORE,
+    Fault.CRASH_AFTER,
+    Fault.CRASH_LATE,
+    Fault.ERROR_BEFORE,
+    Fault.LOST_ANSWER,
+    Fault.LATE_EFFECT,
+    Fault.REPEATED,
+)
+Tell = Callable[[str], None]
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended wrong, and what to give to `python -m dstl_dagster.testing.simulation` to see it."""
+
+    replay: str
+    wrong: tuple[str, ...]
+
+
+@dataclass
+class Tally:
+    """What runs add up to. `distinct` says of each what it was: the same one twice counts once."""
+
+    runs: int = 0
+    distinct: set[str] = field(default_factory=set)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Take the numbers of other runs in."""
+        self.runs += other.runs
+        self.distinct |= other.distinct
+        self.failures += other.failures
+
+    def note(self, what: str, replay: str, wrong: Sequence[str]) -> None:
+        """One more run."""
+        self.runs += 1
+        self.distinct.add(what)
+        if wrong:
+            self.failures.append(Failure(replay, tuple(wrong)))
+
+
+def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:
+    """One thing goes wrong; what is wrong at the end."""
+    return Simulation(HISTORIES[point.history], trace=trace, tell=tell).run(point)
+
+
+def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None) -> tuple[str, list[str]]:
+    """What this seed stands for, and what is wrong at its end.
+
+    Every twentieth seed is rivals; the others are a history in which one thing goes wrong, and another one
+    while that is made good. In three of twenty all later steps of the history follow.
+    """
+    if seed % _RIVALS_EVERY == 0:
+        return f"rivals {seed}", Rivals(seed, trace=trace, tell=tell).run()
+    choose = random.Random(f"seed {seed}")  # noqa: S311 (a replayable choice, no secret)
+    name = choose.choice(sorted(HISTORIES))
+    simulation = _simulation(name) if trace is None else Simulation(HISTORIES[name], trace=trace, tell=tell)
+    point = choose.choice(simulation.all_points)
+    second = {choose.randrange(simulation.requests_of(point.step)): choose.choice(_SECOND_FAULTS)}
+    to_the_end = choose.random() < 0.15
+    what = f"{point}, then {second}{' to the end' if to_the_end else ''}"
+    if tell is not None:
+        tell(f"seed {seed}: {what}")
+    return what, simulation.run(point, second=AtRequests(second), to_the_end=to_the_end)
+
+
+def sweep(
+    histories: Iterable[str], jobs: int, progress: Callable[[Tally], None] = lambda _tally: None
+) -> Tally:
+    """Every point of these histories."""
+    steps = [(name, step) for name in histories for step in range(len(HISTORIES[name].steps))]
+    return _spread(_sweep_step, steps, jobs, progress)
+
+
+def play_seeds(seeds: range, jobs: int, progress: Callable[[Tally], None] = lambda _tally: None) -> Tally:
+    """Every seed."""
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    return _spread(_play_chunk, chunks, jobs, progress)
+
+
+def _spread(
+    play: Callable[[W], Tally], works: Sequence[W], jobs: int, progress: Callable[[Tally], None]
+) -> Tally:
+    total = Tally()
+    for tally in _played(play, works, jobs):
+        total.add(tally)
+        progress(total)
+    return total
+
+
+def _played(play: Callable[[W], Tally], works: Sequence[W], jobs: int) -> Iterator[Tally]:
+    if jobs == 1:
+        yield from map(play, works)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_get_ready) as pool:
+        yield from pool.map(play, works)
+
+
+def _get_ready() -> None:
+    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
+    gc.set_threshold(50_000)  # many short-lived objects, hardly a cycle
+
+
+_simulations: dict[str, Simulation] = {}
+
+
+def _simulation(name: str) -> Simulation:
+    """The history, made ready once in each process."""
+    if name not in _simulations:
+        _simulations[name] = Simulation(HISTORIES[name])
+    return _simulations[name]
+
+
+def _sweep_step(work: tuple[str, int]) -> Tally:
+    name, step = work
+    simulation = _simulation(name)
+    tally = Tally()
+    for point in simulation.all_points:
+        if point.step == step:
+            tally.note(str(point), f"--point {point}", simulation.run(point))
+    simulation.forget()
+    return tally
+
+
+def _play_chunk(seeds: range) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        what, wrong = play_seed(seed)
+        tally.note(what, f"--seed {seed}", wrong)
+    for simulation in _simulations.values():
+        simulation.forget()
+    return tally

@@ -1,0 +1,42 @@
+"""The end of each run: the job is brought to its end, cleaned up once, and judged.
+
+Owns what still happens when nothing goes wrong any more. Does not own what is right (`oracle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dstl_dagster.testing.simulation import actions, batches, bystanders
+from dstl_dagster.testing.simulation.oracle import judge, read_ledger
+from dstl_dagster.testing.simulation.process import Notes, Process
+
+__all__ = ["end_and_judge"]
+
+_NOTHING: Notes = {"attempt": None}
+
+
+def end_and_judge(
+    new_process: Callable[[str], Process], wanted: Sequence[int], taken: Sequence[int] = ()
+) -> list[str]:
+    """Apply the wanted batches that are not on the chain, let time pass, clean up once; what is wrong then.
+
+    `taken` are the batches whose consumers may have been cut off.
+    """
+    process = new_process("end")
+    setting, world = process.setting, process.world
+    for batch in wanted:
+        if batches.key_of(batch) in read_ledger(world, setting.num_retained).chain_keys:
+            continue
+        for file in batches.FILES:
+            bystanders.take_foreign_away(batch, file)(process, _NOTHING)
+        act = actions.whole_batch(batch, take_over=True, clean=False)
+        act(new_process(f"end/{batch}"), _NOTHING)
+    actions.compose_commit(new_process("end/compose-commit"), _NOTHING)
+    for batch in taken:
+        bystanders.take_files(batch)(new_process(f"end/take {batch}"), _NOTHING)
+    if setting.reader_grace:
+        actions.clean_up(new_process("end/give up"), _NOTHING)
+        bystanders.wait_out_grace(process, _NOTHING)
+    actions.clean_up(new_process("end/clean up"), _NOTHING)
+    return judge(world, setting.num_retained, list(wanted))

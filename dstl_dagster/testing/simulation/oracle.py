@@ -1,0 +1,364 @@
+"""What must be true of the objects, at every change and at the end. Shares no code with the protocol.
+
+Owns the checks while something happens (`Watch`) and when all is over (`judge`). Does not own the rules
+between records (`ledger`) nor what a batch holds (`batches`). Names and fields are spelled here a second time
+on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from dstl_dagster.storage import ObjectStat
+from dstl_dagster.testing.simulation.batches import (
+    FILES,
+    OPERATORS,
+    file_bytes,
+    file_name,
+    number_of,
+    state_of,
+)
+from dstl_dagster.testing.simulation.ledger import Ledger, document
+from dstl_dagster.testing.simulation.world import BUCKET, World
+
+__all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger", "state_in"]
+
+JOB = "sim"
+ROOT = f"dstl/{JOB}/"
+FOREIGN = b"somebody else's"
+"""What objects of others begin with."""
+
+
+def read_ledger(world: World, num_retained: int) -> Ledger:
+    """The ledger of what is on the timeline now."""
+    ledger = Ledger(num_retained)
+    for name in world.names(f"{ROOT}timeline/"):
+        payload = world.payload(name)
+        assert payload is not None
+        ledger.add(document(payload))
+    return ledger
+
+
+def state_in(world: World, manifest_name: str, operator: str) -> dict[str, int] | None:
+    """An operator's state, folded from the objects that the manifests name; `None` where one is missing."""
+    parts: list[dict[str, int]] = []
+    name: str | None = manifest_name
+    while name is not None:
+        payload = world.payload(name)
+        if payload is None:
+            return None
+        entry = document(payload)["operators"].get(operator)
+        if entry is None:
+            break
+        for handle in reversed(entry["report"]["handles"]):
+            for file in handle["files"]:
+                body = world.payload(file["name"])
+                if body is None:
+                    return None
+                parts.append(json.loads(body))
+        name = entry["previous"]
+    state: dict[str, int] = {}
+    for part in reversed(parts):
+        state.update(part)
+    return state
+
+
+def needed_by(world: World, manifest_name: str) -> Iterator[str]:
+    """Every object that a checkpoint's state needs, its manifest first, whether it is there or not."""
+    yield manifest_name
+    payload = world.payload(manifest_name)
+    if payload is None:
+        return
+    for operator, entry in document(payload)["operators"].items():
+        here: dict[str, Any] | None = entry
+        while here is not None:
+            for handle in here["report"]["handles"]:
+                yield from (file["name"] for file in handle["files"])
+            older = here["previous"]
+            if older is None:
+                break
+            yield older
+            body = world.payload(older)
+            here = None if body is None else document(body)["operators"].get(operator)
+
+
+class Watch:
+    """Looks at each change of the storage when it happens; what is wrong is added to `broken`."""
+
+    def __init__(self, world: World, num_retained: int, grace: timedelta) -> None:
+        self._world = world
+        self._num_retained = num_retained
+        self._grace = grace
+        self._ledger: Ledger | None = None
+        self.broken: list[str] = []
+        self.tell: Callable[[str], None] = lambda _line: None
+        world.watcher = self
+
+    def forget(self) -> None:
+        """The world was put back to another moment."""
+        self._ledger = None
+        self.broken.clear()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the records up to now."""
+        if self._ledger is None:
+            self._ledger = read_ledger(self._world, self._num_retained)
+            self.broken += self._ledger.broken
+        return self._ledger
+
+    def created(self, bucket_name: str, name: str) -> None:
+        if bucket_name != BUCKET or not name.startswith(f"{ROOT}timeline/"):
+            return
+        payload = self._world.payload(name)
+        assert payload is not None
+        record = document(payload)
+        self.tell(f"slot {record['slot']} is {record['kind']}")
+        if self._ledger is None or self._ledger.slot + 1 != record["slot"]:
+            self._ledger = None
+            ledger = self.ledger
+        else:
+            ledger = self._ledger
+            seen = len(ledger.broken)
+            ledger.add(record)
+            self.broken += ledger.broken[seen:]
+        check = getattr(self, f"_at_{record['kind']}", None)
+        if check is not None:
+            self.broken += [f"slot {record['slot']} ({record['kind']}): {why}" for why in check(record)]
+        if ledger.slot != record["slot"]:
+            self.broken.append(f"slot {record['slot']} is behind a hole")
+
+    def _at_opened(self, _record: dict[str, Any]) -> Iterator[str]:
+        for name in leftovers_of_abandoned(self._world, self.ledger):
+            yield f"{name} of an abandoned checkpoint is still there"
+
+    def _at_completed(self, record: dict[str, Any]) -> Iterator[str]:
+        if self._world.payload(record["manifest"]) is None:
+            yield "its manifest is not there"
+
+    def _at_committed(self, record: dict[str, Any]) -> Iterator[str]:
+        completed = self.ledger.completed[record["checkpoint_id"]]
+        half = uuid.UUID(completed["attempt"]).int >> 64
+        for name in record["published"]:
+            for source in _temporary(self._world, f"/{name}/", half):
+                yield f"{name} is published, and its source {source} is still there"
+
+    def _at_snapshot(self, record: dict[str, Any]) -> Iterator[str]:
+        before = read_ledger(self._world, self._num_retained)
+        yield from missing_in_archive(self._world, before, record["slot"])
+
+    def removed(self, bucket_name: str, name: str, stat: ObjectStat) -> None:
+        if ".inprogress/" in name:
+            self._source_removed(name)
+        elif bucket_name != BUCKET:
+            return
+        elif name.startswith((f"{ROOT}timeline/", f"{ROOT}archive/")):
+            self.broken.append(f"{name} was deleted: nothing there ever is")
+        elif name.startswith((f"{ROOT}manifests/", f"{ROOT}attempts/")):
+            self._document_removed(name)
+        elif name.startswith("out/"):
+            self._final_removed(name, stat)
+
+    def _document_removed(self, name: str) -> None:
+        ledger = self.ledger
+        if ledger.open is not None and ledger.open["attempt"] in name:
+            self.broken.append(f"{name} was deleted while its attempt is open")
+        for each in ledger.completed:
+            gone = ledger.subsumed.get(each)
+            if gone is not None and self._is_over(gone["slot"]):
+                continue
+            manifest = ledger.completed[each]["manifest"]
+            if name == manifest or name in set(needed_by(self._world, manifest)):
+                self.broken.append(f"{name} was deleted while checkpoint {each} needs it")
+
+    def _is_over(self, slot: int) -> bool:
+        said = self._world.store.stat(f"{ROOT}timeline/{slot:020d}")
+        assert said is not None
+        return self._world.clock.now() - said.updated >= self._grace
+
+    def _source_removed(self, name: str) -> None:
+        """Bytes of an attempt may go only if it is dead, or if they are further up, or given up."""
+        ledger = self.ledger
+        state = ledger.owner_of_half(uuid.UUID(name.rpartition("/")[2]).int >> 64)
+        if state is None or state[0] == "dead":
+            return
+        if state[1] is None:
+            self.broken.append(f"{name} was deleted while its attempt is open")
+            return
+        each = state[1]
+        if each in ledger.abandoned or each in ledger.subsumed:
+            return
+        final = name.partition(".inprogress/")[2].partition("/")[2].rpartition("/")[0]
+        word = ledger.word_on(each, final)
+        if word is not None and word["resolution"] == "keep":
+            return
+        if any(file["name"] == final for file in ledger.blocked(each)) and word is None:
+            self.broken.append(f"{name} was deleted while its file is blocked")
+        elif final in ledger.committed.get(each, {}).get("published", []):
+            return
+        else:
+            self._expect_further_up(name, final, each)
+
+    def _expect_further_up(self, name: str, final: str, each: int) -> None:
+        attempt = self.ledger.completed[each]["attempt"]
+        made = self._world.payload(final)
+        half = uuid.UUID(attempt).int >> 64
+        if (made is None or not made.startswith(attempt.encode())) and not _temporary(
+            self._world, f"/{final}/", half
+        ):
+            self.broken.append(f"{name} was deleted, and nothing of {final} is left")
+
+    def _final_removed(self, name: str, stat: ObjectStat) -> None:
+        ledger = self.ledger
+        if stat.metadata.get("whose") == FOREIGN.decode():
+            words = [word for each in ledger.resolved.values() for word in each if word["name"] == name]
+            said = any(
+                word["resolution"] == "replace" and word["foreign_generation"] == stat.generation
+                for word in words
+            )
+            if not said:
+                self.broken.append(f"foreign {name} was deleted without a word")
+
+
+def leftovers_of_abandoned(world: World, ledger: Ledger) -> Iterator[str]:
+    """Sources and final objects of checkpoints that a restore left behind."""
+    attempts = {ledger.completed[each]["attempt"] for each in ledger.abandoned}
+    if not attempts:
+        return
+    halves = {uuid.UUID(attempt).int >> 64 for attempt in attempts}
+    for _bucket_name, name, payload, _stat in world.objects():
+        if ".inprogress/" in name:
+            if uuid.UUID(name.rpartition("/")[2]).int >> 64 in halves:
+                yield name
+        elif name.startswith("out/") and payload.partition(b"/")[0].decode() in attempts:
+            yield name
+
+
+def missing_in_archive(world: World, before: Ledger, slot: int) -> Iterator[str]:
+    """What a snapshot in this slot leaves out and the archive does not have."""
+    for each, record in before.completed.items():
+        digest = hashlib.sha256(record["idempotency_key"].encode()).hexdigest()
+        if record["slot"] < slot and world.payload(f"{ROOT}archive/keys/{digest}/{each:010d}") is None:
+            yield f"the batch of checkpoint {each} is in no archive"
+    ended = {attempt: record["slot"] for attempt, record in before.dead.items()}
+    for each, record in before.subsumed.items():
+        ended[before.completed[each]["attempt"]] = record["slot"]
+    for attempt, at in ended.items():
+        half = uuid.UUID(attempt).int >> 64
+        if at < slot and world.payload(f"{ROOT}archive/attempts/{half:016x}") is None:
+            yield f"the end of attempt {attempt} is in no archive"
+    for request, at in before.requests.items():
+        if at < slot and world.payload(f"{ROOT}archive/requests/{request}") is None:
+            yield f"the answer to request {request} is in no archive"
+
+
+def _temporary(world: World, inside: str, half: int) -> list[str]:
+    """Names of temporary objects of one file and attempt, in any bucket."""
+    return [
+        name
+        for _bucket_name, name, _payload, _stat in world.objects()
+        if ".inprogress/" in name and inside in name and uuid.UUID(name.rpartition("/")[2]).int >> 64 == half
+    ]
+
+
+def judge(world: World, num_retained: int, batches: list[int] | None) -> list[str]:
+    """Everything that is not as it should be when all is over and one clean-up ran.
+
+    `batches`: the current chain, in order; `None` where only its completeness is known elsewhere.
+    """
+    ledger = read_ledger(world, num_retained)
+    wrong = list(ledger.broken)
+    chain = [number_of(key) for key in ledger.chain_keys]
+    if batches is not None and chain != batches:
+        wrong.append(f"the chain has batches {chain}, not {batches}")
+    if ledger.open is not None:
+        wrong.append(f"attempt {ledger.open['attempt']} is still open")
+    for each in ledger.kept:
+        wrong += _wrong_state(world, ledger, each)
+    for each in ledger.chain:
+        wrong += _wrong_files(world, ledger, each)
+    wrong += _left_over(world, ledger)
+    wrong += missing_in_archive(world, ledger, ledger.snapshot_slot)
+    return wrong
+
+
+def _wrong_state(world: World, ledger: Ledger, each: int) -> Iterator[str]:
+    record = ledger.completed[each]
+    batches = [number_of(ledger.completed[one]["idempotency_key"]) for one in ledger.chain_to(each)]
+    for name in needed_by(world, record["manifest"]):
+        if world.payload(name) is None:
+            yield f"checkpoint {each} needs {name}, which is gone"
+            return
+    for operator in OPERATORS:
+        found = state_in(world, record["manifest"], operator)
+        if (found or {}) != state_of(batches, operator):
+            yield f"{operator} at checkpoint {each} is {found}, not {state_of(batches, operator)}"
+    payload = world.payload(record["manifest"])
+    assert payload is not None
+    if document(payload)["positions"] != {"batch": batches[-1]}:
+        yield f"checkpoint {each} has positions {document(payload)['positions']}"
+
+
+def _wrong_files(world: World, ledger: Ledger, each: int) -> Iterator[str]:
+    record = ledger.completed[each]
+    batch = number_of(record["idempotency_key"])
+    if each not in ledger.committed:
+        yield f"checkpoint {each} is not committed"
+        return
+    blocked = {file["name"] for file in ledger.blocked(each)}
+    for file in FILES:
+        name = file_name(batch, file)
+        own = file_bytes(record["attempt"], batch, file)
+        there, taken = world.payload(name), world.payload(f"taken/{each}/{file}")
+        word = ledger.word_on(each, name)
+        given_up = name in blocked or (word is not None and word["resolution"] == "keep")
+        if given_up:
+            if there == own or taken is not None:
+                yield f"{name} is there, and it was not to be published"
+            if name in ledger.committed[each]["published"]:
+                yield f"{name} is among the published, and it was not to be published"
+            continue
+        if name not in ledger.committed[each]["published"]:
+            yield f"{name} is not among the published"
+        if [body for body in (there, taken) if body == own] != [own]:
+            yield f"{name} of checkpoint {each} is {there!r}, and taken away {taken!r}"
+
+
+def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
+    needed = {f"{ROOT}hint", f"{ROOT}server-clock"}
+    for each in ledger.kept:
+        needed.update(needed_by(world, ledger.completed[each]["manifest"]))
+    finals = {
+        file_bytes(
+            ledger.completed[each]["attempt"], number_of(ledger.completed[each]["idempotency_key"]), file
+        )
+        for each in ledger.chain
+        for file in FILES
+    }
+    halves = {
+        uuid.UUID(ledger.completed[each]["attempt"]).int >> 64
+        for each in ledger.kept
+        if ledger.blocked(each) and each not in ledger.abandoned
+    }
+    for _bucket_name, name, payload, stat in world.objects():
+        if name in needed or name.startswith((f"{ROOT}timeline/", f"{ROOT}archive/", "taken/")):
+            continue
+        if name.startswith("out/"):
+            if payload not in finals and stat.metadata.get("whose") != FOREIGN.decode():
+                yield f"left over: {name} with {payload!r}"
+        elif not _of_blocked(name, halves):
+            yield f"left over: {name}"
+
+
+def _of_blocked(name: str, halves: set[int]) -> bool:
+    """What a checkpoint with a blocked file made stays until a person has spoken."""
+    if ".inprogress/" in name:
+        return uuid.UUID(name.rpartition("/")[2]).int >> 64 in halves
+    if name.startswith(f"{ROOT}attempts/"):
+        return uuid.UUID(name.split("/")[3]).int >> 64 in halves
+    return False

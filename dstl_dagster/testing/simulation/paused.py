@@ -1,0 +1,51 @@
+"""A process that stops before one of its requests, and goes on when it is told to: a zombie.
+
+Owns the thread that waits. Everything still happens one after another: while the process runs the caller
+waits, and while the caller runs the process waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Paused"]
+
+
+class Paused:
+    """Runs `act` at once, up to its request number `at` (from 0).
+
+    Args:
+        act: gets what it must call before each request.
+    """
+
+    def __init__(self, act: Callable[[Callable[[], None]], object], at: int) -> None:
+        self._act = act
+        self._requests_left = at
+        self._stopped = threading.Semaphore(0)
+        self._told = threading.Semaphore(0)
+        self._raised: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="dstl-zombie")
+        self._thread.start()
+        self._stopped.acquire()
+
+    def go_on(self) -> None:
+        """Let it run to its end. Raises what it raised."""
+        self._told.release()
+        self._thread.join()
+        if self._raised is not None:
+            raise self._raised
+
+    def _run(self) -> None:
+        try:
+            self._act(self._before_request)
+        except BaseException as error:  # noqa: BLE001 (raised where it is told to go on)
+            self._raised = error
+        finally:
+            self._stopped.release()
+
+    def _before_request(self) -> None:
+        if self._requests_left == 0:
+            self._stopped.release()
+            self._told.acquire()
+        self._requests_left -= 1

@@ -1,0 +1,81 @@
+"""What can go wrong where: the vocabulary of crash points.
+
+Owns the names. Does not own what a harm does to a run (`sweep`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dstl_dagster.testing.fault_schedules import Fault
+
+__all__ = ["FAULTS", "SOON", "Harm", "Point", "harms_of"]
+
+
+class Harm(StrEnum):
+    """What goes wrong with one request, and when what it left behind comes to its end."""
+
+    CRASH_BEFORE = "crash_before"  # the process dies; the request was never sent
+    CRASH_AFTER = "crash_after"  # it has its effect; the process dies before the answer
+    CRASH_LATE = "crash_late"  # the process dies; the effect comes when the step was run again
+    CRASH_LAST = "crash_last"  # the process dies; the effect comes at the very end
+    ERROR = "error"  # no effect, and UnavailableError
+    LOST_ANSWER = "lost_answer"  # the effect, and UnavailableError
+    LATE_EFFECT = "late_effect"  # UnavailableError; the effect comes when the step was run again
+    REPEATED = "repeated"  # all is well, and the same request comes again when the step is over
+    DELAY = "delay"  # two hours go by, then all is well
+    PAUSE = "pause"  # the process stops, goes on when another has run the step: its zombie
+    LONG_PAUSE = "long_pause"  # the same, at the very end
+
+
+FAULTS = {
+    Harm.CRASH_BEFORE: Fault.CRASH_BEFORE,
+    Harm.CRASH_AFTER: Fault.CRASH_AFTER,
+    Harm.CRASH_LATE: Fault.CRASH_LATE,
+    Harm.CRASH_LAST: Fault.CRASH_LATE,
+    Harm.ERROR: Fault.ERROR_BEFORE,
+    Harm.LOST_ANSWER: Fault.LOST_ANSWER,
+    Harm.LATE_EFFECT: Fault.LATE_EFFECT,
+    Harm.REPEATED: Fault.REPEATED,
+    Harm.DELAY: Fault.DELAY,
+}
+SOON = (Harm.CRASH_LATE, Harm.LATE_EFFECT, Harm.REPEATED, Harm.PAUSE)
+"""What is still under way arrives when the step was run again; of others, at the very end."""
+_OF_ANY = (Harm.CRASH_BEFORE, Harm.ERROR, Harm.PAUSE, Harm.LONG_PAUSE)
+_OF_CHANGES = (
+    Harm.CRASH_AFTER,
+    Harm.CRASH_LATE,
+    Harm.CRASH_LAST,
+    Harm.LOST_ANSWER,
+    Harm.LATE_EFFECT,
+    Harm.REPEATED,
+)
+"""With a request that changes nothing these are the same as one of those above."""
+
+
+def harms_of(*, changes: bool, waits: bool) -> tuple[Harm, ...]:
+    """What can go differently wrong with a request that changes something, or nothing.
+
+    `waits`: whether it matters to the job that time goes by.
+    """
+    return (*_OF_ANY, *((Harm.DELAY,) if waits else ()), *(_OF_CHANGES if changes else ()))
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """Where something goes wrong: request `request` (from 0) of step `step` of a history."""
+
+    history: str
+    step: int
+    request: int
+    harm: Harm
+
+    def __str__(self) -> str:
+        return f"{self.history}:{self.step}:{self.request}:{self.harm}"
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """What `str` gave. Raises: ValueError."""
+        history, step, request, harm = text.split(":")
+        return cls(history, int(step), int(request), Harm(harm))

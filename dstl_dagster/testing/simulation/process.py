@@ -1,0 +1,118 @@
+"""One process of the simulated job, and how the job is set up.
+
+Owns what a process is: a view of the storage with faults of its own, and ids that follow from its name. Does
+not own what it does (`actions`, `bystanders`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request
+from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.testing.simulation.oracle import JOB
+from dstl_dagster.testing.simulation.world import World, ids_of
+
+__all__ = ["DELAY_SECONDS", "OWNER", "Action", "Notes", "Process", "Setting", "Trace"]
+
+OWNER = "run"
+DELAY_SECONDS = 7_200.0
+"""How long a delayed request takes: longer than any grace time of the simulation."""
+
+Notes = Mapping[str, Attempt | None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the job of a history is set up."""
+
+    num_retained: int = 2
+    snapshot_interval: int = 8
+    reader_grace: timedelta = timedelta(0)
+    temporary_bucket: str | None = None
+
+    @property
+    def options(self) -> CheckpointOptions:
+        return CheckpointOptions(
+            num_retained=self.num_retained,
+            snapshot_interval=self.snapshot_interval,
+            reader_grace=self.reader_grace,
+            commit_threads=1,
+        )
+
+    @property
+    def file_options(self) -> GSFileSystemOptions:
+        return GSFileSystemOptions(writer_temporary_bucket_name=self.temporary_bucket)
+
+
+Trace = Callable[[str, Request, "Fault | None"], None]
+"""Told of each request: the process, what it asks, and what goes wrong with it."""
+
+
+class _Traced:
+    """A schedule that tells what it decides."""
+
+    def __init__(self, name: str, schedule: FaultSchedule, trace: Trace) -> None:
+        self._name = name
+        self._schedule = schedule
+        self._trace = trace
+
+    def decide(self, request: Request) -> Fault | None:
+        fault = self._schedule.decide(request)
+        self._trace(self._name, request, fault)
+        return fault
+
+    def deliver_late_effect(self) -> bool:
+        return self._schedule.deliver_late_effect()
+
+
+class Process:
+    """One process: what it does through `store` may fail, and it is gone when it crashed.
+
+    Args:
+        name: makes its ids; no other process of the same run may have it.
+        before_request: where actors take turns.
+        trace: told of each request.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        setting: Setting,
+        name: str,
+        schedule: FaultSchedule | None = None,
+        *,
+        before_request: Callable[[], None] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.world = world
+        self.setting = setting
+        if trace is not None:
+            schedule = _Traced(name, schedule or NoFaults(), trace)
+        self.store = FaultStore(
+            world.store,
+            schedule,
+            clock=world.clock,
+            delay_seconds=DELAY_SECONDS,
+            before_request=before_request,
+        )
+        self.new_id = ids_of(name)
+
+    def coordinator(self, owner: str = OWNER) -> CheckpointCoordinator:
+        """A coordinator as this process has it: nothing read yet."""
+        return CheckpointCoordinator(
+            JOB,
+            self.store,
+            self.setting.options,
+            owner=owner,
+            file_options=self.setting.file_options,
+            clock=self.world.clock,
+            new_id=self.new_id,
+        )
+
+
+Action = Callable[[Process, Notes], Notes]

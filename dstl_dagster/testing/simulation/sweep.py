@@ -1,0 +1,261 @@
+"""One thing goes wrong at one request of a scripted history; then the job goes on, and is judged.
+
+Owns what a point's harm does, and how the job goes on after it. Does not own the scripts (`histories`), the
+names of points (`points`), nor what is right (`oracle`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dstl_dagster.errors import ConflictError, DstlError, FencedError, NotFoundError, UnavailableError
+from dstl_dagster.testing.fault_schedules import AtRequests, FaultSchedule, SimulatedCrash
+from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.ending import end_and_judge
+from dstl_dagster.testing.simulation.histories import History
+from dstl_dagster.testing.simulation.oracle import Watch, read_ledger
+from dstl_dagster.testing.simulation.paused import Paused
+from dstl_dagster.testing.simulation.points import FAULTS, SOON, Harm, Point, harms_of
+from dstl_dagster.testing.simulation.process import Action, Notes, Process, Trace
+from dstl_dagster.testing.simulation.world import BrokenPromiseError, Saved, World, fingerprint
+
+__all__ = ["REFUSALS", "Simulation"]
+
+REFUSALS = (ConflictError, FencedError, NotFoundError, UnavailableError)
+"""What a process may be told. Else (a hole in the timeline, bytes that cannot be read) it is a defect."""
+_TRIES = 6
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Before a step: everything there is, and which of the step's requests change something."""
+
+    saved: Saved
+    notes: Notes
+    changes: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What followed from a moment."""
+
+    saved: Saved
+    notes: Notes
+    next: int
+    broken: tuple[str, ...]
+    error: BrokenPromiseError | None
+
+
+class Simulation:
+    """One history, over and over again. One thread.
+
+    Args:
+        history: what happens.
+        trace: told of each request.
+        tell: told of everything else.
+    """
+
+    def __init__(
+        self, history: History, *, trace: Trace | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        self.history = history
+        self.world = World()
+        setting = history.setting
+        self.watch = Watch(self.world, setting.num_retained, setting.reader_grace)
+        self._notes: Notes = {"attempt": None}
+        self._next = 0  # the step that comes next
+        self._trace: Trace | None = None
+        self._tell: Callable[[str], None] = lambda _line: None
+        self._known: dict[tuple[str, int, int, str, int], _Known] = {}
+        self._moments = self._undisturbed()
+        self._trace = trace
+        self._tell = tell or self._tell
+        self.watch.tell = self._tell
+
+    @functools.cached_property
+    def all_points(self) -> tuple[Point, ...]:
+        """Every point of this history at which something different can go wrong, in order."""
+        waits = bool(self.history.setting.reader_grace)
+        return tuple(
+            Point(self.history.name, step, request, harm)
+            for step, moment in enumerate(self._moments)
+            for request, changes in enumerate(moment.changes)
+            for harm in harms_of(changes=changes, waits=waits)
+        )
+
+    def requests_of(self, step: int) -> int:
+        """How many requests the step makes when all is well."""
+        return len(self._moments[step].changes)
+
+    def forget(self) -> None:
+        """What followed from the moments of earlier runs: the memory grows with it."""
+        self._known.clear()
+
+    def run(
+        self, point: Point, *, second: FaultSchedule | None = None, to_the_end: bool = False
+    ) -> list[str]:
+        """Everything that is wrong when all is over; nothing, if the protocol keeps its promises.
+
+        Args:
+            point: what goes wrong.
+            second: what goes wrong while the step is run again, as well.
+            to_the_end: go on with all later steps, not only with those of the same group.
+        """
+        moment = self._moments[point.step]
+        self.world.load(moment.saved)
+        self.watch.forget()
+        self._notes, self._next = moment.notes, point.step
+        steps = self.history.steps
+        end = len(steps)
+        if not to_the_end:
+            end = max(at for at, step in enumerate(steps) if step.group == steps[point.step].group) + 1
+        try:
+            self._go_on(point, end, self._harmed(point), second)
+        except BrokenPromiseError as error:
+            return [*self.watch.broken, str(error)]
+        return list(self.watch.broken)
+
+    def _undisturbed(self) -> list[_Moment]:
+        """The history when all is well."""
+        moments = []
+        for at, step in enumerate(self.history.steps):
+            saved, notes = self.world.save(), self._notes
+            process = self._process(f"{at}/first")
+            self._notes = step.act(process, notes)
+            changes = tuple(request.changes for request in process.store.requests)
+            moments.append(_Moment(saved, notes, changes))
+        self._end(len(moments))
+        if self.watch.broken:
+            raise BrokenPromiseError(f"{self.history.name}, undisturbed: {self.watch.broken}")
+        return moments
+
+    # -- the harm
+
+    def _harmed(self, point: Point) -> Callable[[], None] | None:
+        """Begin the step and let it come to harm; what is still to happen of it later."""
+        act = self.history.steps[point.step].act
+        if point.harm in (Harm.PAUSE, Harm.LONG_PAUSE):
+            return self._paused(f"{point.step}/first", act, point.request)
+        process = self._process(f"{point.step}/first", AtRequests({point.request: FAULTS[point.harm]}))
+        self._try(act, process)
+        if point.harm in (*SOON, Harm.CRASH_LAST):
+            return process.store.deliver_late_effects
+        return None
+
+    def _paused(self, name: str, act: Action, at: int) -> Callable[[], None]:
+        notes = self._notes
+        zombie = Paused(lambda turn: act(self._process(name, turn=turn), notes), at)
+
+        def go_on() -> None:
+            self._tell(f"{name} goes on, a zombie")
+            try:
+                zombie.go_on()
+            except REFUSALS as refused:
+                self._tell(f"{name} is told: {refused}")
+            except DstlError as error:
+                raise BrokenPromiseError(f"a zombie met {type(error).__name__}: {error}") from error
+
+        return go_on
+
+    def _process(
+        self, name: str, faults: FaultSchedule | None = None, *, turn: Callable[[], None] | None = None
+    ) -> Process:
+        name = f"{self.history.name}/{name}"
+        return Process(self.world, self.history.setting, name, faults, before_request=turn, trace=self._trace)
+
+    def _try(self, act: Action, process: Process) -> str:
+        """Do it, and count it as done; or say why it is not done."""
+        try:
+            self._notes = act(process, self._notes)
+        except SimulatedCrash as crash:
+            self._tell(f"dead: {crash}")
+            return str(crash)
+        except REFUSALS as refused:
+            self._tell(f"told: {refused}")
+            return str(refused)
+        except DstlError as error:
+            raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
+        self._next += 1
+        return ""
+
+    # -- afterwards
+
+    def _go_on(
+        self, point: Point, end: int, rest: Callable[[], None] | None, second: FaultSchedule | None
+    ) -> None:
+        """The job goes on; in between and at the end, so does what is left of the harm."""
+        left = [] if rest is None else [rest]
+        try:
+            if second is not None and self._next == point.step:
+                process = self._process(f"{point.step}/second", second)
+                self._try(self.history.steps[point.step].act, process)
+                left.append(process.store.deliver_late_effects)
+            self._drive(point.step + 1)
+            if rest is not None and point.harm in SOON:
+                left.remove(rest)
+                rest()
+            self._drive(end)
+        finally:
+            while left:
+                left.pop()()
+        self._end(end)
+
+    def _drive(self, end: int) -> None:
+        """The steps up to `end` (exclusive). Where a zombie ended a group's attempt, the group again."""
+        self._once("drive", end, self._driven)
+
+    def _end(self, end: int) -> None:
+        """What a restore left behind once more, time, and one clean-up; then the oracle."""
+        self._once("end", end, self._ended)
+
+    def _once(self, what: str, end: int, play: Callable[[int], None]) -> None:
+        """From one and the same moment the same follows: what is known of it is not played again."""
+        if self._trace is not None:
+            return play(end)
+        key = (what, self._next, end, str(self._notes["attempt"]), fingerprint(self.world.save()))
+        known = self._known.get(key)
+        if known is None:
+            found = len(self.watch.broken)
+            error: BrokenPromiseError | None = None
+            try:
+                play(end)
+            except BrokenPromiseError as raised:
+                error = raised
+            known = _Known(
+                self.world.save(), self._notes, self._next, tuple(self.watch.broken[found:]), error
+            )
+            self._known[key] = known
+        else:
+            self.world.load(known.saved)
+            broken = [*self.watch.broken, *known.broken]
+            self.watch.forget()
+            self.watch.broken += broken
+            self._notes, self._next = known.notes, known.next
+        if known.error is not None:
+            raise known.error
+        return None
+
+    def _driven(self, end: int) -> None:
+        refused = tries = 0
+        steps = self.history.steps
+        while self._next < end:
+            at = self._next
+            why = self._try(steps[at].act, self._process(f"{at}/{tries}"))
+            tries += 1
+            if why:
+                refused += 1
+                if refused == _TRIES:
+                    raise BrokenPromiseError(f"{steps[at].name} cannot be done: {why}")
+                self._next = min(each for each, step in enumerate(steps) if step.group == steps[at].group)
+
+    def _ended(self, end: int) -> None:
+        done = self.history.steps[:end]
+        setting = self.history.setting
+        wanted = list(range(1, max(step.batch for step in done) + 1))
+        ledger = read_ledger(self.world, setting.num_retained)
+        if end == len(self.history.steps) or ledger.open is not None or ledger.pending:
+            wanted.append(batches.LAST)  # who comes next finishes what is begun
+        taken = [step.takes for step in done if step.takes is not None]
+        self.watch.broken += end_and_judge(self._process, wanted, taken)

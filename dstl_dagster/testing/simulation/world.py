@@ -1,0 +1,167 @@
+"""The world of a simulation: objects in memory and a clock, which can be put back to an earlier moment.
+
+Owns saving and loading the whole state, and telling a watcher of every object that comes or goes. Does not
+own who acts in it, nor what is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dstl_dagster.storage import MemoryObjectStore, ObjectStat, ObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+__all__ = ["BUCKET", "BrokenPromiseError", "Saved", "Watcher", "World", "fingerprint", "ids_of"]
+
+BUCKET = "memory"
+
+
+class BrokenPromiseError(AssertionError):
+    """Something that must always hold did not."""
+
+
+class Watcher(Protocol):
+    """Told of every change of the storage, in order, when it has happened."""
+
+    def created(self, bucket_name: str, name: str) -> None:
+        """The object is there."""
+        ...
+
+    def removed(self, bucket_name: str, name: str, stat: ObjectStat) -> None:
+        """The object that had this stat is gone."""
+        ...
+
+
+class _Nobody:
+    def created(self, bucket_name: str, name: str) -> None:
+        """Nobody looks."""
+
+    def removed(self, bucket_name: str, name: str, stat: ObjectStat) -> None:
+        """Nobody looks."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A moment's objects and time. Payloads are shared, never changed."""
+
+    buckets: Mapping[str, tuple[Mapping[str, Any], tuple[bytes, ...]]]
+    last_generation: int
+    elapsed_seconds: float
+
+
+class _WatchedStore(MemoryObjectStore):
+    """Memory whose changes are told. All buckets of one world share the watcher's holder."""
+
+    _world: World
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        view = _WatchedStore._of(self._account, bucket_name, "")
+        assert isinstance(view, _WatchedStore)
+        view._world = self._world
+        return view
+
+    def _create(self, full_name: str, *rest: Any) -> ObjectStat:
+        made = super()._create(full_name, *rest)
+        self._world.watcher.created(self.bucket_name, full_name)
+        return made
+
+    def _remove(self, full_name: str) -> None:
+        gone = self._account.bucket(self.bucket_name).objects[full_name]
+        super()._remove(full_name)
+        self._world.watcher.removed(self.bucket_name, full_name, gone.stat)
+
+
+class _Clock(VirtualClock):
+    def put_back(self, elapsed_seconds: float) -> None:
+        with self._lock:
+            self._elapsed_seconds = elapsed_seconds
+
+
+@dataclass
+class World:
+    """One storage account and one clock. Used by one thread at a time, or by actors that take turns."""
+
+    clock: _Clock = field(default_factory=_Clock)
+    watcher: Watcher = field(default_factory=_Nobody)
+
+    def __post_init__(self) -> None:
+        self.store: MemoryObjectStore = _WatchedStore(BUCKET, clock=self.clock)
+        self.store._world = self
+
+    def save(self) -> Saved:
+        """The state now."""
+        account = self.store._account
+        return Saved(
+            {
+                name: (dict(bucket.objects), tuple(bucket.ordered_names))
+                for name, bucket in account.buckets.items()
+            },
+            account._last_generation,
+            self.clock.monotonic_seconds(),
+        )
+
+    def load(self, saved: Saved) -> None:
+        """Put everything back, in place: stores that were handed out show it too. The watcher is not told."""
+        account = self.store._account
+        account.buckets.clear()
+        for name, (objects, ordered_names) in saved.buckets.items():
+            bucket = account.bucket(name)
+            bucket.objects.update(objects)
+            bucket.ordered_names.extend(ordered_names)
+        account._last_generation = saved.last_generation
+        self.clock.put_back(saved.elapsed_seconds)
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Meanwhile the watcher is told nothing."""
+        watcher, self.watcher = self.watcher, _Nobody()
+        try:
+            yield
+        finally:
+            self.watcher = watcher
+
+    def objects(self) -> Iterator[tuple[str, str, bytes, ObjectStat]]:
+        """Bucket, name, bytes and stat of everything there is, by the account itself."""
+        for bucket_name, bucket in self.store._account.buckets.items():
+            for name, found in bucket.objects.items():
+                yield bucket_name, name, found.payload, found.stat
+
+    def payload(self, name: str, bucket_name: str = BUCKET) -> bytes | None:
+        """The bytes of one object, by the account itself."""
+        found = self.store._account.bucket(bucket_name).objects.get(name)
+        return None if found is None else found.payload
+
+    def names(self, prefix: str, bucket_name: str = BUCKET) -> list[str]:
+        """Names by prefix, ascending, by the account itself."""
+        return sorted(
+            name for name in self.store._account.bucket(bucket_name).objects if name.startswith(prefix)
+        )
+
+
+def fingerprint(saved: Saved) -> int:
+    """Equal for equal moments: names, generations, bytes, times. Within one process only."""
+    return hash(
+        (
+            saved.last_generation,
+            saved.elapsed_seconds,
+            *(
+                (bucket_name, name, found.stat.generation, found.payload, found.stat.updated)
+                for bucket_name, (objects, _ordered_names) in sorted(saved.buckets.items())
+                for name, found in sorted(objects.items())
+            ),
+        )
+    )
+
+
+def ids_of(seed: str) -> Callable[[], uuid.UUID]:
+    """UUIDs that follow from the seed: the same ones in each replay, and none of another seed's."""
+    numbers = itertools.count()
+    return lambda: uuid.UUID(
+        bytes=hashlib.blake2b(f"{seed}/{next(numbers)}".encode(), digest_size=16).digest(), version=4
+    )

@@ -1,0 +1,57 @@
+"""Whatever goes wrong at whichever storage request of a scripted history: the job ends as if nothing had."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstl_dagster.testing.simulation.campaign import play_point, play_seed, play_seeds, sweep
+from dstl_dagster.testing.simulation.histories import HISTORIES
+from dstl_dagster.testing.simulation.points import Harm, Point
+from dstl_dagster.testing.simulation.sweep import Simulation
+
+SWEPT = ("blocked-keep", "blocked-replace", "blocked-restore", "bucket", "ops", "restore", "take-over")
+"""The histories whose every point is played here; a soak plays all."""
+
+
+def test_every_request_of_several_histories_may_come_to_harm():
+    """10,000 distinct crash points and more, each brought to its end and judged by the oracle."""
+    tally = sweep(SWEPT, jobs=2)
+    assert tally.failures == []
+    assert len(tally.distinct) == tally.runs, "no point is counted twice"
+    assert tally.runs >= 10_000
+
+
+def test_two_things_go_wrong_and_rivals_race():
+    """Seeds: a second fault while the first is made good; and rivals, each with faults of its own."""
+    tally = play_seeds(range(600), jobs=2)
+    assert tally.failures == []
+    assert len(tally.distinct) == tally.runs
+
+
+@pytest.mark.parametrize("name", sorted(HISTORIES))
+def test_every_history_ends_well_undisturbed(name):
+    """And each kind of harm comes to each of them."""
+    simulation = Simulation(HISTORIES[name])
+    waits = bool(HISTORIES[name].setting.reader_grace)
+    assert {point.harm for point in simulation.all_points} == set(Harm) - (set() if waits else {Harm.DELAY})
+
+
+@pytest.mark.parametrize("seed", [20, 17])
+def test_a_seed_is_replayed_request_by_request(seed):
+    """The same seed makes the same requests, with the same harm, in the same order."""
+    traces = []
+    for _ in range(2):
+        lines: list[str] = []
+        play_seed(
+            seed, trace=lambda name, request, fault, lines=lines: lines.append(f"{name}{request}{fault}")
+        )
+        traces.append(lines)
+    assert len(traces[0]) > 50
+    assert traces[0] == traces[1]
+
+
+def test_a_point_is_known_by_its_name():
+    point = Point("ops", 3, 5, Harm.LOST_ANSWER)
+    assert str(point) == "ops:3:5:lost_answer"
+    assert Point.parse(str(point)) == point
+    assert play_point(point) == []
