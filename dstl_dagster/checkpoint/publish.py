@@ -6,6 +6,7 @@ how one file is composed, resumed or recognised (`recoverable`), nor the `commit
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,10 +54,11 @@ def publish_files(
 
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose") as pool:
-        for future in [pool.submit(publish, file) for file in manifest.files]:
+    with contextlib.ExitStack() as stack:
+        outcome_of = _side_by_side(stack, publish, manifest.files, threads)
+        for file in manifest.files:
             try:
-                outcomes.append(future.result())
+                outcomes.append(outcome_of(file))
             except Exception as error:  # noqa: BLE001 - raised below, when the other files had their turn
                 failure = failure or error
             if progress is not None:
@@ -64,6 +66,20 @@ def publish_files(
     if failure is not None:
         raise failure
     return _summed(manifest.files, outcomes)
+
+
+def _side_by_side(
+    stack: contextlib.ExitStack,
+    publish: Callable[[FileReport], CommitOutcome],
+    files: Sequence[FileReport],
+    threads: int,
+) -> Callable[[FileReport], CommitOutcome]:
+    """Begin with all files; how to wait for one. With one thread each is done when it is waited for."""
+    if threads == 1:
+        return publish
+    pool = stack.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose"))
+    begun = {file.object_name: pool.submit(publish, file) for file in files}
+    return lambda file: begun[file.object_name].result()
 
 
 def _summed(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
