@@ -28,7 +28,7 @@ from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["StateDiff", "diff_checkpoints", "diff_states"]
+__all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _rows(
 
 
 def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, after: pa.Table) -> StateDiff:
-    pairs = _paired(schema, before, after)
+    pairs = paired_rows(schema, before, after)
     only_after = pairs.filter(pc.is_null(pairs.column("before_max"))).column("after_max")
     only_before = pairs.filter(pc.is_null(pairs.column("after_max"))).column("before_max")
     both = pairs.filter(
@@ -148,7 +148,7 @@ def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, 
     )
 
 
-def _paired(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Table:
+def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Table:
     """For each key, the row numbers `before_max` and `after_max`; null where there is none.
 
     A group and not a join: there null equals null, as in keys.

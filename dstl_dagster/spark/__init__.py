@@ -10,14 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dstl_dagster.spark.data_source import register
-    from dstl_dagster.spark.files import write_files
+    from dstl_dagster.spark.files import lines, write_files
+    from dstl_dagster.spark.foreach_batch import checkpointed_batches
+    from dstl_dagster.spark.merge import merge_state
+    from dstl_dagster.spark.partitioning import by_key_group
     from dstl_dagster.spark.session import local_session, stop_session
     from dstl_dagster.spark.state import read_state, write_state
 
-__all__ = ["local_session", "read_state", "register", "stop_session", "write_files", "write_state"]
+__all__ = [
+    "by_key_group",
+    "checkpointed_batches",
+    "lines",
+    "local_session",
+    "merge_state",
+    "read_state",
+    "register",
+    "stop_session",
+    "write_files",
+    "write_state",
+]
 
 _HOMES = {
+    "by_key_group": "dstl_dagster.spark.partitioning",
+    "checkpointed_batches": "dstl_dagster.spark.foreach_batch",
+    "lines": "dstl_dagster.spark.files",
     "local_session": "dstl_dagster.spark.session",
+    "merge_state": "dstl_dagster.spark.merge",
     "read_state": "dstl_dagster.spark.state",
     "register": "dstl_dagster.spark.data_source",
     "stop_session": "dstl_dagster.spark.session",

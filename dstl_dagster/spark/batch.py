@@ -26,10 +26,11 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.spark.bases import with_due_bases
 from dstl_dagster.spark.files import write_files
+from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.state import read_state, write_state
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["CheckpointBatch"]
@@ -167,6 +168,32 @@ class CheckpointBatch:
             keys=keys,
             max_parallelism=max_parallelism,
             deleted=deleted,
+        )
+        self.add(report)
+        return report
+
+    def merge_state(
+        self,
+        changes: DataFrame,
+        *,
+        operator: str,
+        keys: Sequence[str],
+        update: Mapping[str, str | Column],
+        schema: StructType | str,
+        delete: str | Column | None = None,
+        max_parallelism: int | None = None,
+    ) -> OperatorReport:
+        """Merge rows, one a key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
+        self._require_new()
+        report = merge_state(
+            changes,
+            self.attempt,
+            operator=operator,
+            keys=keys,
+            update=update,
+            schema=schema,
+            delete=delete,
+            max_parallelism=max_parallelism,
         )
         self.add(report)
         return report

@@ -30,7 +30,7 @@ from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
 
-__all__ = ["absolute_uri", "joined", "write_files"]
+__all__ = ["absolute_uri", "joined", "lines", "write_files"]
 
 
 def write_files(
@@ -87,6 +87,26 @@ def write_files(
         heading = FileJob(attempt, format, encoder, header, job.file_options).write(target, iter(()))
         return (joined([heading, *reports]),)
     return tuple(reports) or (job.write(names.uri(0), iter(())),)
+
+
+def lines(
+    df: DataFrame,
+    format: str,  # noqa: A002 - Spark's own word
+    *,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The rows as lines of a `jsonl`, `csv` or `text` file, in one column `value`.
+
+    What a sink of such files takes: a data source is not told of Spark's own `to_json` and `to_csv`. A
+    header is the sink's option `header_line`.
+
+    Raises: InvalidInputError as `write_files`.
+    """
+    if format not in LINE_FORMATS:
+        raise InvalidInputError(f"lines are of {', '.join(LINE_FORMATS)}, not {format!r}")
+    if not df.columns:
+        raise InvalidInputError("a DataFrame without columns makes no lines")
+    return df.select(_line(df, format, dict(options or {})).alias("value"))
 
 
 def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) -> tuple[DataFrame, Encoder]:

@@ -27,15 +27,17 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
 )
 from dstl_dagster.checkpoint.keyed_state import KeyedState
-from dstl_dagster.errors import ConflictError, DstlError, InternalError, InvalidInputError
+from dstl_dagster.errors import ConflictError, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.spark.bases import with_due_bases
+from dstl_dagster.spark.cleaning import clean_up_in_turn
 from dstl_dagster.spark.files import joined
 from dstl_dagster.spark.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.sink_messages import outcomes_of
 from dstl_dagster.spark.sink_options import SinkOptions
 from dstl_dagster.spark.sink_plan import FileSink, StateSink, sink_coordinator, sink_of
 from dstl_dagster.spark.sink_tasks import groups_of
+from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.storage import ObjectStore
 
@@ -72,7 +74,7 @@ def commit_sink(
         if batch is not None:
             attempt = replace(attempt, idempotency_key=batch.idempotency_key)
         _complete(coordinator, options, schema, attempt, outcomes, batch)
-        _clean_up(coordinator, options, attempt.checkpoint_id)
+        clean_up_in_turn(coordinator, attempt.checkpoint_id, options.clean_up_every)
         return attempt.checkpoint_id
     finally:
         store.close()
@@ -128,15 +130,7 @@ def _state_report(
     states = [outcome["state"] for outcome in outcomes if "state" in outcome]
     handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
     _refuse_shared_keys(store, attempt, sink, states, handles)
-    return OperatorReport(
-        operator=sink.operator,
-        handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),
-        key_columns=sink.schema.key_columns,
-        max_parallelism=sink.schema.max_parallelism,
-        schema=sink.schema.arrow_message,
-        upserts=sum(state["upserts"] for state in states),
-        deletes=sum(state["deletes"] for state in states),
-    )
+    return report_of(sink.operator, sink.schema, states)
 
 
 def _refuse_shared_keys(
@@ -203,13 +197,3 @@ def _batch_of(outcomes: list[Outcome], batch_id: int | None) -> QueryBatch | Non
     if len(batches) > 1 or batch is None or batch.batch_id != batch_id:
         raise InternalError(f"Spark commits batch {batch_id}, and its tasks worked on {batches}")
     return batch
-
-
-def _clean_up(coordinator: CheckpointCoordinator, options: SinkOptions, checkpoint_id: int) -> None:
-    if not options.clean_up_every or checkpoint_id % options.clean_up_every:
-        return
-    try:
-        coordinator.clean_up()
-    except DstlError as error:
-        # The batch is done. What is not deleted now is deleted by the next clean-up.
-        log.warning("step 7 clean up did not end: %s", error)

@@ -7,8 +7,9 @@ nor what makes a checkpoint of them (`checkpoint`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +25,7 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, spark_schema
@@ -32,7 +34,15 @@ from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.types import wider_type
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["read_state", "schema_to_write", "write_state"]
+__all__ = [
+    "StateBefore",
+    "expected_schema",
+    "read_state",
+    "report_of",
+    "schema_to_write",
+    "state_before",
+    "write_state",
+]
 
 
 def write_state(
@@ -78,13 +88,18 @@ def write_state(
     )
     # The one action: a second one would write everything again.
     found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    return report_of(operator, plan.schema, found)
+
+
+def report_of(operator: str, schema: StateSchema, found: Sequence[Mapping[str, Any]]) -> OperatorReport:
+    """What tasks that each wrote some key groups say together: `handle`, `upserts` and `deletes` of each."""
     handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in found]
     return OperatorReport(
         operator=operator,
         handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),
-        key_columns=plan.schema.key_columns,
-        max_parallelism=plan.schema.max_parallelism,
-        schema=plan.schema.arrow_message,
+        key_columns=schema.key_columns,
+        max_parallelism=schema.max_parallelism,
+        schema=schema.arrow_message,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
     )
@@ -114,7 +129,7 @@ def read_state(
     (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. A checkpoint that is deleted
     after this call makes the action on the DataFrame fail and say so.
     """
-    expected = _expected_schema(spark, schema)
+    expected = expected_schema(spark, schema)
     state = None if checkpoint is None else operator_state(store, checkpoint.manifest, operator)
     if checkpoint is None or state is None:
         if expected is None:
@@ -154,12 +169,12 @@ def _plan_write(
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft'")
     columns = _state_columns(df, deleted)
-    before = _state_before(attempt, operator)
+    before = state_before(attempt, operator)
     given = arrow_schema(columns, f"state of operator {operator!r}")
-    schema = schema_to_write(given, keys, max_parallelism, before)
+    schema = schema_to_write(given, keys, max_parallelism, before.schema if before else None)
     count = partitions
     if count is None:
-        count = min(schema.max_parallelism, _shuffle_partitions(df.sparkSession))
+        count = default_partitions(df, schema.max_parallelism)
     ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
@@ -169,9 +184,9 @@ def _plan_write(
     ]
     places = [f"c{place}" for place in range(len(given_columns))]
     rows = df.select(*given_columns, _flag(deleted)).toDF(*places, "deleted")
-    hashed = F.hash(*[F.col(places[columns.names.index(name)]) for name in schema.key_columns])
-    keyed = rows.withColumn("key_group", F.pmod(hashed, F.lit(schema.max_parallelism)))
-    task = F.floor(F.col("key_group") * F.lit(count) / F.lit(schema.max_parallelism)).cast("int")
+    hashed = [F.col(places[columns.names.index(name)]) for name in schema.key_columns]
+    keyed = rows.withColumn("key_group", key_group_of_columns(hashed, schema.max_parallelism))
+    task = task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
     return _WritePlan(schema, tuple(columns.names), count, keyed.repartitionById(count, task))
 
 
@@ -191,17 +206,28 @@ def _flag(deleted: str | Column | None) -> Column:
     return F.coalesce(exact_column(deleted) if isinstance(deleted, str) else deleted, F.lit(False))
 
 
-def _state_before(attempt: Attempt, operator: str) -> StateSchema | None:
-    """What the operator's state looks like at the attempt's parent; `None` where it has none."""
+@dataclass(frozen=True)
+class StateBefore:
+    """An operator's state at the checkpoint that an attempt builds on."""
+
+    schema: StateSchema
+    handles: tuple[ChangelogStateHandle, ...]
+
+
+def state_before(attempt: Attempt, operator: str) -> StateBefore | None:
+    """The state at the attempt's parent; `None` where the operator has none. Reads manifests only."""
     store = open_shared_store(attempt.store_uri)
     try:
         if attempt.parent is None:
             return None
         manifest = CheckpointCoordinator(attempt.job, store).get(attempt.parent).manifest
+        entry = manifest.operators.get(operator)
+        if entry is None:
+            return None
+        state = operator_state(store, manifest, operator)
     finally:
         store.close()
-    entry = manifest.operators.get(operator)
-    return None if entry is None else schema_of(entry.report)
+    return StateBefore(schema_of(entry.report), () if state is None else state.handles)
 
 
 def schema_to_write(
@@ -219,7 +245,8 @@ def schema_to_write(
     return before.evolved_to(newer)
 
 
-def _expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:
+def expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:
+    """The schema, also where it is given as text."""
     if isinstance(schema, str):
         return spark.createDataFrame([], schema).schema
     return schema
@@ -251,7 +278,3 @@ def _plan_read(
         ranges=ranges_of_tasks(partitions, schema.max_parallelism),
         handles=state.handles,
     )
-
-
-def _shuffle_partitions(spark: SparkSession) -> int:
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -1,0 +1,169 @@
+"""Keyed updates by DataFrame operations: a batch's rows against the state's rows of the same keys.
+
+Owns the plan: one shuffle of the batch by key group, a look-up in the tasks, the user's expressions in Spark,
+and the write without another shuffle. Does not own the work inside the tasks (`merge_tasks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as st
+
+from dstl_dagster.checkpoint import Attempt, OperatorReport
+from dstl_dagster.checkpoint.keyed_writer import batch_options
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
+from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
+from dstl_dagster.spark.state import expected_schema, report_of, schema_to_write, state_before
+from dstl_dagster.spark.types import arrow_schema, spark_schema
+from dstl_dagster.state import StateSchema
+from dstl_dagster.state.partitioning import ranges_of_tasks
+
+__all__ = ["merge_state"]
+
+Expression = str | Column
+
+
+def merge_state(
+    changes: DataFrame,
+    attempt: Attempt,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    update: Mapping[str, Expression],
+    schema: st.StructType | str,
+    delete: Expression | None = None,
+    max_parallelism: int | None = None,
+    partitions: int | None = None,
+    options: FsStateChangelogOptions | None = None,
+) -> OperatorReport:
+    """Merge a batch's rows, one a key, into the state of `operator`: steps 2 and 3 for it.
+
+    Runs one action on `changes`. In expressions `new` is a row of `changes` and `old` the state's row of
+    its key, null where there is none. Only rows that come out other than they were are written; a key is
+    deleted only where it was there.
+
+        merge_state(
+            totals, attempt, operator="aircraft", keys=["tail"],
+            schema="tail STRING, flights BIGINT",
+            update={"flights": "coalesce(old.flights, 0) + new.flights"},
+            delete="new.retired",
+        )
+
+    Args:
+        changes: one row a key, such as aggregates.
+        update: for each column that changes, how; as SQL, or a Column over `F.col("old.…")`. Other columns
+            stay as they are. Results are cast to the column's type.
+        schema: the state's columns, keys included. Later it may add columns and widen types.
+        delete: which keys are removed; null counts as no.
+
+    Others as of `write_state`; raises as it does.
+    """
+    plan = _Merge(changes, attempt, operator, keys, schema, max_parallelism)
+    plan.refuse_unknown(update)
+    count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
+    task = MergeStateTask(
+        attempt=attempt,
+        operator=operator,
+        columns=tuple(plan.schema.columns.names),
+        schema=plan.schema,
+        ranges=ranges_of_tasks(count, plan.schema.max_parallelism),
+        options=options or batch_options(),
+    )
+    merged = plan.merged(plan.looked_up(count), update, delete)
+    # The one action: a second one would write everything again.
+    return report_of(operator, plan.schema, outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect()))
+
+
+class _Merge:
+    """The parts of one merge's plan."""
+
+    def __init__(
+        self,
+        changes: DataFrame,
+        attempt: Attempt,
+        operator: str,
+        keys: Sequence[str],
+        schema: st.StructType | str,
+        max_parallelism: int | None,
+    ) -> None:
+        what = f"state of operator {operator!r}"
+        self._changes = changes
+        self._attempt = attempt
+        self._before = state_before(attempt, operator)
+        self._operator = operator
+        declared = expected_schema(changes.sparkSession, schema)
+        assert declared is not None
+        before = None if self._before is None else self._before.schema
+        self.schema: StateSchema = schema_to_write(
+            arrow_schema(declared, what), keys, max_parallelism, before
+        )
+        self._columns = spark_schema(self.schema.columns)
+        missing = [name for name in keys if name not in changes.columns]
+        if missing:
+            raise InvalidInputError(f"key column {missing[0]!r} is not among the changes' {changes.columns}")
+
+    def refuse_unknown(self, update: Mapping[str, Expression]) -> None:
+        names = [name for name in self._columns.names if name not in self.schema.key_columns]
+        unknown = [name for name in update if name not in names]
+        if unknown:
+            raise InvalidInputError(
+                f"update names {unknown[0]!r}, which is no value column of the state: {', '.join(names)}"
+            )
+
+    def looked_up(self, count: int) -> DataFrame:
+        """`new`, `old`, `repeated` and `key_group` of every changed row, each task's of its own range."""
+        schema = self.schema
+        fields = []
+        for name in self._changes.columns:
+            column = exact_column(name)
+            # The hash depends on the type, so the key is cast before it is hashed.
+            typed = column.cast(self._columns[name].dataType) if name in schema.key_columns else column
+            fields.append(typed.alias(name))
+        rows = self._changes.select(F.struct(*fields).alias("new"))
+        keys = [F.col("new").getField(name) for name in schema.key_columns]
+        keyed = rows.withColumn("key_group", key_group_of_columns(keys, schema.max_parallelism))
+        ranged = keyed.repartitionById(
+            count, task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
+        )
+        task = LookUpTask(
+            store_uri=self._attempt.store_uri,
+            job=self._attempt.job,
+            checkpoint_id=self._attempt.parent or 0,
+            operator=self._operator,
+            schema=schema,
+            handles=() if self._before is None else self._before.handles,
+        )
+        gives = st.StructType(
+            [
+                rows.schema["new"],
+                st.StructField("old", self._columns),
+                st.StructField("repeated", st.BooleanType()),
+                st.StructField("key_group", st.IntegerType()),
+            ]
+        )
+        return ranged.mapInArrow(task, gives)
+
+    def merged(
+        self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None
+    ) -> DataFrame:
+        """The state's columns by place, and what the writing task needs beside them."""
+        made = []
+        for place, field in enumerate(self._columns):
+            side = "new" if field.name in self.schema.key_columns else "old"
+            column = F.col(side).getField(field.name)
+            if field.name in update:
+                column = _column(update[field.name]).cast(field.dataType)
+            made.append(column.alias(f"c{place}"))
+        deleted = F.lit(False) if delete is None else F.coalesce(_column(delete), F.lit(False))
+        return rows.select(*made, deleted.alias("deleted"), "old", "repeated", "key_group")
+
+
+def _column(expression: Expression) -> Column:
+    return F.expr(expression) if isinstance(expression, str) else expression
