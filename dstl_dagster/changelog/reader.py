@@ -101,7 +101,7 @@ class ChangelogReader:
     def _read(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
     ) -> Iterator[StateChange]:
-        for change_set in self._change_sets(handle):
+        for change_set in self._change_sets(handle, key_group_range):
             key_groups = change_set.row_key_groups().tolist()
             for start, stop in _row_ranges(change_set, key_group_range):
                 for at in range(start, stop, _ROWS_AT_A_TIME):
@@ -112,7 +112,7 @@ class ChangelogReader:
     def _read_batches(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None, *, views: bool
     ) -> Iterator[pa.RecordBatch]:
-        for change_set in self._change_sets(handle):
+        for change_set in self._change_sets(handle, key_group_range):
             key_groups = change_set.row_key_groups()
             for start, stop in _row_ranges(change_set, key_group_range):
                 for at, end in _size_ranges(change_set, start, stop):
@@ -121,7 +121,10 @@ class ChangelogReader:
                         [pa.array(key_groups[at:end]), changes], names=["key_group", "change"]
                     )
 
-    def _change_sets(self, handle: ChangelogStateHandle) -> Iterator[DecodedChangeSet]:
+    def _change_sets(
+        self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
+    ) -> Iterator[DecodedChangeSet]:
+        """Those that have something of the range, as far as the footer tells."""
         opened: _OpenedFile | None = None
         try:
             for stream_handle, offset in handle.handles_and_offsets:
@@ -129,7 +132,9 @@ class ChangelogReader:
                     if opened is not None:
                         opened.close()
                     opened = _OpenedFile(stream_handle, self._sources(stream_handle))
-                yield opened.change_set(offset)
+                found = opened.change_set(offset, key_group_range)
+                if found is not None:
+                    yield found
         finally:
             if opened is not None:
                 opened.close()
@@ -166,10 +171,10 @@ class _OpenedFile:
         self._source: ChangelogSource | None = None
         self._reader: ChangelogFileReader | None = None
 
-    def change_set(self, offset: int) -> DecodedChangeSet:
+    def change_set(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
         while True:
             try:
-                return self._read(offset)
+                return self._read(offset, key_groups)
             except (DstlError, OSError) as error:
                 place = self._source.place if self._source is not None else self.handle.name
                 self.close()
@@ -179,7 +184,7 @@ class _OpenedFile:
                 # A copy is only a short cut; what is durable decides.
                 _logger.warning("changelog copy %s is passed over: %s", place, error)
 
-    def _read(self, offset: int) -> DecodedChangeSet:
+    def _read(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
         if self._reader is None:
             self._source = self._sources[0]()
             # A handle that knows how long its file is comes from this package's writer, which ends each
@@ -190,7 +195,7 @@ class _OpenedFile:
                     f"the file has {self._source.size_bytes()} bytes, not {self.handle.stored_bytes}"
                 )
             self._reader = ChangelogFileReader(self._source, footer_required=footer_required)
-        return self._reader.change_set(offset)
+        return self._reader.change_set_of(offset, key_groups)
 
     def close(self) -> None:
         self._reader = None

@@ -29,7 +29,7 @@ from dstl_dagster.format.change_set_codec import (
     plan_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.changes import ChangeColumns, StateChangeSet
+from dstl_dagster.format.changes import META_KEY_GROUP, ChangeColumns, StateChangeSet
 from dstl_dagster.format.compression import (
     Compression,
     compressed,
@@ -48,6 +48,7 @@ from dstl_dagster.format.footer import (
     encode_index_and_trailer,
     index_and_trailer_bytes,
 )
+from dstl_dagster.format.key_groups import KeyGroupRange
 
 __all__ = ["ByteRanges", "ChangelogFileEncoder", "ChangelogFileReader"]
 
@@ -183,6 +184,15 @@ class ChangelogFileReader:
 
     def change_set(self, offset: int) -> DecodedChangeSet:
         """The change set that begins at this offset of the body, verified as far as the file allows."""
+        found = self.change_set_of(offset, None)
+        assert found is not None
+        return found
+
+    def change_set_of(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
+        """The same; `None`, and its bytes are not read, where the footer shows that it has nothing wanted.
+
+        `key_groups`: those wanted; `None`: all. Metadata is always wanted.
+        """
         index = self.index()
         if index is None:
             return decode_change_set(*self._walked(offset))
@@ -190,7 +200,7 @@ class ChangelogFileReader:
         if entry is None:
             raise FormatError(f"no change set begins at offset {offset}")
         self.compression()
-        return self._indexed(entry)
+        return self._indexed(entry, key_groups)
 
     def offsets(self) -> Iterator[int]:
         """Where each change set begins, in the order of the file; walks the body where there is no footer."""
@@ -222,7 +232,12 @@ class ChangelogFileReader:
             return memoryview(self._tail)[start - self._tail_start : start - self._tail_start + length]
         return self._ranges.read_range(start, length)
 
-    def _indexed(self, entry: ChangeSetEntry) -> DecodedChangeSet:
+    def _indexed(self, entry: ChangeSetEntry, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
+        layout: ChangeSetLayout | None = None
+        if entry.block_offset is not None:
+            layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
+            if key_groups is not None and not _has_any(layout, key_groups):
+                return None
         stored = self._range(entry.stored_offset, entry.stored_size)
         if len(stored) != entry.stored_size:
             raise FormatError(f"a change set ends early: {entry.stored_size - len(stored)} bytes are missing")
@@ -230,10 +245,8 @@ class ChangelogFileReader:
         body = _body_of(self._index.compression, stored, entry.size)
         if google_crc32c.value(body) != entry.crc32c:
             raise FormatError("a change set does not have its checksum", kind="checksum")
-        if entry.block_offset is None:
+        if layout is None:
             _, layout, _ = walk_change_set(_once(bytes(body)))
-        else:
-            layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
         return decode_change_set(body, layout)
 
     def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
@@ -250,6 +263,13 @@ class ChangelogFileReader:
         if self._forward_at is None or self._forward_at[0] != offset:
             self._forward_at = (offset, _ForwardBody(self.compression(), self._ranges, offset))
         return self._forward_at[1]
+
+
+def _has_any(layout: ChangeSetLayout, key_groups: KeyGroupRange) -> bool:
+    """Whether a change set has metadata or one of these key groups."""
+    found = layout.key_groups
+    inside = (found >= key_groups.start_key_group) & (found <= key_groups.end_key_group)
+    return bool((inside | (found == META_KEY_GROUP)).any())
 
 
 def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:
