@@ -340,13 +340,17 @@ class CheckpointCoordinator(CheckpointReader):
         Ends the open attempt, whoever has it. Files that later checkpoints published are taken back, each
         only if it is still exactly theirs. The batches that they held may be applied again. With a
         `request_id` a restore that is asked for again (a retried step) happens once.
-
         First reads all state of the checkpoint, and decides nothing where it is damaged.
 
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`),
         FormatError (kind `damaged`; `newest_verified` finds another one), UnavailableError (run it again).
         """
-        require_undamaged(self._store, self.get(checkpoint_id).manifest, threads=self._options.commit_threads)
+        manifest = self.get(checkpoint_id).manifest
+        try:
+            require_undamaged(self._store, manifest, threads=self._options.commit_threads)
+        except FormatError:
+            decisions.refuse_gone(self.get(checkpoint_id).entry)  # given up is no damage
+            raise
 
         def restore_now() -> None:
             self._finish_resolutions()

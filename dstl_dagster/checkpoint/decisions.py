@@ -31,6 +31,7 @@ from dstl_dagster.errors import ConflictError, FencedError, NotFoundError
 
 __all__ = [
     "UNFINISHED",
+    "refuse_gone",
     "require_open",
     "to_abort",
     "to_commit",
@@ -270,7 +271,7 @@ def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint
             f"savepoint {name!r} keeps checkpoint {kept} already: release it first, or take another name",
             kind="savepoint_exists",
         )
-    _refuse_gone(_entry(view, checkpoint_id))
+    refuse_gone(_entry(view, checkpoint_id))
     return Savepoint(checkpoint_id=checkpoint_id, name=name)
 
 
@@ -286,7 +287,7 @@ def to_restore(view: TimelineView, checkpoint_id: int, owner: str) -> Restored:
     Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first).
     """
     entry = _entry(view, checkpoint_id)
-    _refuse_gone(entry)
+    refuse_gone(entry)
     _refuse_abandoned(view, checkpoint_id, "restore to")
     _refuse_unresolved(view)
     return Restored(checkpoint_id=checkpoint_id, by=owner)
@@ -320,7 +321,8 @@ def _entry(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
     raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind="no_checkpoint")
 
 
-def _refuse_gone(entry: CheckpointEntry) -> None:
+def refuse_gone(entry: CheckpointEntry) -> None:
+    """Raises: NotFoundError (kind `checkpoint_gone`) where the checkpoint was given up."""
     if entry.subsumed is not None:
         raise NotFoundError(
             f"checkpoint {entry.checkpoint_id} was given up in slot {entry.subsumed.slot}",

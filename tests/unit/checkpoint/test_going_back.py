@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import rollback
-from dstl_dagster.checkpoint.records import Opened, Restored
+from dstl_dagster.checkpoint.records import Opened, Restored, Subsumed
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY
 
@@ -39,6 +39,24 @@ def test_files_of_later_checkpoints_are_taken_back(job):
     coordinator.restore(1)
     assert outputs(job) == ["out/1.txt"]
     assert [each.checkpoint_id for each in coordinator.list()] == [1]
+
+
+def test_a_half_deleted_checkpoint_is_given_up_and_not_damaged(job):
+    """A clean-up that was killed leaves a manifest whose changelog files are gone: the restore says why."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    coordinator.timeline.append(Subsumed(checkpoint_ids=(1,)))
+    (name,) = (name for name in job.names("dstl/") if "/changelog/" in name and _written_by(job, 1) in name)
+    job.store.delete(name, precondition=ANY)
+    with pytest.raises(NotFoundError, match="given up in slot") as caught:
+        job.coordinator().restore(1)
+    assert caught.value.kind == "checkpoint_gone"
+
+
+def _written_by(job, checkpoint_id: int) -> str:
+    entry = job.coordinator().timeline.tail().checkpoints[checkpoint_id]
+    return str(entry.completed.attempt)
 
 
 def test_a_file_that_somebody_replaced_is_not_taken_back(job):
