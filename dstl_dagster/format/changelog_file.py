@@ -34,6 +34,7 @@ from dstl_dagster.format.compression import (
     Compression,
     compressed,
     decompressed,
+    decompressed_at_once,
     hidden_frame_header,
     stream_header,
 )
@@ -275,6 +276,9 @@ def _has_any(layout: ChangeSetLayout, key_groups: KeyGroupRange) -> bool:
 def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:
     if compression is Compression.NONE:
         return pa.py_buffer(stored)
+    whole = decompressed_at_once(compression, stored, size)
+    if whole is not None:
+        return whole
     pieces: list[bytes] = []
     missing = size
     for piece in decompressed(compression, _once(bytes(stored))):

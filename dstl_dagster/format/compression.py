@@ -23,7 +23,14 @@ import pyarrow as pa
 
 from dstl_dagster.errors import FormatError, InternalError
 
-__all__ = ["Compression", "compressed", "decompressed", "hidden_frame_header", "stream_header"]
+__all__ = [
+    "Compression",
+    "compressed",
+    "decompressed",
+    "decompressed_at_once",
+    "hidden_frame_header",
+    "stream_header",
+]
 
 
 class Compression(Enum):
@@ -47,6 +54,8 @@ _MAX_HIDDEN_BYTES: Final = {
     Compression.ZSTD: 2**32 - 1,
 }
 _ZSTD_LEVEL: Final = 1
+_ZSTD: Final = pa.Codec("zstd", _ZSTD_LEVEL)
+_HONEST_RATIO: Final = 64
 
 
 def stream_header(compression: Compression) -> bytes:
@@ -77,7 +86,7 @@ def compressed(compression: Compression, chunk: pa.Buffer) -> memoryview:
             return memoryview(cramjam.snappy.compress(chunk))[len(_SNAPPY_IDENTIFIER) :]
         case Compression.ZSTD:
             # As bytes: a memoryview of the buffer Arrow gives back shows its capacity, not its length.
-            return memoryview(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(chunk, asbytes=True))
+            return memoryview(_ZSTD.compress(chunk, asbytes=True))
 
 
 def decompressed(compression: Compression, read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -104,6 +113,22 @@ def _exactly(read: Callable[[int], bytes], byte_count: int) -> bytes:
             raise FormatError(f"a snappy frame ends early: {byte_count - len(received)} bytes are missing")
         received += more
     return received
+
+
+def decompressed_at_once(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer | None:
+    """All frames of `stored`, which hold `size` bytes; `None` where they must be taken piece by piece.
+
+    At once, other threads run meanwhile, and nothing is copied. A claim that a small input cannot honestly
+    make is not believed: memory follows the input's size.
+
+    Raises: FormatError where they hold another number of bytes, or are damaged.
+    """
+    if compression is not Compression.ZSTD or size > len(stored) * _HONEST_RATIO:
+        return None
+    try:
+        return _ZSTD.decompress(stored, size)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"zstd frames do not hold the {size} bytes recorded for them: {error}") from error
 
 
 def _snappy_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:

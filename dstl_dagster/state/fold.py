@@ -41,6 +41,8 @@ class FoldedRun:
 
     def alive(self) -> FoldedRun:
         """Without tombstones."""
+        if not pc.any(self.rows.column(-1)).as_py():
+            return self
         alive = pc.invert(self.rows.column(-1))
         return FoldedRun(self.rows.filter(alive), self.key_groups[alive.to_numpy()])
 
