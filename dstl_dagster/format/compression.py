@@ -54,7 +54,6 @@ _MAX_HIDDEN_BYTES: Final = {
     Compression.ZSTD: 2**32 - 1,
 }
 _ZSTD_LEVEL: Final = 1
-_ZSTD: Final = pa.Codec("zstd", _ZSTD_LEVEL)
 _HONEST_RATIO: Final = 64
 
 
@@ -86,7 +85,7 @@ def compressed(compression: Compression, chunk: pa.Buffer) -> memoryview:
             return memoryview(cramjam.snappy.compress(chunk))[len(_SNAPPY_IDENTIFIER) :]
         case Compression.ZSTD:
             # As bytes: a memoryview of the buffer Arrow gives back shows its capacity, not its length.
-            return memoryview(_ZSTD.compress(chunk, asbytes=True))
+            return memoryview(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(chunk, asbytes=True))
 
 
 def decompressed(compression: Compression, read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -126,7 +125,7 @@ def decompressed_at_once(compression: Compression, stored: bytes | memoryview, s
     if compression is not Compression.ZSTD or size > len(stored) * _HONEST_RATIO:
         return None
     try:
-        return _ZSTD.decompress(stored, size)
+        return pa.Codec("zstd").decompress(stored, size)
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"zstd frames do not hold the {size} bytes recorded for them: {error}") from error
 
