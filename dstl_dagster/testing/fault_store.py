@@ -51,7 +51,14 @@ class _Process:
         self.lock = threading.RLock()
 
     def run(
-        self, method: str, bucket_name: str, name: str, effect: Callable[[], _T], *, changes: bool = False
+        self,
+        method: str,
+        bucket_name: str,
+        name: str,
+        effect: Callable[[], _T],
+        *,
+        changes: bool = False,
+        twin: Callable[[], object] | None = None,
     ) -> _T:
         if self.before_request is not None and not self.crashed:
             self.before_request()
@@ -66,9 +73,11 @@ class _Process:
                 self.crashed = True
         if fault is None:
             return effect()
-        return self._fail(fault, request, effect)
+        return self._fail(fault, request, effect, twin or effect)
 
-    def _fail(self, fault: Fault, request: Request, effect: Callable[[], _T]) -> _T:
+    def _fail(
+        self, fault: Fault, request: Request, effect: Callable[[], _T], twin: Callable[[], object]
+    ) -> _T:
         told = f"{fault.value} at request {request.index} ({request.method} {request.name!r})"
         if fault in _CRASHES:
             if fault is Fault.CRASH_AFTER and request.changes:
@@ -87,7 +96,7 @@ class _Process:
         if fault is Fault.REPEATED:
             if request.changes:
                 with self.lock:
-                    self.late_effects.append(effect)
+                    self.late_effects.append(twin)
             return effect()
         if fault is Fault.DELAY:
             self.clock.sleep_seconds(self.delay_seconds)
@@ -191,8 +200,17 @@ class FaultStore:
 
     # -- requests
 
-    def _run(self, method: str, name: str, effect: Callable[[], _T], *, changes: bool = False) -> _T:
-        return self._process.run(method, self.bucket_name, self.prefix + name, effect, changes=changes)
+    def _run(
+        self,
+        method: str,
+        name: str,
+        effect: Callable[[], _T],
+        *,
+        changes: bool = False,
+        twin: Callable[[], object] | None = None,
+    ) -> _T:
+        where = self.prefix + name
+        return self._process.run(method, self.bucket_name, where, effect, changes=changes, twin=twin)
 
     def put(
         self,
@@ -221,7 +239,11 @@ class FaultStore:
         upload = self._inner.open_write(
             name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
         )
-        return _FaultWriter(self, name, upload)
+
+        def put_again(payload: bytes) -> ObjectStat:
+            return self._inner.put(name, payload, precondition=precondition, metadata=metadata)
+
+        return _FaultWriter(self, name, upload, put_again)
 
     def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
         return self._run("stat", name, lambda: self._inner.stat(name, generation=generation))
@@ -229,7 +251,9 @@ class FaultStore:
     def get(self, name: str, *, generation: int | None = None) -> bytes:
         return self._run("get", name, lambda: self._inner.get(name, generation=generation))
 
-    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
         return self._run(
             "get_range", name, lambda: self._inner.get_range(name, start, length, generation=generation)
         )
@@ -301,13 +325,18 @@ class FaultStore:
 
 
 class _FaultWriter:
-    def __init__(self, store: FaultStore, name: str, upload: ObjectWriter) -> None:
+    def __init__(
+        self, store: FaultStore, name: str, upload: ObjectWriter, put_again: Callable[[bytes], ObjectStat]
+    ) -> None:
         self._store = store
         self._name = name
         self._upload = upload
+        self._put_again = put_again
+        self._sent: list[bytes] = []
 
     def write(self, payload: Buffer) -> int:
         kept = bytes(payload)
+        self._sent.append(kept)
         try:
             return self._store._run("write", self._name, lambda: self._upload.write(kept))
         except UnavailableError:
@@ -318,7 +347,14 @@ class _FaultWriter:
         self._upload.flush()
 
     def close(self) -> ObjectStat:
-        return self._store._run("finish", self._name, self._upload.close, changes=True)
+        # An upload in one request makes the object again when it comes a second time.
+        return self._store._run(
+            "finish",
+            self._name,
+            self._upload.close,
+            changes=True,
+            twin=lambda: self._put_again(b"".join(self._sent)),
+        )
 
     def abort(self) -> None:
         self._upload.abort()

@@ -5,6 +5,7 @@ Owns the numbering of runs and counting them. Does not own a run (`sweep`, `riva
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import random
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
-from dstl_dagster.testing.fault_schedules import AtRequests, Fault
+from dstl_dagster.testing.simulation.generated import generated
 from dstl_dagster.testing.simulation.histories import HISTORIES
 from dstl_dagster.testing.simulation.points import Point
 from dstl_dagster.testing.simulation.process import Trace
@@ -23,17 +24,9 @@ from dstl_dagster.testing.simulation.sweep import Simulation
 
 __all__ = ["Failure", "Tally", "play_point", "play_seed", "play_seeds", "sweep"]
 
-_CHUNK = 250
-_RIVALS_EVERY = 20
-_SECOND_FAULTS = (
-    Fault.CRASH_BEFORE,
-    Fault.CRASH_AFTER,
-    Fault.CRASH_LATE,
-    Fault.ERROR_BEFORE,
-    Fault.LOST_ANSWER,
-    Fault.LATE_EFFECT,
-    Fault.REPEATED,
-)
+_BLOCK = 1_000
+_RIVALS = 5
+_STORMS = 10
 Tell = Callable[[str], None]
 W = TypeVar("W")
 
@@ -70,27 +63,34 @@ class Tally:
 
 def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:
     """One thing goes wrong; what is wrong at the end."""
-    return Simulation(HISTORIES[point.history], trace=trace, tell=tell).run(point)
+    name, generated_from, number = point.history.partition("generated-")
+    simulation = generated(int(number), _BLOCK) if generated_from else Simulation(HISTORIES[name])
+    simulation.listen(trace, tell)
+    return simulation.run(point)
 
 
 def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None) -> tuple[str, list[str]]:
     """What this seed stands for, and what is wrong at its end.
 
-    Every twentieth seed is rivals; the others are a history in which one thing goes wrong, and another one
-    while that is made good. In three of twenty all later steps of the history follow.
+    A thousand seeds share a generated history. Five of them are rivals, ten a storm over that history, and
+    the others each one point of it.
     """
-    if seed % _RIVALS_EVERY == 0:
+    number, place = divmod(seed, _BLOCK)
+    if place < _RIVALS:
         return f"rivals {seed}", Rivals(seed, trace=trace, tell=tell).run()
-    choose = random.Random(f"seed {seed}")  # noqa: S311 (a replayable choice, no secret)
-    name = choose.choice(sorted(HISTORIES))
-    simulation = _simulation(name) if trace is None else Simulation(HISTORIES[name], trace=trace, tell=tell)
-    point = choose.choice(simulation.all_points)
-    second = {choose.randrange(simulation.requests_of(point.step)): choose.choice(_SECOND_FAULTS)}
-    to_the_end = choose.random() < 0.15
-    what = f"{point}, then {second}{' to the end' if to_the_end else ''}"
-    if tell is not None:
-        tell(f"seed {seed}: {what}")
-    return what, simulation.run(point, second=AtRequests(second), to_the_end=to_the_end)
+    simulation = _generated(number)
+    simulation.listen(trace, tell)
+    try:
+        if place < _RIVALS + _STORMS:
+            return f"storm {seed}", simulation.storm(seed)
+        points = simulation.all_points
+        first = random.Random(f"first {number}").randrange(len(points))  # noqa: S311 (no secret)
+        point = points[(first + place) % len(points)]
+        if tell is not None:
+            tell(f"seed {seed}: {point}")
+        return str(point), simulation.run(point)
+    finally:
+        simulation.listen(None, None)
 
 
 def sweep(
@@ -103,7 +103,7 @@ def sweep(
 
 def play_seeds(seeds: range, jobs: int, progress: Callable[[Tally], None] = lambda _tally: None) -> Tally:
     """Every seed."""
-    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    chunks = [seeds[at : at + _BLOCK] for at in range(0, len(seeds), _BLOCK)]
     return _spread(_play_chunk, chunks, jobs, progress)
 
 
@@ -130,19 +130,20 @@ def _get_ready() -> None:
     gc.set_threshold(50_000)  # many short-lived objects, hardly a cycle
 
 
-_simulations: dict[str, Simulation] = {}
-
-
-def _simulation(name: str) -> Simulation:
+@functools.lru_cache(maxsize=len(HISTORIES))
+def _scripted(name: str) -> Simulation:
     """The history, made ready once in each process."""
-    if name not in _simulations:
-        _simulations[name] = Simulation(HISTORIES[name])
-    return _simulations[name]
+    return Simulation(HISTORIES[name])
+
+
+@functools.lru_cache(maxsize=1)
+def _generated(number: int) -> Simulation:
+    return generated(number, _BLOCK)
 
 
 def _sweep_step(work: tuple[str, int]) -> Tally:
     name, step = work
-    simulation = _simulation(name)
+    simulation = _scripted(name)
     tally = Tally()
     for point in simulation.all_points:
         if point.step == step:
@@ -156,6 +157,4 @@ def _play_chunk(seeds: range) -> Tally:
     for seed in seeds:
         what, wrong = play_seed(seed)
         tally.note(what, f"--seed {seed}", wrong)
-    for simulation in _simulations.values():
-        simulation.forget()
     return tally

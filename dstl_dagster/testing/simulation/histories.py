@@ -11,7 +11,7 @@ from datetime import timedelta
 from dstl_dagster.testing.simulation import actions, bystanders
 from dstl_dagster.testing.simulation.process import OWNER, Action, Setting
 
-__all__ = ["HISTORIES", "History", "Step"]
+__all__ = ["HISTORIES", "History", "Script", "Step"]
 
 _HOUR = timedelta(hours=1)
 
@@ -46,7 +46,7 @@ class History:
         return max(step.batch for step in self.steps)
 
 
-class _Script:
+class Script:
     """Collects steps; each method adds a group of them."""
 
     def __init__(self) -> None:
@@ -54,10 +54,15 @@ class _Script:
         self._group = 0
         self._batch = 0
 
+    @property
+    def last_batch(self) -> int:
+        """The newest batch that was tried."""
+        return self._batch
+
     def history(self, name: str, setting: Setting | None = None) -> History:
         return History(name, setting or Setting(), tuple(self._steps))
 
-    def _add(self, *steps: tuple[str, Action], takes: int | None = None) -> _Script:
+    def _add(self, *steps: tuple[str, Action], takes: int | None = None) -> Script:
         self._group += 1
         self._steps += [Step(name, act, self._group, self._batch, takes) for name, act in steps]
         return self
@@ -71,7 +76,7 @@ class _Script:
         owner: str = OWNER,
         take_over: bool = False,
         clean: bool = True,
-    ) -> _Script:
+    ) -> Script:
         """One batch in its own processes: ops of an orchestrator."""
         self._batch = max(self._batch, batch)
         appended = actions.append(batch, base=base, owner=owner, take_over=take_over)
@@ -89,56 +94,56 @@ class _Script:
 
     def driver(
         self, batch: int, *, base: bool = False, take_over: bool = False, owner: str = OWNER
-    ) -> _Script:
+    ) -> Script:
         """One batch by one process: a streaming query."""
         self._batch = max(self._batch, batch)
         act = actions.whole_batch(batch, base=base, take_over=take_over, owner=owner)
         return self._add((f"batch {batch}", act))
 
-    def begin(self, batch: int, owner: str) -> _Script:
+    def begin(self, batch: int, owner: str) -> Script:
         """An attempt that nobody goes on with."""
         self._batch = max(self._batch, batch)
         return self._add((f"{owner} begins {batch}", actions.append(batch, owner=owner)))
 
-    def give_up(self, batch: int) -> _Script:
+    def give_up(self, batch: int) -> Script:
         """An attempt that its owner aborts."""
         self._batch = max(self._batch, batch)
         return self._add((f"append {batch}", actions.append(batch)), (f"abort {batch}", actions.abort()))
 
-    def do(self, name: str, act: Action) -> _Script:
+    def do(self, name: str, act: Action) -> Script:
         return self._add((name, act))
 
-    def consumer(self, batch: int) -> _Script:
+    def consumer(self, batch: int) -> Script:
         return self._add((f"take {batch}", bystanders.take_files(batch)), takes=batch)
 
-    def restore(self, batch: int) -> _Script:
+    def restore(self, batch: int) -> Script:
         return self.do(f"restore {batch}", actions.restore(batch, f"restore-{self._group}"))
 
-    def savepoint(self, batch: int, name: str) -> _Script:
+    def savepoint(self, batch: int, name: str) -> Script:
         return self.do(f"savepoint {batch}", actions.savepoint(batch, name))
 
-    def release(self, name: str) -> _Script:
+    def release(self, name: str) -> Script:
         return self.do(f"release {name}", actions.release(name))
 
-    def resolve(self, batch: int, file: str, word: str) -> _Script:
+    def resolve(self, batch: int, file: str, word: str) -> Script:
         return self.do(f"{word} {file} {batch}", actions.resolve(batch, file, word))
 
-    def read(self) -> _Script:
+    def read(self) -> Script:
         return self.do("read", bystanders.read)
 
-    def clean_up(self) -> _Script:
+    def clean_up(self) -> Script:
         return self.do("clean up", actions.clean_up)
 
-    def wait(self) -> _Script:
+    def wait(self) -> Script:
         return self.do("wait", bystanders.wait_out_grace)
 
 
 def _histories() -> list[History]:
-    ops = _Script().batch(1).batch(2).read().batch(3).batch(4)
-    driver = _Script().driver(1).driver(2).consumer(2).driver(3, base=True).read().driver(4).driver(5)
-    back = _Script().batch(1).batch(2, clean=False).batch(3).restore(1).batch(2).clean_up()
+    ops = Script().batch(1).batch(2).read().batch(3).batch(4)
+    driver = Script().driver(1).driver(2).consumer(2).driver(3, base=True).read().driver(4).driver(5)
+    back = Script().batch(1).batch(2, clean=False).batch(3).restore(1).batch(2).clean_up()
     twice = (
-        _Script()
+        Script()
         .driver(1)
         .driver(2)
         .driver(3)
@@ -150,21 +155,21 @@ def _histories() -> list[History]:
         .clean_up()
     )
     kept = (
-        _Script().driver(1).savepoint(1, "kept").driver(2).driver(3).driver(4).consumer(4)
+        Script().driver(1).savepoint(1, "kept").driver(2).driver(3).driver(4).consumer(4)
         .restore(1).batch(2).release("kept").batch(3)
     )  # fmt: skip
     branch = (
-        _Script().driver(1).driver(2).savepoint(2, "branch").driver(3).restore(1).clean_up().read()
+        Script().driver(1).driver(2).savepoint(2, "branch").driver(3).restore(1).clean_up().read()
         .driver(2).driver(3).release("branch").clean_up()
     )  # fmt: skip
     blocked_kept = (
-        _Script().driver(1).batch(2, foreign="a").driver(3).driver(4).resolve(2, "a", "keep").clean_up()
+        Script().driver(1).batch(2, foreign="a").driver(3).driver(4).resolve(2, "a", "keep").clean_up()
     )
     replaced = (
-        _Script().batch(1, foreign="b").driver(2).resolve(1, "b", "replace").driver(3).consumer(1).clean_up()
+        Script().batch(1, foreign="b").driver(2).resolve(1, "b", "replace").driver(3).consumer(1).clean_up()
     )
     blocked_back = (
-        _Script()
+        Script()
         .driver(1)
         .batch(2, foreign="a")
         .restore(1)
@@ -173,17 +178,17 @@ def _histories() -> list[History]:
         .driver(2)
     )
     taken_over = (
-        _Script().driver(1).begin(2, "other").batch(2, take_over=True).begin(3, "other")
+        Script().driver(1).begin(2, "other").batch(2, take_over=True).begin(3, "other")
         .driver(3, take_over=True).clean_up()
     )  # fmt: skip
-    given_up = _Script().give_up(1).driver(1).give_up(2).batch(2).clean_up()
+    given_up = Script().give_up(1).driver(1).give_up(2).batch(2).clean_up()
     grace = (
-        _Script().driver(1).driver(2).driver(3).read().clean_up().wait().clean_up().read()
+        Script().driver(1).driver(2).driver(3).read().clean_up().wait().clean_up().read()
         .driver(4).restore(3).clean_up().wait().driver(4)
     )  # fmt: skip
-    bucket = _Script().batch(1).driver(2).consumer(1).batch(3).restore(2).batch(3)
+    bucket = Script().batch(1).driver(2).consumer(1).batch(3).restore(2).batch(3)
     based = (
-        _Script().driver(1).driver(2, base=True).driver(3).batch(4, base=True).savepoint(3, "old").driver(5)
+        Script().driver(1).driver(2, base=True).driver(3).batch(4, base=True).savepoint(3, "old").driver(5)
     )
     return [
         ops.history("ops"),

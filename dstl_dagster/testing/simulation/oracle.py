@@ -143,10 +143,15 @@ class Watch:
 
     def _at_committed(self, record: dict[str, Any]) -> Iterator[str]:
         completed = self.ledger.completed[record["checkpoint_id"]]
+        manifest = self._world.payload(completed["manifest"])
+        files = [] if manifest is None else document(manifest)["files"]
+        made = {part["object_name"]: part["generation"] for file in files for part in file["components"]}
         half = uuid.UUID(completed["attempt"]).int >> 64
         for name in record["published"]:
-            for source in _temporary(self._world, f"/{name}/", half):
-                yield f"{name} is published, and its source {source} is still there"
+            for source, generation in _temporary(self._world, f"/{name}/", half).items():
+                # Another generation of a component is a late twin of its upload: no source of anything.
+                if made.get(source, generation) == generation:
+                    yield f"{name} is published, and its source {source} is still there"
 
     def _at_snapshot(self, record: dict[str, Any]) -> Iterator[str]:
         before = read_ledger(self._world, self._num_retained)
@@ -257,13 +262,13 @@ def missing_in_archive(world: World, before: Ledger, slot: int) -> Iterator[str]
             yield f"the answer to request {request} is in no archive"
 
 
-def _temporary(world: World, inside: str, half: int) -> list[str]:
-    """Names of temporary objects of one file and attempt, in any bucket."""
-    return [
-        name
-        for _bucket_name, name, _payload, _stat in world.objects()
+def _temporary(world: World, inside: str, half: int) -> dict[str, int]:
+    """Names and generations of temporary objects of one file and attempt, in any bucket."""
+    return {
+        name: stat.generation
+        for _bucket_name, name, _payload, stat in world.objects()
         if ".inprogress/" in name and inside in name and uuid.UUID(name.rpartition("/")[2]).int >> 64 == half
-    ]
+    }
 
 
 def judge(world: World, num_retained: int, batches: list[int] | None) -> list[str]:

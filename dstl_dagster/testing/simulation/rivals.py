@@ -190,6 +190,7 @@ class Rivals:
                 process = self._failing(name, turn)
                 try:
                     notes = action(process, notes)
+                    self._dead.append(process)  # twins of its requests may still be under way
                     break
                 except SimulatedCrash:
                     self._tell(f"{name} is dead")

@@ -7,6 +7,7 @@ names of points (`points`), nor what is right (`oracle`).
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ __all__ = ["REFUSALS", "Simulation"]
 REFUSALS = (ConflictError, FencedError, NotFoundError, UnavailableError)
 """What a process may be told. Else (a hole in the timeline, bytes that cannot be read) it is a defect."""
 _TRIES = 6
+_STORMINESS = 0.4
+_NOTHING: Notes = {"attempt": None}
 
 
 @dataclass(frozen=True)
@@ -51,27 +54,24 @@ class _Known:
 class Simulation:
     """One history, over and over again. One thread.
 
-    Args:
-        history: what happens.
-        trace: told of each request.
-        tell: told of everything else.
+    Raises: BrokenPromiseError where not even the undisturbed history ends well.
     """
 
-    def __init__(
-        self, history: History, *, trace: Trace | None = None, tell: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, history: History) -> None:
         self.history = history
         self.world = World()
         setting = history.setting
         self.watch = Watch(self.world, setting.num_retained, setting.reader_grace)
-        self._notes: Notes = {"attempt": None}
+        self._notes: Notes = _NOTHING
         self._next = 0  # the step that comes next
-        self._trace: Trace | None = None
-        self._tell: Callable[[str], None] = lambda _line: None
         self._known: dict[tuple[str, int, int, str, int], _Known] = {}
+        self.listen(None, None)
         self._moments = self._undisturbed()
+
+    def listen(self, trace: Trace | None, tell: Callable[[str], None] | None) -> None:
+        """Be told of each request, and of everything else; or no longer."""
         self._trace = trace
-        self._tell = tell or self._tell
+        self._tell = tell or (lambda _line: None)
         self.watch.tell = self._tell
 
     @functools.cached_property
@@ -93,29 +93,54 @@ class Simulation:
         """What followed from the moments of earlier runs: the memory grows with it."""
         self._known.clear()
 
-    def run(
-        self, point: Point, *, second: FaultSchedule | None = None, to_the_end: bool = False
-    ) -> list[str]:
+    def run(self, point: Point) -> list[str]:
         """Everything that is wrong when all is over; nothing, if the protocol keeps its promises.
 
-        Args:
-            point: what goes wrong.
-            second: what goes wrong while the step is run again, as well.
-            to_the_end: go on with all later steps, not only with those of the same group.
+        After the harm the step is run again, then the rest of its group, then the end.
         """
-        moment = self._moments[point.step]
-        self.world.load(moment.saved)
-        self.watch.forget()
-        self._notes, self._next = moment.notes, point.step
+        self._go_to(point.step)
         steps = self.history.steps
-        end = len(steps)
-        if not to_the_end:
-            end = max(at for at, step in enumerate(steps) if step.group == steps[point.step].group) + 1
+        end = max(at for at, step in enumerate(steps) if step.group == steps[point.step].group) + 1
         try:
-            self._go_on(point, end, self._harmed(point), second)
+            self._go_on(point, end, self._harmed(point.step, point.request, point.harm))
         except BrokenPromiseError as error:
             return [*self.watch.broken, str(error)]
         return list(self.watch.broken)
+
+    def storm(self, seed: int) -> list[str]:
+        """The whole history, in which much goes wrong; some of it ends many steps later. Then as `run`."""
+        choose = random.Random(f"storm {seed}")  # noqa: S311 (a replayable choice, no secret)
+        self._go_to(0)
+        left: list[tuple[int, Callable[[], None]]] = []
+        end = len(self.history.steps)
+        try:
+            try:
+                while self._next < end:
+                    step = self._next
+                    if choose.random() < _STORMINESS and self.requests_of(step):
+                        harm, request = choose.choice(list(Harm)), choose.randrange(self.requests_of(step))
+                        self._tell(f"{harm} to {self.history.steps[step].name}, at request {request}")
+                        rest = self._harmed(step, request, harm, f"{len(left)}/{choose.random()}")
+                        if rest is not None:
+                            left.append((step + choose.randrange(8), rest))
+                    else:
+                        self._driven(step + 1)
+                    for due in [each for each in left if each[0] < self._next]:
+                        left.remove(due)
+                        due[1]()
+            finally:
+                while left:
+                    left.pop()[1]()
+            self._ended(end)
+        except BrokenPromiseError as error:
+            return [*self.watch.broken, str(error)]
+        return list(self.watch.broken)
+
+    def _go_to(self, step: int) -> None:
+        moment = self._moments[step]
+        self.world.load(moment.saved)
+        self.watch.forget()
+        self._notes, self._next = moment.notes, step
 
     def _undisturbed(self) -> list[_Moment]:
         """The history when all is well."""
@@ -133,16 +158,14 @@ class Simulation:
 
     # -- the harm
 
-    def _harmed(self, point: Point) -> Callable[[], None] | None:
+    def _harmed(self, step: int, request: int, harm: Harm, name: str = "first") -> Callable[[], None] | None:
         """Begin the step and let it come to harm; what is still to happen of it later."""
-        act = self.history.steps[point.step].act
-        if point.harm in (Harm.PAUSE, Harm.LONG_PAUSE):
-            return self._paused(f"{point.step}/first", act, point.request)
-        process = self._process(f"{point.step}/first", AtRequests({point.request: FAULTS[point.harm]}))
+        act = self.history.steps[step].act
+        if harm in (Harm.PAUSE, Harm.LONG_PAUSE):
+            return self._paused(f"{step}/{name}", act, request)
+        process = self._process(f"{step}/{name}", AtRequests({request: FAULTS[harm]}))
         self._try(act, process)
-        if point.harm in (*SOON, Harm.CRASH_LAST):
-            return process.store.deliver_late_effects
-        return None
+        return process.store.deliver_late_effects if harm in (*SOON, Harm.CRASH_LAST) else None
 
     def _paused(self, name: str, act: Action, at: int) -> Callable[[], None]:
         notes = self._notes
@@ -182,24 +205,17 @@ class Simulation:
 
     # -- afterwards
 
-    def _go_on(
-        self, point: Point, end: int, rest: Callable[[], None] | None, second: FaultSchedule | None
-    ) -> None:
-        """The job goes on; in between and at the end, so does what is left of the harm."""
-        left = [] if rest is None else [rest]
+    def _go_on(self, point: Point, end: int, rest: Callable[[], None] | None) -> None:
+        """The job goes on; in between or at the end, so does what is left of the harm."""
         try:
-            if second is not None and self._next == point.step:
-                process = self._process(f"{point.step}/second", second)
-                self._try(self.history.steps[point.step].act, process)
-                left.append(process.store.deliver_late_effects)
             self._drive(point.step + 1)
             if rest is not None and point.harm in SOON:
-                left.remove(rest)
-                rest()
+                now, rest = rest, None
+                now()
             self._drive(end)
         finally:
-            while left:
-                left.pop()()
+            if rest is not None:
+                rest()
         self._end(end)
 
     def _drive(self, end: int) -> None:

@@ -1,0 +1,106 @@
+"""Histories that follow from a number: an endless supply of them.
+
+Owns what may follow what. Does not own the steps (`histories`). A script that cannot be played even when
+nothing goes wrong (a restore to what was given up) is passed over for the next one of the same number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import timedelta
+
+from dstl_dagster.testing.simulation import bystanders
+from dstl_dagster.testing.simulation.batches import FILES
+from dstl_dagster.testing.simulation.histories import History, Script
+from dstl_dagster.testing.simulation.process import Setting
+from dstl_dagster.testing.simulation.sweep import REFUSALS, Simulation
+
+__all__ = ["generated"]
+
+_NO_GRACE = timedelta(0)
+_HOUR = timedelta(hours=1)
+
+
+def generated(number: int, least_points: int) -> Simulation:
+    """The history of this number, which has at least so many points."""
+    for again in itertools.count():
+        choose = random.Random(f"history {number}/{again}")  # noqa: S311 (a replayable choice, no secret)
+        try:
+            simulation = Simulation(_History(choose).history(f"generated-{number}"))
+        except REFUSALS:
+            continue
+        if len(simulation.all_points) >= least_points:
+            return simulation
+    raise AssertionError("there is always another one")
+
+
+class _History:
+    """One try at a script."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self._choose = choose
+        self._script = Script()
+        self._blocked: list[tuple[int, str]] = []
+        self._savepoints: list[str] = []
+        self._names = itertools.count(1)
+
+    def history(self, name: str) -> History:
+        choose = self._choose
+        setting = Setting(
+            num_retained=choose.choice((1, 2, 2, 3)),
+            reader_grace=choose.choice((_NO_GRACE, _NO_GRACE, _NO_GRACE, _HOUR)),
+            temporary_bucket=choose.choice((None, None, "temporary")),
+        )
+        self._batch()
+        while self._script.last_batch < 5 and choose.random() < 0.95:
+            choose.choice((self._batch, self._batch, self._something))()
+        return self._script.history(name, setting)
+
+    def _batch(self) -> None:
+        choose, batch = self._choose, self._script.last_batch + 1
+        kind = choose.random()
+        if kind < 0.15:
+            self._script.driver(batch, base=choose.random() < 0.3)
+        elif kind < 0.35:
+            file = choose.choice(sorted(FILES))
+            self._blocked.append((batch, file))
+            self._script.batch(batch, foreign=file)
+        elif kind < 0.45:
+            self._script.begin(batch, "other").batch(batch, take_over=True)
+        elif kind < 0.5:
+            self._script.give_up(batch).batch(batch)
+        else:
+            self._script.batch(batch, base=choose.random() < 0.2, clean=choose.random() < 0.6)
+
+    def _something(self) -> None:
+        last = self._script.last_batch
+        choice = self._choose.randrange(8)
+        if choice == 0 and last > 1:
+            self._go_back(self._choose.randrange(1, last))
+        elif choice == 1:
+            name = f"kept-{next(self._names)}"
+            self._savepoints.append(name)
+            self._script.savepoint(self._choose.randint(max(1, last - 1), last), name)
+        elif choice == 2 and self._savepoints:
+            self._script.release(self._savepoints.pop())
+        elif choice in (3, 4) and self._blocked:
+            batch, file = self._blocked.pop()
+            self._script.resolve(batch, file, self._choose.choice(("keep", "replace")))
+        elif choice == 5:
+            self._script.consumer(self._choose.randint(1, last))
+        elif choice == 6:
+            self._script.wait()
+        else:
+            self._script.read().clean_up()
+
+    def _go_back(self, batch: int) -> None:
+        """A restore; what it leaves behind is made again, without what blocked it."""
+        self._script.restore(batch)
+        for blocked, file in self._blocked:
+            if blocked > batch:
+                away = bystanders.take_foreign_away(blocked, file)
+                self._script.do(f"no foreign {blocked}", away)
+        self._blocked = [each for each in self._blocked if each[0] <= batch]
+        for again in range(batch + 1, self._script.last_batch + 1):
+            self._script.batch(again)
