@@ -31,7 +31,7 @@ class CheckpointCursor:
 
     Attributes:
         decision: the id of the record in `slot`; by it a timeline that was begun anew is noticed.
-        owner: who opened the attempt that is open, or that made `uncommitted`.
+        owner: who opened the attempt that is open, or that made `uncommitted`; `None` behind a commit.
         uncommitted: `None` where the last completed checkpoint is committed.
     """
 
@@ -53,7 +53,7 @@ class CheckpointCursor:
             case Committed():
                 pending = self.uncommitted
                 done = pending is not None and pending.checkpoint_id == record.checkpoint_id
-                return replace(moved, uncommitted=None) if done else moved
+                return replace(moved, owner=None, uncommitted=None) if done else moved
             case Restored():
                 # What is abandoned is retracted, and what the job goes back to was committed before.
                 return replace(moved, uncommitted=None)

@@ -55,20 +55,20 @@ def checkpoint_materialization(
     parent = "none (the first)" if checkpoint.parent is None else f"checkpoint {checkpoint.parent}"
     manifest = checkpoint.manifest
     metadata: dict[str, Any] = {
-        # Numbers become plots, so only measures are numbers; ids are text.
-        "changes": manifest.changes,
-        "changelog KiB": round(manifest.state_bytes / _KIB, 2),
-        "files": len(manifest.files),
-        "file KiB": round(manifest.file_bytes / _KIB, 2),
-        "persist seconds": round(manifest.persist_seconds, 3),
-        "confirm seconds": round(checkpoint.entry.completed.seconds, 3),
         "checkpoint": str(checkpoint.checkpoint_id),
         "parent": parent,
         "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
         f"{readable_bytes(manifest.file_bytes)} of files",
         "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
-        "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
         "operators": _operator_table(checkpoint),
+        # Numbers become plots, so only measures are numbers; ids are text.
+        "changes": manifest.changes,
+        "changelog KiB": _measure(manifest.state_bytes / _KIB),
+        "files": len(manifest.files),
+        "file KiB": _measure(manifest.file_bytes / _KIB),
+        "persist seconds": _measure(manifest.persist_seconds),
+        "confirm seconds": _measure(checkpoint.entry.completed.seconds),
+        "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
     }
     if checkpoint.parent is not None:
         metadata["lineage"] = dg.MetadataValue.md(
@@ -97,7 +97,7 @@ def given_up_materialization(
         tags=_tags(completed, reporter),
         metadata={
             "files": len(completed.files),
-            "confirm seconds": round(completed.seconds, 3),
+            "confirm seconds": _measure(completed.seconds),
             "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
             "state": "retention gave it up, and its manifest is gone: it cannot be restored to",
@@ -114,7 +114,7 @@ def operator_materialization(
     metadata: dict[str, Any] = {
         "upserts": report.upserts,
         "deletes": report.deletes,
-        "changelog KiB": round(report.stored_bytes / _KIB, 2),
+        "changelog KiB": _measure(report.stored_bytes / _KIB),
         "checkpoint": str(checkpoint.checkpoint_id),
         "size": readable_bytes(report.stored_bytes),
         "keys": ", ".join(report.key_columns),
@@ -142,9 +142,9 @@ def files_materialization(
     metadata: dict[str, Any] = {
         "files": len(files) - len(blocked),
         "rows": sum(file.rows or 0 for file in files),
-        "file KiB": round(checkpoint.manifest.file_bytes / _KIB, 2),
+        "file KiB": _measure(checkpoint.manifest.file_bytes / _KIB),
         "components": sum(len(file.components) for file in files),
-        "compose-commit seconds": round(commit.seconds, 3) if commit is not None else 0.0,
+        "compose-commit seconds": 0.0 if commit is None else _measure(commit.seconds),
         "checkpoint": str(checkpoint.checkpoint_id),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
         "published": _file_table(files, blocked),
@@ -168,7 +168,7 @@ def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
-        "changelog KiB": round(checkpoint.manifest.state_bytes / _KIB, 2),
+        "changelog KiB": _measure(checkpoint.manifest.state_bytes / _KIB),
         "operators": _operator_table(checkpoint),
     }
 
@@ -183,6 +183,11 @@ def store_location(store_uri: str, name: str) -> dg.MetadataValue:
         page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
         return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
     return dg.MetadataValue.text(place)
+
+
+def _measure(value: float) -> float:
+    """Three significant digits: what a plot needs, also of thousandths of a second."""
+    return float(f"{value:.3g}")
 
 
 def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:

@@ -1,0 +1,170 @@
+"""Dagster's own page over a few days of the flights, and a browser of the system's to look at it.
+
+`DSTL_UI_PICTURES=docs/images` writes a picture of each page that a test has looked at. `DSTL_UI_FOLDER` names
+a folder to keep the days and Dagster's home in; by default they go with the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_SECONDS = 120.0
+SHORT_SECONDS = 30.0
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running `dagster dev`: where its page is, and the folder of the days."""
+
+    url: str
+    folder: Path
+    days: ModuleType
+
+    def location(self, path: str) -> str:
+        """A page of the example's code location."""
+        return f"{self.url}/locations/dstl_flights.definitions/{path}"
+
+    def asset(self, name: str, view: str) -> str:
+        return f"{self.url}/assets/nyc_flights/{name}?view={view}"
+
+
+@pytest.fixture(scope="session")
+def browser_path() -> str:
+    """The system's browser. Where there is none: in CI a failure, elsewhere a skip; both say what to do."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        missing = "no browser to test Dagster's page with: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """`dagster dev` over five days, of which the last is not told to Dagster yet."""
+    folder = Path(os.environ.get("DSTL_UI_FOLDER") or tmp_path_factory.mktemp("ui"))
+    before = dict(os.environ)
+    try:
+        days = _load_days()
+        days.make_folder(folder)
+        with _dagster_dev(folder) as url:
+            yield Site(url, folder, days)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def browser_page(browser_path: str, site: Site) -> Iterator[Page]:
+    """One page for all tests; times are shown as in Greenwich."""
+    from playwright.sync_api import sync_playwright  # with the extras of `dev` only
+
+    with sync_playwright() as playwright:
+        # As root, which CI may be, the browser refuses to run in a sandbox.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=browser_path, args=flags)
+        context = browser.new_context(
+            viewport={"width": 1400, "height": 880}, timezone_id="UTC", locale="en-US"
+        )
+        context.set_default_timeout(SHORT_SECONDS * 1000)
+        yield context.new_page()
+        browser.close()
+
+
+@pytest.fixture
+def picture(browser_page: Page) -> Callable[..., None]:
+    """Keeps a picture of the page under a name, all of it or its top, where pictures are asked for."""
+    folder = os.environ.get("DSTL_UI_PICTURES")
+
+    def take(name: str, height: int | None = None) -> None:
+        if folder is None:
+            return
+        size = browser_page.viewport_size
+        assert size is not None
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]}
+        browser_page.screenshot(path=Path(folder) / f"{name}.png", clip=clip)
+
+    return take
+
+
+def _load_days() -> ModuleType:
+    path = Path(__file__).with_name("flights_days.py")
+    spec = importlib.util.spec_from_file_location("dstl_test_flights_days", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _dagster_dev(folder: Path) -> Iterator[str]:
+    """Webserver and daemon in a session of their own, which ends with the block."""
+    port = _free_port()
+    command = ["dev", "-m", "dstl_flights.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    log_path = folder / "dagster-dev.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", *command],
+            cwd=folder,
+            env={
+                **os.environ,
+                "DAGSTER_HOME": str(folder / "dagster"),
+                "DSTL_DEMO_FOLDER": str(folder),
+            },
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _answers(f"{url}/server_info"):
+            assert process.poll() is None, f"dagster dev ended:\n{log_path.read_text()[-3000:]}"
+            assert time.monotonic() < deadline, f"no page came up:\n{log_path.read_text()[-3000:]}"
+            time.sleep(POLL_SECONDS)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # killed below, with all that it started
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

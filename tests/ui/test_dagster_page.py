@@ -1,0 +1,155 @@
+"""What a person sees of the flights job in Dagster's page, through a real browser."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, ViewportSize
+
+    from tests.ui.conftest import Site
+
+pytestmark = [pytest.mark.dagster, pytest.mark.ui, pytest.mark.timeout(400)]
+
+RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
+"""A count of bytes that nobody made readable: six digits in a row that are no part of a name."""
+
+
+SIZE: ViewportSize = {"width": 1400, "height": 880}
+MEASURES = ("changes", "changelog KiB", "files", "file KiB", "persist seconds", "confirm seconds")
+
+
+def text_of(page: Page) -> str:
+    return page.locator("body").inner_text()
+
+
+def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
+    """Source, state, its operators, reports and checkpoints hang together; the checks have passed."""
+    browser_page.goto(site.location("asset-groups/nyc_flights/lineage"))
+    for name in ("flights", "state", "aircraft", "routes", "reports", "checkpoints"):
+        browser_page.get_by_text(name, exact=True).first.wait_for()
+    browser_page.get_by_text("4 / 4 Passed").wait_for()
+    for shown in ("4 partitions", "PySpark"):
+        browser_page.get_by_text(shown).first.wait_for()
+    assert browser_page.get_by_text("Materialized").count() >= 2, "the operators' states"
+    assert browser_page.locator("svg path[marker-end], svg g path").count() > 0
+    picture("asset-graph")
+
+
+def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> None:
+    """Status, checks, freshness, sizes, and a row for each operator; nothing raw."""
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.get_by_text("chk-00000004").first.wait_for()
+    browser_page.get_by_text("KiB of changelog").wait_for()
+    operators = browser_page.get_by_role("cell", name="tailnum", exact=True)
+    operators.first.wait_for()
+    text = text_of(browser_page)
+    for shown in ("Passing", "team:flights", "origin, dest, carrier", "checkpoint 3", "2013-01-04"):
+        assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
+    assert not RAW.findall(text), RAW.findall(text)
+    picture("checkpoint")
+
+
+def test_a_checkpoints_plots(site: Site, browser_page: Page, picture: Any) -> None:
+    """One plot for each measure, by checkpoint, and none of anything else."""
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.get_by_text("Plots", exact=True).click()
+    browser_page.locator("canvas").first.wait_for()
+    for measure in MEASURES:
+        browser_page.get_by_text(measure, exact=True).first.wait_for()
+    assert browser_page.locator("canvas").count() == len(MEASURES), "an id is no measure"
+    _drawn(browser_page)
+    picture("checkpoint-plots")
+
+
+def _drawn(page: Page) -> None:
+    """Wait until the first plot has coloured points."""
+    page.wait_for_function(
+        """() => {
+            const canvas = document.querySelector('canvas');
+            const bytes = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            let coloured = 0;
+            for (let at = 0; at < bytes.length; at += 4)
+                if (bytes[at + 3] > 200 && bytes[at + 2] > bytes[at] + 40) coloured++;
+            return coloured > 200;
+        }"""
+    )
+
+
+def test_a_state_shows_its_columns(site: Site, browser_page: Page) -> None:
+    """The state of an operator has a column schema, with its keys."""
+    browser_page.goto(site.asset("state/aircraft", "overview"))
+    browser_page.get_by_text("tailnum", exact=True).first.wait_for()
+    text = text_of(browser_page)
+    assert "int64" in text
+    assert "Columns" in text
+
+
+def test_a_run_with_a_retried_step(site: Site, browser_page: Page, picture: Any) -> None:
+    """All five steps stand in the run; the first was tried twice, and the log says why, and sizes."""
+    browser_page.set_viewport_size({"width": 1400, "height": 1250})
+    browser_page.goto(f"{site.url}/runs/{site.days.run_of(site.folder, site.days.RETRIED)}")
+    log_filter = browser_page.get_by_placeholder("Filter…")
+    log_filter.fill("checkpoint 4")
+    browser_page.get_by_text("step 5 confirm: checkpoint 4 is complete").wait_for()
+    browser_page.get_by_text("2 files of checkpoint 4 (107 KiB in all) are published").wait_for()
+    browser_page.get_by_text("Succeeded (5)").wait_for()
+    log_filter.fill("retry")
+    browser_page.get_by_text("STEP_UP_FOR_RETRY").first.wait_for()
+    browser_page.get_by_text("the inbox was not there for a moment").first.wait_for()
+    _steps_side_by_side(browser_page)
+    for step in ("update", "persist", "confirm", "cleanup"):
+        bars = browser_page.get_by_text(f"nyc_flights__state.{step}", exact=True)
+        tries = 2 if step == "update" else 1
+        bars.nth(tries - 1).wait_for()
+        assert bars.count() == tries, step
+        bars.last.element_handle().wait_for_element_state("stable")
+    picture("run-with-retry", 640)
+    browser_page.set_viewport_size(SIZE)
+
+
+def _steps_side_by_side(page: Page) -> None:
+    """Press the first of the three buttons that say how the steps are drawn, which have no names."""
+    page.locator("xpath=//*[count(.//button)=3 and normalize-space()='']//button").first.click()
+
+
+def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, picture: Any) -> None:
+    """The partitions are the checkpoints of now; one of them shows all there is to it."""
+    browser_page.goto(site.asset("checkpoints", "partitions&partition=chk-00000002"))
+    browser_page.get_by_text("Materialized (4)").wait_for()
+    browser_page.get_by_text("checkpoint 1", exact=True).first.wait_for()
+    for number in range(1, 5):
+        assert browser_page.get_by_text(f"chk-0000000{number}").count()
+    assert not RAW.findall(text_of(browser_page))
+    picture("checkpoint-partitions")
+
+
+def test_a_restore_is_offered_for_each_checkpoint(site: Site, browser_page: Page) -> None:
+    """The launchpad of the restore job asks for a checkpoint, and offers exactly those that there are."""
+    browser_page.goto(site.location("jobs/nyc_flights_restore/playground"))
+    browser_page.get_by_placeholder("Partition").click()
+    browser_page.get_by_text("chk-00000004").first.wait_for()
+    offered = browser_page.get_by_text(re.compile(r"^chk-\d+$")).all_inner_texts()
+    assert offered == [f"chk-0000000{number}" for number in range(1, 5)]
+
+
+def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None:
+    """Switched on in the page, the sensor tells of the checkpoint that was made outside Dagster."""
+    browser_page.goto(site.location("sensors/nyc_flights_checkpoints"))
+    switch = browser_page.locator("input[type=checkbox]").first
+    switch.wait_for(state="attached")
+    assert not switch.is_checked(), "sensors ship stopped"
+    switch.evaluate("each => each.click()")
+    browser_page.get_by_text("View logs").first.wait_for(timeout=90_000)
+    browser_page.get_by_text("1 partition created").first.wait_for()
+    browser_page.reload()  # its head asks more seldom than its list
+    browser_page.get_by_text("Reset sensor status").wait_for()
+    browser_page.get_by_text("1 partition created").first.wait_for()
+    picture("sensor-ticks")
+    browser_page.get_by_text("View logs").last.click()
+    browser_page.get_by_text("reported chk-00000005").first.wait_for()
+    browser_page.goto(site.asset("checkpoints", "partitions"))
+    browser_page.get_by_text("Materialized (5)").wait_for()
