@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.pooled import POOLED_BYTES, read_pooled
 
 __all__ = ["ChangelogSource", "FileSource", "StoreSource"]
 
@@ -95,17 +96,11 @@ class FileSource:
         assert self._descriptor is not None, "read after close"
         return os.fstat(self._descriptor).st_size
 
-    def read_range(self, start: int, length: int) -> bytes:
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
         assert self._descriptor is not None, "read after close"
-        pieces = []
-        while length > 0:
-            piece = os.pread(self._descriptor, min(length, 1 << 30), start)
-            if not piece:
-                break
-            pieces.append(piece)
-            start += len(piece)
-            length -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if length < POOLED_BYTES:
+            return os.pread(self._descriptor, length, start)
+        return read_pooled(self._descriptor, start, length)
 
     def close(self) -> None:
         if self._descriptor is not None:

@@ -126,10 +126,12 @@ class LocalObjectStore:
             rules.check_crc32c(self.uri_of(name), extend(EMPTY_CRC32C, payload), reader.record.crc32c)
             return payload
 
-    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
         rules.check_range(name, start, length)
         with self._reading.open(name, generation, start) as reader:
-            return reader.read(length)
+            return reader.read_view(length)
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
         rules.check_range(name, start)

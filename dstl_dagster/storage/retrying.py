@@ -230,7 +230,9 @@ class RetryingStore:
     def get(self, name: str, *, generation: int | None = None) -> bytes:
         return self._retries.run(lambda _: self._inner.get(name, generation=generation))
 
-    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
         return self._retries.run(lambda _: self._inner.get_range(name, start, length, generation=generation))
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -370,3 +371,16 @@ def test_delete_beside_one_that_prunes_the_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(local_files.HiddenFolder, "sync_removal", after_a_rival)
     assert store.delete("a/b/c", precondition=ANY)
     assert list(store.list()) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, 3 << 20), (5, 2 << 20), (1 << 20, 9 << 20), (4 << 20, 2 << 20)]
+)
+def test_a_large_range_is_the_bytes(tmp_path, start, length):
+    """Read into pooled memory: the same bytes, shorter at the end, and nobody can write to them."""
+    store = LocalObjectStore(tmp_path, durable=False)
+    payload = random.Random(7).randbytes((3 << 20) + 11)
+    store.put("large", payload, precondition=ABSENT)
+    found = store.get_range("large", start, length)
+    assert found == payload[start : start + length]
+    assert memoryview(found).readonly
