@@ -22,7 +22,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,11 +35,12 @@ from conditions import conditions
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.checkpoint.keyed_state import KeyedState
 from dstl_dagster.checkpoint.keyed_writer import write_rows
-from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
+from dstl_dagster.checkpoint.materialize import due_operators, materialize, with_base, write_base
 from dstl_dagster.checkpoint.records import Committed, Completed, Opened, Subsumed
 from dstl_dagster.checkpoint.view import TimelineView
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
+from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -298,33 +299,47 @@ def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
 # -- restore
 
 
-def measure_restore(row_count: int, rounds: int, threads: int) -> Numbers:
-    """All rows as Arrow tables, by ranges of key groups side by side, and from Parquet's own reader."""
-    with tempfile.TemporaryDirectory() as root:
-        coordinator = coordinator_on(LocalObjectStore(Path(root) / "state", durable=False), materialize=False)
+def restored_rows(where: tuple[Path, int, int]) -> int:
+    """What one task of a restore does: its range of key groups as Arrow tables, which it keeps."""
+    folder, task, tasks = where
+    coordinator = coordinator_on(LocalObjectStore(folder, durable=False))
+    latest = coordinator.latest()
+    assert latest is not None
+    state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
+    assert state is not None
+    tables = list(state.tables(ranges_of_tasks(tasks, SCHEMA.max_parallelism)[task]))
+    return sum(table.num_rows for table in tables)
+
+
+def measure_restore(row_count: int, rounds: int, tasks: int) -> Numbers:
+    """All rows as Arrow tables in parallel tasks, and by Parquet's own reader with as many threads.
+
+    The state is a base, as a fold leaves it. A task is a process, as in Spark; it runs already.
+    """
+    pa.set_cpu_count(tasks)
+    with tempfile.TemporaryDirectory() as root, ProcessPoolExecutor(tasks) as pool:
+        folder = Path(root) / "state"
+        coordinator = coordinator_on(LocalObjectStore(folder, durable=False))
         begin(coordinator, row_count)
+        based = materialize(coordinator, force=True)
+        assert based is not None
         path = Path(root) / "rows.parquet"
         pq.write_table(whole_state(row_count), path, compression="zstd", row_group_size=1 << 20)
-        latest = coordinator.latest()
-        assert latest is not None
-        state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
-        assert state is not None
+        work = [(folder, task, tasks) for task in range(tasks)]
         taken: list[tuple[float, float]] = []
-        for _ in range(rounds):
+        for _ in range(rounds + 1):
             began = time.perf_counter()
-            with ThreadPoolExecutor(threads) as pool:
-                tables = list(pool.map(lambda each: list(state.tables(each)), state.ranges()))
+            assert sum(pool.map(restored_rows, work)) == row_count
             ours = time.perf_counter() - began
-            assert sum(table.num_rows for each in tables for table in each) == row_count
-            del tables
             began = time.perf_counter()
             assert pq.read_table(path, use_threads=True).num_rows == row_count
             taken.append((ours, time.perf_counter() - began))
+        del taken[0]  # the processes start and import in it
     return {
         "rows": row_count,
         "rounds": rounds,
-        "threads": threads,
-        "state_bytes": latest.manifest.state_bytes,
+        "tasks": tasks,
+        "state_bytes": based.manifest.state_bytes,
         "rows_per_second": round(row_count / median(ours for ours, _ in taken)),
         "parquet_rows_per_second": round(row_count / median(theirs for _, theirs in taken)),
         "speed_to_parquet": round(median(theirs / ours for ours, theirs in taken), 2),
