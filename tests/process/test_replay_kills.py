@@ -1,0 +1,34 @@
+"""The streaming example under kill -9: three kills. Twenty: `replay_kills.py`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load_kills() -> ModuleType:
+    folder = str(Path(__file__).parent)
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module("replay_kills")
+    finally:
+        sys.path.remove(folder)
+
+
+kills = _load_kills()
+
+
+@pytest.mark.timeout(600)  # four starts of Spark, and on a busy machine
+@pytest.mark.kill
+@pytest.mark.spark
+def test_three_kills_change_nothing(tmp_path: Path) -> None:
+    """All flights of the year; inside the commit, a worker, the driver: all is what the raw data says."""
+    replay = kills.replay_with_kills(
+        tmp_path / "r", ["commit", "worker", "driver"], rows_per_batch=67_500, seed=3
+    )
+    assert replay.kills == {"commit": 1, "worker": 1, "driver": 1}
+    assert kills.differences(replay) == []
