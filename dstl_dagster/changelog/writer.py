@@ -205,10 +205,10 @@ class FsStateChangelogWriter:
         self._check_persist(from_, checkpoint_id)
         self._roll_over()
         taken = self._take_not_uploaded(from_)
-        ready = {sqn: result for sqn, result in self._uploaded.items() if sqn >= from_}
+        wanted = SequenceNumberRange(from_, self._active_sqn)
+        ready = self._uploaded_in(wanted)
         for result in ready.values():
             self._register_local(result, checkpoint_id)
-        wanted = SequenceNumberRange(from_, self._active_sqn)
         future: MailboxFuture[SnapshotResult] = MailboxFuture(self._mailbox)
         if wanted.size == len(ready):
             if taken:
@@ -220,6 +220,13 @@ class FsStateChangelogWriter:
         if taken:
             self._submit(taken, checkpoint_id)
         return future
+
+    def _uploaded_in(self, positions: SequenceNumberRange) -> dict[SequenceNumber, UploadResult]:
+        """What is uploaded of a range. Its cost follows the range, not how long the log is."""
+        if positions.size > len(self._uploaded):
+            return {sqn: result for sqn, result in self._uploaded.items() if positions.contains(sqn)}
+        found = ((sqn, self._uploaded.get(sqn)) for sqn in positions)
+        return {sqn: result for sqn, result in found if result is not None}
 
     def _check_persist(self, from_: SequenceNumber, checkpoint_id: int) -> None:
         check_position("from_", from_)
@@ -338,11 +345,10 @@ class FsStateChangelogWriter:
             raise InvalidInputError(f"invalid confirm range: [{from_},{to})")
         if max(from_, to) > self._active_sqn:
             raise InvalidInputError(f"invalid confirm range: [{from_},{to}), active sqn: {self._active_sqn}")
-        for sqn, result in self._uploaded.items():
-            if from_ <= sqn < to:
-                self._registry.stop_tracking(result.stream_state_handle)
-                if result.local_handle is not None:
-                    self._registry.stop_tracking(result.local_handle)
+        for result in self._uploaded_in(SequenceNumberRange(from_, to)).values():
+            self._registry.stop_tracking(result.stream_state_handle)
+            if result.local_handle is not None:
+                self._registry.stop_tracking(result.local_handle)
         self._local_registry.discard_up_to_checkpoint(checkpoint_id)
 
     def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:

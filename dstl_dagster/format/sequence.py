@@ -5,6 +5,7 @@ Twin of Flink's `SequenceNumber` and `SequenceNumberRange`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +72,9 @@ class SequenceNumberRange:
     def is_empty(self) -> bool:
         """Whether it holds no position."""
         return self.size == 0
+
+    def __iter__(self) -> Iterator[SequenceNumber]:
+        return map(SequenceNumber, range(self.from_.number, self.to.number))
 
     def contains(self, sqn: SequenceNumber) -> bool:
         """Whether `from_ <= sqn < to`."""
