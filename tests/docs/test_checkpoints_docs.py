@@ -1,0 +1,57 @@
+"""What docs/checkpoints.md shows is what happens, line by line, and its options are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dstl_dagster.cli import main
+from dstl_dagster.settings import checkpoint as settings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+
+
+def shown() -> list[tuple[str, list[str]]]:
+    """Each command of the page, and the lines that it prints there; none where the page leaves them out."""
+    steps: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], []))
+            else:
+                steps[-1][1].append(line)
+    return steps
+
+
+def sizes_hidden(text: str) -> str:
+    """Sizes depend on the versions of Arrow and of the codec."""
+    return re.sub(r"[1-9][\d.,]* (B|KiB)", "some bytes", text)
+
+
+def test_the_session_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words and numbers are as the page says them."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    (setup,) = re.findall(r"<!-- setup -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(setup, "docs/checkpoints.md", "exec", dont_inherit=True), {})
+    for command, lines in shown():
+        program, *arguments = shlex.split(command.replace("$DSTL_STORE", os.environ["DSTL_STORE"]))
+        assert program == "dstl"
+        result = CliRunner(env=dict(os.environ)).invoke(main, arguments)
+        assert result.exit_code == 0, (command, result.output)
+        if lines:
+            expected = "\n".join(lines).replace("$DSTL_STORE", os.environ["DSTL_STORE"])
+            found = "\n".join(line.rstrip() for line in result.stdout.splitlines() if line.strip())
+            assert sizes_hidden(found) == sizes_hidden(expected), command
+
+
+def test_every_option_is_listed() -> None:
+    """With its key; another spelling of upstream's is the same option."""
+    keys = [settings._NUM_RETAINED[0], *settings._READER_GRACE, *settings._COMMIT_THREADS]
+    keys += [*settings._SNAPSHOT_INTERVAL, *settings._MATERIALIZE, *settings._LOG_RATIO]
+    keys += [*settings._MIN_LOG, *settings._MAX_CHAIN]
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []
