@@ -15,6 +15,7 @@ from dstl_dagster.checkpoint.records import Opened
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.view import TimelineView
 from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["Audit", "Damage", "find_damage"]
@@ -89,14 +90,14 @@ class Audit:
         return not self.damage and not self.blocked
 
 
-def find_damage(store: ObjectStore, view: TimelineView, *, threads: int) -> list[Damage]:
+def find_damage(store: ObjectStore, names: JobNames, view: TimelineView, *, threads: int) -> list[Damage]:
     """Every object that a kept checkpoint needs and that is missing, and every unreadable manifest.
 
     Each object is asked for once, and named for the oldest checkpoint that needs it.
 
     Raises: UnavailableError: the storage did not answer, which says nothing about the objects.
     """
-    references = References(store)
+    references = References(store, names)
     damage: list[Damage] = []
     needed: dict[str, int] = {}
     for entry in view.kept:

@@ -73,7 +73,7 @@ def collect_garbage(
     Raises: FormatError, NotFoundError where a retained manifest is unreadable: then nothing more is deleted,
     since what it needs is unknown.
     """
-    references = References(store)
+    references = References(store, names)
     grace = GraceClock(store, names, reader_grace)
     tally = _Tally(dry_run)
     for place in _places(store, names, file_options):

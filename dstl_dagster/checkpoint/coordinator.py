@@ -290,7 +290,8 @@ class CheckpointCoordinator(CheckpointReader):
         except (FormatError, NotFoundError) as error:
             log.warning("cannot tell garbage of job %s: %s", self.job, error)
         view = self.timeline.tail()
-        return Audit.of(view, find_damage(self._store, view, threads=self._options.commit_threads), garbage)
+        damage = find_damage(self._store, self._names, view, threads=self._options.commit_threads)
+        return Audit.of(view, damage, garbage)
 
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
         """Keep a checkpoint under a name, whatever retention says, until `release`. Again, changes nothing.
@@ -390,11 +391,8 @@ class CheckpointCoordinator(CheckpointReader):
                 if error.kind not in decisions.UNFINISHED:
                     raise
                 log.info("once more: %s", error)
-        raise UnavailableError(
-            f"job {self.job!r}: {_MAX_ROUNDS} times a rival's decision came between; see `records()`, then "
-            "try again",
-            kind="contention",
-        )
+        told = f"job {self.job!r}: {_MAX_ROUNDS} times a rival's decision came between; see `records()`, then"
+        raise UnavailableError(f"{told} try again", kind="contention")
 
     def _manifest_of(self, checkpoint_id: int) -> Manifest:
         return self.get(checkpoint_id).manifest

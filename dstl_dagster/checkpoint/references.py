@@ -10,9 +10,11 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from dstl_dagster.checkpoint.grace import GraceClock
-from dstl_dagster.checkpoint.manifest import Manifest, load_manifest
+from dstl_dagster.checkpoint.manifest import Manifest
+from dstl_dagster.checkpoint.read_ahead import ManifestLoader
 from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
 from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["References"]
@@ -23,8 +25,8 @@ log = logging.getLogger(__name__)
 class References:
     """The names that checkpoints need. Remembers what each manifest names: a manifest never changes."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, names: JobNames) -> None:
+        self._loader = ManifestLoader(store, names)
         self._named: dict[str, tuple[frozenset[str], dict[str, str]]] = {}
         self._readable: tuple[str, ...] | None = None
         self._names: frozenset[str] = frozenset()
@@ -83,7 +85,7 @@ class References:
     def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
         """The changelog files that it names, and for each operator the next older manifest."""
         if name not in self._named:
-            manifest = load_manifest(self._store, name)
+            manifest = self._loader.load(name)
             self._named[name] = (
                 frozenset(_files(manifest)),
                 {

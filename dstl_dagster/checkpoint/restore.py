@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry, load_manifest
+from dstl_dagster.checkpoint.manifest import Manifest, OperatorEntry
+from dstl_dagster.checkpoint.read_ahead import ManifestLoader
 from dstl_dagster.checkpoint.reports import OperatorReport
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["OperatorState", "operator_state"]
@@ -57,8 +59,9 @@ def _entries(
 ) -> list[OperatorEntry]:
     found = [entry]
     newest_seen = manifest.checkpoint_id
+    loader = ManifestLoader(store, JobNames(manifest.job))
     while (previous := found[-1].previous) is not None:
-        older = _load(store, previous, operator)
+        older = _load(loader, previous, operator)
         if older.checkpoint_id >= newest_seen:
             raise FormatError(f"manifest {previous} names no older one than checkpoint {newest_seen}")
         newest_seen = older.checkpoint_id
@@ -66,9 +69,9 @@ def _entries(
     return found
 
 
-def _load(store: ObjectStore, name: str, operator: str) -> Manifest:
+def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:
     try:
-        manifest = load_manifest(store, name)
+        manifest = loader.load(name)
     except NotFoundError as error:
         raise NotFoundError(
             f"the state of operator {operator!r} needs manifest {name}, which is gone: the checkpoint was "

@@ -107,7 +107,16 @@ class JobNames:
         return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
 
     def manifest(self, checkpoint_id: int, attempt: uuid.UUID) -> str:
-        return f"{self.manifests_prefix}{checkpoint_id:010d}-{attempt}"
+        return f"{self.manifests_of(checkpoint_id)}{attempt}"
+
+    def manifests_of(self, checkpoint_id: int) -> str:
+        """What the names of this checkpoint's manifests begin with, those of dead attempts too."""
+        return f"{self.manifests_prefix}{checkpoint_id:010d}-"
+
+    def checkpoint_of_manifest(self, name: str) -> int | None:
+        """The checkpoint id that a manifest's name carries; `None` for a foreign name."""
+        match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
+        return int(match[1]) if match else None
 
     def attempt_of_manifest(self, name: str) -> uuid.UUID | None:
         """The attempt that a manifest's name carries; `None` for a foreign name."""
