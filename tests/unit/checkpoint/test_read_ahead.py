@@ -10,7 +10,7 @@ import pytest
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import ANY, MemoryObjectStore
 
-CHECKPOINTS = 150
+CHECKPOINTS = 60
 
 
 class RoundsStore(MemoryObjectStore):
@@ -40,7 +40,7 @@ def long(keyed_on):
 
 
 def middle(keyed):
-    return next(name for name in keyed.names("dstl/orders/manifests/") if "/0000000075-" in name)
+    return next(name for name in keyed.names("dstl/orders/manifests/") if "/0000000030-" in name)
 
 
 def test_a_long_chain_is_read_in_few_rounds(long):
