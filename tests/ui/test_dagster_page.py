@@ -28,6 +28,7 @@ def text_of(page: Page) -> str:
 
 def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
     """Source, state, its operators, reports and checkpoints hang together; the checks have passed."""
+    browser_page.set_viewport_size({"width": 1400, "height": 1000})
     browser_page.goto(site.location("asset-groups/nyc_flights/lineage"))
     for name in ("flights", "state", "aircraft", "routes", "reports", "checkpoints"):
         browser_page.get_by_text(name, exact=True).first.wait_for()
@@ -37,6 +38,7 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
     assert browser_page.get_by_text("Materialized").count() >= 2, "the operators' states"
     assert browser_page.locator("svg path[marker-end], svg g path").count() > 0
     picture("asset-graph")
+    browser_page.set_viewport_size(SIZE)
 
 
 def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> None:

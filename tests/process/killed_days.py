@@ -1,0 +1,144 @@
+"""A run of the five steps, or of a fan-out behind them, that stops at a chosen request until it is killed.
+
+    python tests/process/killed_days.py JOB TOKEN [FAILED_RUN_ID]
+
+runs a job as the run's worker, each step in a process of its own. Where `DSTL_STOP_AT` is a request
+(`{"method": "put", "name": "manifests/", "nth": 1}`), the process that is about to make it writes its id into
+the file `DSTL_STOPPED` and stands still. With a failed run's id that run is executed again from its failure.
+
+Owns the jobs and the stop. Killing and comparing is `test_dagster_kills`.
+"""
+
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "dagster"))
+
+import days
+
+from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
+from dstl_dagster.orchestration import resources
+from dstl_dagster.orchestration.ops import build_checkpoint_ops
+from dstl_dagster.storage import open_store
+from dstl_dagster.testing.fault_schedules import Fault, Request
+from dstl_dagster.testing.fault_store import FaultStore
+
+STOP_AT, STOPPED = "DSTL_STOP_AT", "DSTL_STOPPED"
+FILES, PARTS = 4, 6
+TOKEN = "dstl/kills"
+EXECUTOR = {
+    "multiprocess": {
+        "max_concurrent": 1,
+        "start_method": {
+            "forkserver": {
+                "preload_modules": [
+                    "dstl_dagster.spark.batch",
+                    "dstl_dagster.checkpoint.keyed_writer",
+                    "dstl_dagster.orchestration.ops",
+                    "dagster._core.storage.event_log",
+                    "dagster._core.storage.runs",
+                    "dagster._core.storage.sqlite_storage",
+                ]
+            }
+        },
+    }
+}
+
+
+class StopAt:
+    """A schedule without faults: the nth request that fits never returns."""
+
+    def __init__(self, method: str, name: str, nth: int) -> None:
+        self._method, self._name, self._left = method, name, nth
+
+    def decide(self, request: Request) -> Fault | None:
+        if self._method in ("", request.method) and self._name in request.name:
+            self._left -= 1
+            if self._left == 0:
+                Path(os.environ[STOPPED]).write_text(str(os.getpid()))
+                threading.Event().wait()
+        return None
+
+    def deliver_late_effect(self) -> bool:
+        return False
+
+
+def _stop_where_asked() -> None:
+    asked = os.environ.get(STOP_AT)
+    if asked:
+        schedule = StopAt(**json.loads(asked))
+        resources.open_store = lambda uri: FaultStore(open_store(uri), schedule)  # type: ignore[attr-defined]
+
+
+_stop_where_asked()
+_resources = {"changelog": ChangelogStorageResource(uri=dg.EnvVar(days.URI))}
+
+
+def five_steps() -> dg.JobDefinition:
+    """update -> persist -> confirm -> compose_commit -> cleanup."""
+    return build_checkpoint_job(
+        "five_steps", days.build_update(source=None, files=FILES), resource_defs=_resources
+    )
+
+
+@dg.op(out=dg.DynamicOut(dict))
+def fan_out(reference: dict) -> Any:
+    """A user's own fan-out over the parts of a checkpoint."""
+    for number in range(PARTS):
+        yield dg.DynamicOutput(reference, mapping_key=f"part_{number}")
+
+
+@dg.op
+def look_at_part(
+    context: dg.OpExecutionContext, reference: dict, changelog: ChangelogStorageResource
+) -> dict:
+    """One part; what a part does is the user's business. It asks the store for something."""
+    changelog.store().stat(f"part-{context.get_mapping_key()}")
+    return reference
+
+
+@dg.op
+def fan_in(context: dg.OpExecutionContext, references: list) -> dict:
+    """As Dagster hands it over, which need not be everything."""
+    context.log.info(f"fan-in saw {len(references)} parts")
+    return references[0]
+
+
+def with_fan_out() -> dg.JobDefinition:
+    """The five steps, with a fan-out between the commit point and the files."""
+    update = days.build_update(source=None, files=FILES)
+    persist, confirm, compose_commit, cleanup = build_checkpoint_ops(prefix="fan_")
+
+    @dg.graph
+    def steps() -> None:
+        parts = fan_out(confirm(persist(update())))
+        cleanup(compose_commit(fan_in(parts.map(look_at_part).collect())))
+
+    return steps.to_job(name="with_fan_out", resource_defs=_resources)
+
+
+def main() -> int:
+    job, token, *failed = sys.argv[1:]
+    with dg.DagsterInstance.get() as instance:
+        options = dg.ReexecutionOptions.from_failure(failed[0], instance) if failed else None
+        with dg.execute_job(
+            dg.reconstructable({"five_steps": five_steps, "with_fan_out": with_fan_out}[job]),
+            instance=instance,
+            tags={TOKEN: token},
+            run_config={"execution": {"config": EXECUTOR}},
+            reexecution_options=options,
+            raise_on_error=False,
+        ) as result:
+            return 0 if result.success else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
