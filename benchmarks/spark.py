@@ -1,0 +1,333 @@
+"""Spark with this package beside Spark alone, in one run, by turns.
+
+    python benchmarks/spark.py --rows 10000000 --events 5000000
+
+Prints one JSON line a measurement, and the ratios that the documentation names at the end. Four parts:
+
+* sink: rows of (long, 100 bytes) that lie by key group, into `format("dstl")`, into a source that throws
+  Arrow batches away, into Parquet, into `noop`; and the shuffle by key group alone.
+* aggregation: events on 10^5 keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
+  `groupBy().agg` on RocksDB with its changelog, `transformWithState` with rows and with Pandas.
+* bytes: what each micro-batch left on storage, ours and RocksDB's changelog.
+* state: reading all of it, `format("dstl")` and `format("statestore")`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.spark import by_key_group, checkpointed_batches, local_session, register, stop_session
+from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.storage import open_store
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+KEYS = 100_000
+BATCH_EVENTS = 500_000
+PARTITIONS = 2
+
+
+class _Discarded(WriterCommitMessage):
+    pass
+
+
+class _Discard(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return _Discarded()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        pass
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        pass
+
+
+class Discard(DataSource):
+    """An Arrow data source that throws rows away: the least that a sink in Python costs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "discard"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's
+        return _Discard()
+
+
+def measured(what: str, rows: int, run: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    run()
+    seconds = time.monotonic() - began
+    print(
+        json.dumps(
+            {"what": what, "rows": rows, "seconds": round(seconds, 3), "rows_per_s": int(rows / seconds)}
+        ),
+        flush=True,
+    )
+    return rows / seconds
+
+
+def best_of(found: dict[str, list[float]], name: str) -> float:
+    return max(found[name])
+
+
+def sink(spark: SparkSession, folder: Path, rows: int, rounds: int) -> dict[str, float]:
+    def with_bytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        random = np.random.default_rng(1)
+        for batch in batches:
+            payload = random.integers(32, 96, batch.num_rows * 100, np.uint8)
+            offsets = np.arange(0, len(payload) + 1, 100, np.int32)
+            values = pa.Array.from_buffers(
+                pa.binary(), batch.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
+            )
+            yield pa.record_batch([batch.column(0), values], ["id", "value"])
+
+    source = folder / "source"
+    made = spark.range(rows).mapInArrow(with_bytes, "id BIGINT, value BINARY")
+    by_key_group(made, ["id"], partitions=8).write.option("compression", "none").parquet(str(source))
+    # A file is one task's: none is split, so no key group is.
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 31))
+    df = spark.read.parquet(str(source))
+    spark.dataSource.register(Discard)
+    register(spark)
+    turn = [0]
+
+    def dstl() -> None:
+        turn[0] += 1
+        store = folder / f"store-{turn[0]}"
+        options = {"store": store.as_uri(), "job": "sink", "operator": "op", "keys": "id"}
+        df.write.format("dstl").mode("append").options(**options, idempotency_key="x").save()
+        report = CheckpointCoordinator("sink", open_store(store.as_uri())).get(1).manifest
+        assert report.changes == rows
+        print(json.dumps({"what": "sink: stored bytes a row", "bytes": report.state_bytes / rows}))
+        shutil.rmtree(store)
+
+    def parquet() -> None:
+        df.write.option("compression", "none").parquet(str(folder / "out"))
+        shutil.rmtree(folder / "out")
+
+    contenders: dict[str, Callable[[], Any]] = {
+        "sink: discard": lambda: df.write.format("discard").mode("append").save(),
+        "sink: dstl": dstl,
+        "sink: parquet": parquet,
+        "sink: noop": lambda: df.write.format("noop").mode("overwrite").save(),
+        "sink: by_key_group to noop": lambda: (
+            by_key_group(df, ["id"]).write.format("noop").mode("overwrite").save()
+        ),
+    }
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for each in range(rounds + 1):
+        for name, run in contenders.items():
+            speed = measured(name if each else f"{name} (warm-up)", rows, run)
+            if each:
+                found[name].append(speed)
+    shutil.rmtree(source)
+    return {name: best_of(found, name) for name in contenders}
+
+
+def events_files(folder: Path, events: int) -> Path:
+    """One Parquet file a micro-batch, in time order."""
+    target = folder / "events"
+    target.mkdir()
+    random = np.random.default_rng(2)
+    for each in range(events // BATCH_EVENTS):
+        keys = random.integers(0, KEYS, BATCH_EVENTS, np.int64)
+        values = random.integers(0, 1000, BATCH_EVENTS, np.int64)
+        pq.write_table(pa.table({"key": keys, "value": values}), target / f"{each:04d}.parquet")
+        time.sleep(0.02)  # the file source goes by times of files
+    return target
+
+
+def totals(batch: CheckpointBatch, rows: DataFrame) -> None:
+    grouped = rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+    update = {"n": "coalesce(old.n, 0) + new.n", "total": "coalesce(old.total, 0) + new.total"}
+    schema = "key BIGINT, n BIGINT, total BIGINT"
+    batch.merge_state(grouped, operator="totals", keys=["key"], update=update, schema=schema)
+
+
+class Totals(StatefulProcessor):
+    """The same aggregate by `transformWithState`."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("totals", "n BIGINT, total BIGINT")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803 - Spark's
+        n, total = self._state.get() if self._state.exists() else (0, 0)
+        for row in rows:
+            if isinstance(row, pd.DataFrame):
+                n, total = n + len(row), total + int(row["value"].sum())
+            else:
+                n, total = n + 1, total + row.value
+        self._state.update((n, total))
+        made = {"key": key[0], "n": n, "total": total}
+        yield Row(**made) if not self.pandas else pd.DataFrame([made])
+
+    def close(self) -> None:
+        pass
+
+    pandas = False
+
+
+class PandasTotals(Totals):
+    pandas = True
+
+
+def stream(query: Any) -> list[float]:
+    """Seconds of each micro-batch, the first included."""
+    query.awaitTermination()
+    return [
+        progress["durationMs"]["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress["numInputRows"]
+    ]
+
+
+def steady(what: str, seconds: list[float]) -> float:
+    """Rows a second of the batches after the first, or of the only one."""
+    rest = seconds[1:] or seconds
+    speed = BATCH_EVENTS / statistics.mean(rest)
+    print(json.dumps({"what": what, "batch_seconds": seconds, "rows_per_s": int(speed)}), flush=True)
+    return speed
+
+
+def aggregation(spark: SparkSession, folder: Path, events: int, slow_batches: int) -> dict[str, float]:
+    source = events_files(folder, events)
+    few = folder / "few"
+    few.mkdir()
+    for path in sorted(source.iterdir())[:slow_batches]:
+        shutil.copy2(path, few)
+
+    def rows(path: Path) -> DataFrame:
+        reader = spark.readStream.schema("key BIGINT, value BIGINT").option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(path))
+
+    def started(writer: Any, name: str) -> Any:
+        return (
+            writer.option("checkpointLocation", str(folder / f"ck-{name}")).trigger(availableNow=True).start()
+        )
+
+    run = checkpointed_batches(totals, store=(folder / "store").as_uri(), job="totals")
+    found = {
+        "agg: dstl": steady("agg: dstl", stream(started(rows(source).writeStream.foreachBatch(run), "dstl")))
+    }
+
+    grouped = rows(source).groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+    writer = grouped.writeStream.format("noop").outputMode("update")
+    found["agg: groupBy, RocksDB and changelog"] = steady(
+        "agg: groupBy, RocksDB and changelog", stream(started(writer, "rocks"))
+    )
+    if slow_batches:
+        keyed = rows(few).groupBy("key")
+        output = "key BIGINT, n BIGINT, total BIGINT"
+        for name, transformed in (
+            ("transformWithState", lambda: keyed.transformWithState(Totals(), output, "update", "none")),
+            (
+                "transformWithStateInPandas",
+                lambda: keyed.transformWithStateInPandas(PandasTotals(), output, "update", "none"),
+            ),
+        ):
+            writer = transformed().writeStream.format("noop").outputMode("update")
+            found[f"agg: {name}"] = steady(f"agg: {name}", stream(started(writer, name)))
+    return found
+
+
+def stored_bytes(folder: Path) -> dict[str, float]:
+    """A micro-batch's bytes: the median, over all batches."""
+    coordinator = CheckpointCoordinator("totals", open_store((folder / "store").as_uri()))
+    ours = [done.manifest for done in coordinator.list()]
+    changed = statistics.median(manifest.changes for manifest in ours)
+    files = (folder / "ck-rocks" / "state" / "0").rglob("*.changelog")
+    versions: dict[str, int] = {}
+    for path in files:
+        versions[path.stem] = versions.get(path.stem, 0) + path.stat().st_size
+    found = {
+        "bytes: dstl": statistics.median(manifest.state_bytes for manifest in ours),
+        "bytes: RocksDB changelog": statistics.median(versions.values()),
+    }
+    for name, size in found.items():
+        print(json.dumps({"what": name, "bytes": size, "bytes_a_row": round(size / changed, 2)}), flush=True)
+    return found
+
+
+def full_state(spark: SparkSession, folder: Path, rounds: int) -> dict[str, float]:
+    def read(df: DataFrame) -> Callable[[], None]:
+        return lambda: df.write.format("noop").mode("overwrite").save()
+
+    options = {"store": (folder / "store").as_uri(), "job": "totals", "operator": "totals"}
+    found: dict[str, list[float]] = {}
+    for each in range(rounds + 1):
+        contenders = {
+            "read: dstl": lambda: spark.read.format("dstl").options(**options, partitions="2").load(),
+            "read: statestore": lambda: spark.read.format("statestore").load(str(folder / "ck-rocks")),
+        }
+        for name, made in contenders.items():
+            speed = measured(name, KEYS, lambda made=made: read(made())())
+            if each:
+                found.setdefault(name, []).append(speed)
+    return {name: best_of(found, name) for name in found}
+
+
+def ratio(found: dict[str, float], one: str, other: str) -> None:
+    if one in found and other in found:
+        print(f"{one} / {other}: {found[one] / found[other]:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--events", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--slow-batches", type=int, default=2, help="micro-batches of transformWithState")
+    parser.add_argument("--only", choices=["sink", "aggregation"])
+    given = parser.parse_args()
+    conf = {
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    }
+    spark = local_session("benchmark", conf=conf)
+    found: dict[str, float] = {}
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            register(spark)
+            if given.only in (None, "sink"):
+                found |= sink(spark, folder, given.rows, given.rounds)
+            if given.only in (None, "aggregation"):
+                found |= aggregation(spark, folder, given.events, given.slow_batches)
+                found |= stored_bytes(folder)
+                found |= full_state(spark, folder, given.rounds)
+    finally:
+        stop_session(spark)
+    ratio(found, "sink: dstl", "sink: discard")
+    ratio(found, "agg: dstl", "agg: groupBy, RocksDB and changelog")
+    ratio(found, "agg: dstl", "agg: transformWithState")
+    ratio(found, "agg: dstl", "agg: transformWithStateInPandas")
+    ratio(found, "bytes: dstl", "bytes: RocksDB changelog")
+    ratio(found, "read: dstl", "read: statestore")
+
+
+if __name__ == "__main__":
+    main()
