@@ -40,7 +40,7 @@ from dstl_replay.source import replay_file
 Target = Literal["driver", "worker", "commit"]
 
 POLL_SECONDS = 0.002
-_DEADLINE_SECONDS = 240.0
+_DEADLINE_SECONDS = 280.0
 _MAX_STARTS = 100
 
 
@@ -87,19 +87,18 @@ class Replay:
             time.sleep(POLL_SECONDS)
         return True
 
-    def manifests(self) -> int:
-        folder = self.folder / "store" / "dstl" / JOB / "manifests"
-        return len(list(folder.iterdir())) if folder.exists() else 0
-
-    def attempts(self) -> int:
-        folder = self.folder / "store" / "dstl" / JOB / "attempts"
-        return len(list(folder.iterdir())) if folder.exists() else 0
+    def names(self, kind: Literal["manifests", "attempts"]) -> set[str]:
+        """What the job has of this kind; clean-up takes old ones away."""
+        folder = self.folder / "store" / "dstl" / JOB / kind
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
     def kill(self, target: Target, chance: random.Random) -> bool:
         """Wait for the moment, and kill; False: the year was over before."""
         assert self.process is not None
-        before = self.manifests() if target == "commit" else self.attempts()
-        if not self.until(lambda: (self.manifests() if target == "commit" else self.attempts()) > before):
+        # A manifest is written in the midst of a commit, an attempt's first object while tasks run.
+        kind: Literal["manifests", "attempts"] = "manifests" if target == "commit" else "attempts"
+        before = self.names(kind)
+        if not self.until(lambda: bool(self.names(kind) - before)):
             return False
         if target != "commit":
             moment = time.monotonic() + chance.uniform(0, 1.5)
