@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.testing.simulation.campaign import play_point, play_seed, play_seeds, sweep
+from dstl_dagster.testing.simulation.campaign import (
+    play_duels,
+    play_point,
+    play_seed,
+    play_seeds,
+    sweep,
+)
 from dstl_dagster.testing.simulation.histories import HISTORIES
 from dstl_dagster.testing.simulation.points import Harm, Point
 from dstl_dagster.testing.simulation.sweep import Simulation
 
 SWEPT = ("blocked-keep", "blocked-replace", "blocked-restore", "bucket", "ops", "restore", "take-over")
 """The histories whose every point is played here; a soak plays all."""
+DUELLED = ("compose-commit and consumer", "restore and append", "savepoint and clean up")
 
 
 def test_every_request_of_several_histories_may_come_to_harm():
@@ -26,6 +33,13 @@ def test_generated_histories_storms_and_rivals():
     tally = play_seeds(range(1_000), jobs=1)
     assert tally.failures == []
     assert len(tally.distinct) == tally.runs == 1_000
+
+
+def test_two_steps_may_meet_at_any_request():
+    """Requests of one step in turn with requests of the other, at every fifth pair of them, and the first one ends as a zombie."""
+    tally = play_duels(DUELLED, jobs=2, every=5)
+    assert tally.failures == []
+    assert tally.runs >= 200
 
 
 @pytest.mark.parametrize("name", sorted(HISTORIES))

@@ -3,6 +3,7 @@
     python -m dstl_dagster.testing.simulation --seed 17
     python -m dstl_dagster.testing.simulation --point ops:3:5:lost_answer
     python -m dstl_dagster.testing.simulation --sweep
+    python -m dstl_dagster.testing.simulation --duels
     python -m dstl_dagster.testing.simulation --runs 200000
 
 Ends with 1 where something is wrong, after it has printed what, and how to replay it.
@@ -18,9 +19,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from dstl_dagster.testing.fault_schedules import Fault, Request
-from dstl_dagster.testing.simulation.campaign import Tally, play_point, play_seed, play_seeds, sweep
+from dstl_dagster.testing.simulation.campaign import (
+    Tally,
+    play_duel,
+    play_duels,
+    play_point,
+    play_seed,
+    play_seeds,
+    sweep,
+)
+from dstl_dagster.testing.simulation.duels import DUELS
 from dstl_dagster.testing.simulation.histories import HISTORIES
-from dstl_dagster.testing.simulation.points import Point
+from dstl_dagster.testing.simulation.points import Duel, Point
 
 _COMMAND = "python -m dstl_dagster.testing.simulation"
 _SECONDS_BETWEEN_LINES = 15.0
@@ -30,12 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
     asked = _parser().parse_args(arguments)
-    if asked.point is not None or asked.seed is not None:
+    if (asked.point, asked.duel, asked.seed) != (None, None, None):
         return _replay(asked)
     began = time.monotonic()
     progress = _progress(began)
     if asked.sweep is not None:
         tally = sweep(asked.sweep or sorted(HISTORIES), asked.jobs, progress)
+    elif asked.duels is not None:
+        tally = play_duels(asked.duels or sorted(DUELS), asked.jobs, progress)
     else:
         tally = play_seeds(range(asked.first, asked.first + asked.runs), asked.jobs, progress)
     print(_line(tally, time.monotonic() - began))
@@ -50,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="replay one seed")
     what.add_argument("--point", type=Point.parse, help="replay one point of a history")
+    what.add_argument("--duel", type=Duel.parse, help="replay one duel")
+    what.add_argument("--duels", nargs="*", metavar="DUEL", choices=sorted(DUELS), help="every duel")
     what.add_argument("--sweep", nargs="*", metavar="HISTORY", choices=sorted(HISTORIES), help="every point")
     what.add_argument("--runs", type=int, help="so many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed of --runs (0)")
@@ -68,6 +82,8 @@ def _replay(asked: argparse.Namespace) -> int:
 
     if asked.point is not None:
         wrong = play_point(asked.point, trace=trace, tell=lines.append)
+    elif asked.duel is not None:
+        wrong = play_duel(asked.duel, trace=trace, tell=lines.append)
     else:
         _what, wrong = play_seed(asked.seed, trace=trace, tell=lines.append)
     if wrong or asked.trace:

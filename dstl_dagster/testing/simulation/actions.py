@@ -19,7 +19,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamState
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.testing.simulation import batches
-from dstl_dagster.testing.simulation.oracle import JOB
+from dstl_dagster.testing.simulation.oracle import JOB, read_ledger
 from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process
 from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
 
@@ -167,11 +167,16 @@ def abort(owner: str = OWNER) -> Action:
 
 
 def savepoint(batch: int, name: str) -> Action:
-    """Keep the checkpoint of a batch."""
+    """Keep the checkpoint of a batch; what was given up is not kept."""
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
-        coordinator.savepoint(checkpoint_of(coordinator, batch), name, request_id=_request(name, "keep"))
+        held = checkpoint_of(coordinator, batch)
+        try:
+            coordinator.savepoint(held, name, request_id=_request(name, "keep"))
+        except NotFoundError as error:
+            if held not in read_ledger(process.world, process.setting.num_retained).subsumed:
+                raise BrokenPromiseError(f"checkpoint {held} is kept, and a savepoint: {error}") from error
         return notes
 
     return act

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
+from dstl_dagster.testing.simulation.duels import DUELS, duels_of
 from dstl_dagster.testing.simulation.generated import generated
 from dstl_dagster.testing.simulation.histories import HISTORIES
-from dstl_dagster.testing.simulation.points import Point
+from dstl_dagster.testing.simulation.points import Duel, Point
 from dstl_dagster.testing.simulation.process import Trace
 from dstl_dagster.testing.simulation.rivals import Rivals
 from dstl_dagster.testing.simulation.sweep import Simulation
 
-__all__ = ["Failure", "Tally", "play_point", "play_seed", "play_seeds", "sweep"]
+__all__ = ["Failure", "Tally", "play_duel", "play_duels", "play_point", "play_seed", "play_seeds", "sweep"]
 
 _BLOCK = 1_000
 _RIVALS = 5
@@ -69,6 +70,13 @@ def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = 
     return simulation.run(point)
 
 
+def play_duel(duel: Duel, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:
+    """Two steps take turns; what is wrong at the end."""
+    simulation = Simulation(DUELS[duel.history])
+    simulation.listen(trace, tell)
+    return simulation.duel(duel)
+
+
 def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None) -> tuple[str, list[str]]:
     """What this seed stands for, and what is wrong at its end.
 
@@ -99,6 +107,17 @@ def sweep(
     """Every point of these histories."""
     steps = [(name, step) for name in histories for step in range(len(HISTORIES[name].steps))]
     return _spread(_sweep_step, steps, jobs, progress)
+
+
+def play_duels(
+    names: Iterable[str],
+    jobs: int,
+    progress: Callable[[Tally], None] = lambda _tally: None,
+    *,
+    every: int = 1,
+) -> Tally:
+    """Every so manyth duel of these."""
+    return _spread(_play_duels_of, [(name, every) for name in names], jobs, progress)
 
 
 def play_seeds(seeds: range, jobs: int, progress: Callable[[Tally], None] = lambda _tally: None) -> Tally:
@@ -149,6 +168,15 @@ def _sweep_step(work: tuple[str, int]) -> Tally:
         if point.step == step:
             tally.note(str(point), f"--point {point}", simulation.run(point))
     simulation.forget()
+    return tally
+
+
+def _play_duels_of(work: tuple[str, int]) -> Tally:
+    name, every = work
+    tally = Tally()
+    simulation = Simulation(DUELS[name])
+    for duel in duels_of(simulation, every):
+        tally.note(str(duel), f"--duel '{duel}'", simulation.duel(duel))
     return tally
 
 

@@ -75,9 +75,10 @@ class Script:
         foreign: str = "",
         owner: str = OWNER,
         take_over: bool = False,
+        commit: bool = True,
         clean: bool = True,
     ) -> Script:
-        """One batch in its own processes: ops of an orchestrator."""
+        """One batch in its own processes: ops of an orchestrator. Without `commit` step 5 is the last."""
         self._batch = max(self._batch, batch)
         appended = actions.append(batch, base=base, owner=owner, take_over=take_over)
         put = [(f"foreign {foreign} {batch}", bystanders.put_foreign(batch, foreign))] if foreign else []
@@ -88,8 +89,8 @@ class Script:
             (f"record {batch}", actions.record),
             *put,
             (f"confirm {batch}", actions.confirm),
-            (f"compose-commit {batch}", actions.compose_commit),
-            *([(f"clean up {batch}", actions.clean_up)] if clean else []),
+            *([(f"compose-commit {batch}", actions.compose_commit)] if commit else []),
+            *([(f"clean up {batch}", actions.clean_up)] if clean and commit else []),
         )
 
     def driver(
@@ -112,6 +113,9 @@ class Script:
 
     def do(self, name: str, act: Action) -> Script:
         return self._add((name, act))
+
+    def compose_commit(self) -> Script:
+        return self.do("compose-commit", actions.compose_commit)
 
     def consumer(self, batch: int) -> Script:
         return self._add((f"take {batch}", bystanders.take_files(batch)), takes=batch)

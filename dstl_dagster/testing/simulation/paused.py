@@ -25,16 +25,22 @@ class Paused:
         self._stopped = threading.Semaphore(0)
         self._told = threading.Semaphore(0)
         self._raised: BaseException | None = None
+        self._ended = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="dstl-zombie")
         self._thread.start()
         self._stopped.acquire()
 
-    def go_on(self) -> None:
-        """Let it run to its end. Raises what it raised."""
-        self._told.release()
-        self._thread.join()
-        if self._raised is not None:
-            raise self._raised
+    def go_on(self, requests: int | None = None) -> None:
+        """Let it run so many requests further, or to its end. Raises what it raised."""
+        if not self._ended:
+            self._requests_left = -1 if requests is None else requests
+            self._told.release()
+            self._stopped.acquire()
+        if requests is None:
+            self._thread.join()
+        if self._ended and self._raised is not None:
+            raised, self._raised = self._raised, None
+            raise raised
 
     def _run(self) -> None:
         try:
@@ -42,6 +48,7 @@ class Paused:
         except BaseException as error:  # noqa: BLE001 (raised where it is told to go on)
             self._raised = error
         finally:
+            self._ended = True
             self._stopped.release()
 
     def _before_request(self) -> None:

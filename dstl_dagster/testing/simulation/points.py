@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from dstl_dagster.testing.fault_schedules import Fault
 
-__all__ = ["FAULTS", "SOON", "Harm", "Point", "harms_of"]
+__all__ = ["FAULTS", "SOON", "Duel", "Harm", "Point", "harms_of"]
 
 
 class Harm(StrEnum):
@@ -79,3 +79,28 @@ class Point:
         """What `str` gave. Raises: ValueError."""
         history, step, request, harm = text.split(":")
         return cls(history, int(step), int(request), Harm(harm))
+
+
+@dataclass(frozen=True, order=True)
+class Duel:
+    """Two steps that follow each other in a script happen at once, in turns.
+
+    The first one makes `first` requests, the second one `second`, the first one `further` more. Then the
+    second one runs to its end, both steps are run again as after a crash, and the first one ends.
+    """
+
+    history: str
+    step: int
+    first: int
+    second: int
+    further: int
+
+    def __str__(self) -> str:
+        return f"{self.history}:{self.step}:{self.first}:{self.second}:{self.further}"
+
+    @classmethod
+    def parse(cls, text: str) -> Duel:
+        """What `str` gave. Raises: ValueError."""
+        history, *numbers = text.split(":")
+        step, first, second, further = map(int, numbers)
+        return cls(history, step, first, second, further)

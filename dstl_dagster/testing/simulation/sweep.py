@@ -18,7 +18,7 @@ from dstl_dagster.testing.simulation.ending import end_and_judge
 from dstl_dagster.testing.simulation.histories import History
 from dstl_dagster.testing.simulation.oracle import Watch, read_ledger
 from dstl_dagster.testing.simulation.paused import Paused
-from dstl_dagster.testing.simulation.points import FAULTS, SOON, Harm, Point, harms_of
+from dstl_dagster.testing.simulation.points import FAULTS, SOON, Duel, Harm, Point, harms_of
 from dstl_dagster.testing.simulation.process import Action, Notes, Process, Trace
 from dstl_dagster.testing.simulation.world import BrokenPromiseError, Saved, World, fingerprint
 
@@ -107,6 +107,27 @@ class Simulation:
             return [*self.watch.broken, str(error)]
         return list(self.watch.broken)
 
+    def duel(self, duel: Duel) -> list[str]:
+        """Everything that is wrong when two steps have taken turns, as `Duel` says, and all is over."""
+        self._go_to(duel.step)
+        steps = self.history.steps
+        end = duel.step + 2
+        try:
+            one = self._paused(f"{duel.step}/one", steps[duel.step].act, duel.first)
+            other = self._paused(f"{duel.step}/other", steps[duel.step + 1].act, duel.second)
+            try:
+                one(duel.further)
+            finally:
+                other(None)
+            try:
+                self._drive(end)
+            finally:
+                one(None)
+            self._end(end)
+        except BrokenPromiseError as error:
+            return [*self.watch.broken, str(error)]
+        return list(self.watch.broken)
+
     def storm(self, seed: int) -> list[str]:
         """The whole history, in which much goes wrong; some of it ends many steps later. Then as `run`."""
         choose = random.Random(f"storm {seed}")  # noqa: S311 (a replayable choice, no secret)
@@ -162,19 +183,20 @@ class Simulation:
         """Begin the step and let it come to harm; what is still to happen of it later."""
         act = self.history.steps[step].act
         if harm in (Harm.PAUSE, Harm.LONG_PAUSE):
-            return self._paused(f"{step}/{name}", act, request)
+            return functools.partial(self._paused(f"{step}/{name}", act, request), None)
         process = self._process(f"{step}/{name}", AtRequests({request: FAULTS[harm]}))
         self._try(act, process)
         return process.store.deliver_late_effects if harm in (*SOON, Harm.CRASH_LAST) else None
 
-    def _paused(self, name: str, act: Action, at: int) -> Callable[[], None]:
+    def _paused(self, name: str, act: Action, at: int) -> Callable[[int | None], None]:
+        """Begin it, up to its request `at`; how to let it go on, for some requests or to its end."""
         notes = self._notes
         zombie = Paused(lambda turn: act(self._process(name, turn=turn), notes), at)
 
-        def go_on() -> None:
-            self._tell(f"{name} goes on, a zombie")
+        def go_on(requests: int | None) -> None:
+            self._tell(f"{name} goes on")
             try:
-                zombie.go_on()
+                zombie.go_on(requests)
             except REFUSALS as refused:
                 self._tell(f"{name} is told: {refused}")
             except DstlError as error:

@@ -1,0 +1,59 @@
+"""Pairs of steps that meet in the middle, each at every request of the other.
+
+Owns which pairs. Does not own how they take turns (`sweep`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from dstl_dagster.testing.simulation.histories import History, Script
+from dstl_dagster.testing.simulation.points import Duel
+from dstl_dagster.testing.simulation.process import Setting
+from dstl_dagster.testing.simulation.sweep import Simulation
+
+__all__ = ["DUELS", "duels_of"]
+
+_ONE = Setting(num_retained=1)
+_BUCKET = Setting(num_retained=1, temporary_bucket="temporary")
+_GRACE = Setting(num_retained=1, reader_grace=timedelta(hours=1))
+
+
+def _duels() -> list[History]:
+    """The last two steps of each are the duel."""
+    ready = Script().batch(1, clean=False).batch(2, commit=False)
+    return [
+        Script().batch(1, clean=False).batch(2, commit=False).compose_commit().restore(1)
+        .history("compose-commit and restore", _BUCKET),
+        ready.compose_commit().consumer(2).history("compose-commit and consumer", _BUCKET),
+        Script().batch(1, commit=False).compose_commit().compose_commit()
+        .history("compose-commit and compose-commit", _BUCKET),
+        Script().batch(1).batch(2, clean=False).savepoint(1, "kept").clean_up()
+        .history("savepoint and clean up", _ONE),
+        Script().batch(1).begin(2, "run").clean_up().history("append and clean up", _ONE),
+        Script().batch(1, clean=False).batch(2, clean=False).batch(3, clean=False).restore(2).clean_up()
+        .history("restore and clean up"),
+        Script().batch(1).batch(2, commit=False).restore(1).begin(2, "run")
+        .history("restore and append", _ONE),
+        Script().batch(1, foreign="b", clean=False).batch(2, clean=False)
+        .resolve(1, "b", "replace").restore(1).history("resolve and restore", Setting(num_retained=3)),
+        Script().batch(1).batch(2, clean=False).clean_up().read().history("clean up and read", _GRACE),
+        Script().batch(1).batch(2, clean=False).clean_up().clean_up().history("clean up and clean up", _ONE),
+    ]  # fmt: skip
+
+
+DUELS = {history.name: history for history in _duels()}
+
+
+def duels_of(simulation: Simulation, every: int = 1, further: int = 1) -> list[Duel]:
+    """Those of this history's last two steps; every so manyth of them.
+
+    The first step goes on for `further` requests in the middle of the second.
+    """
+    step = len(simulation.history.steps) - 2
+    duels = [
+        Duel(simulation.history.name, step, first, second, further)
+        for first in range(simulation.requests_of(step))
+        for second in range(simulation.requests_of(step + 1) + 1)
+    ]
+    return duels[::every]
