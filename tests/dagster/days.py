@@ -2,7 +2,7 @@
 
 Each day appends one change of state and writes one file of two components. `body` runs inside the batch
 before that: a test puts a failure there. The plain job fails as long as there is no file where the variable
-`DSTL_DAYS_FAIL_ONCE` says, and makes one.
+`DSTL_DAYS_FAIL_ONCE` says, and makes one. With `DSTL_DAYS_FOLLOW` the sensor is on from the beginning.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -19,6 +19,7 @@ from dstl_dagster import (
     ChangelogStorageResource,
     JobAssets,
     build_checkpoint_job,
+    build_checkpoint_sensor,
     build_state_asset,
     checkpoint_asset_specs,
 )
@@ -37,6 +38,7 @@ DAYS = dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-02-0
 AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 URI = "DSTL_DAYS_URI"
 FAIL_ONCE = "DSTL_DAYS_FAIL_ONCE"
+FOLLOW = "DSTL_DAYS_FOLLOW"
 
 Body = Callable[[dg.OpExecutionContext, Any], None]
 
@@ -134,6 +136,15 @@ def plain_job() -> dg.JobDefinition:
 
 defs = dg.Definitions(
     assets=[build_state(), *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
+    sensors=[
+        build_checkpoint_sensor(
+            JOB,
+            minimum_interval_seconds=1,
+            default_status=dg.DefaultSensorStatus.RUNNING
+            if os.environ.get(FOLLOW)
+            else dg.DefaultSensorStatus.STOPPED,
+        )
+    ],
     resources={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
     executor=dg.in_process_executor,
 )

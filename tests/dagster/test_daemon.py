@@ -1,0 +1,202 @@
+"""A real daemon: a backfill runs days in order, and a daemon that is killed tells of each checkpoint once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import dagster as dg
+import pytest
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.storage import open_store
+
+DAYS_FILE = Path(__file__).with_name("days.py")
+SETTINGS = """\
+telemetry:
+  enabled: false
+run_coordinator:
+  module: dagster._core.run_coordinator
+  class: DefaultRunCoordinator
+"""
+# The daemon looks at backfills every 30 seconds and at sensors every 5; the tests would wait minutes for it.
+DAEMON = """
+import dagster._daemon.controller
+import dagster._daemon.sensor
+dagster._daemon.controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 1
+dagster._daemon.sensor.MIN_INTERVAL_LOOP_TIME = 1
+from dagster._daemon.cli import main
+main()
+"""
+LAUNCH = """
+mutation Launch($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+PATIENCE_SECONDS = 300.0
+POLL_SECONDS = 0.05
+CHECKPOINTS = 80
+KEEP_ALL = CheckpointOptions(num_retained=1_000)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Dagster's home, and the store of the days beside it."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text(SETTINGS)
+    monkeypatch.setenv("DAGSTER_HOME", str(folder))
+    monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
+    return folder
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[Daemon]:
+    """A daemon with its code server, in a session of their own that ends with the test."""
+    process = Daemon(home)
+    process.start()
+    yield process
+    process.end()
+
+
+class Daemon:
+    """A daemon that can be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._home / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", DAEMON, "run", "-f", str(DAYS_FILE)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to it and to all that it started."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(20)
+
+    def end(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(20)
+        self.kill()
+
+
+def _wait_for(condition: Callable[[], bool], what: str, home: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        said = (home / "daemon.log").read_text(errors="replace")[-3000:]
+        assert time.monotonic() < deadline, f"{what}; the daemon said:\n{said}"
+        time.sleep(POLL_SECONDS)
+
+
+def _launch(days: list[str], answered: Path) -> str:
+    params = {
+        "params": {
+            "assetSelection": [{"path": ["days", "state"]}],
+            "partitionNames": days,
+            "fromFailure": False,
+        }
+    }
+    asked = ["-f", str(DAYS_FILE), "-t", LAUNCH, "-v", json.dumps(params), "-o", str(answered)]
+    done = subprocess.run(
+        [sys.executable, "-c", "from dagster_graphql.cli import main; main()", *asked],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(answered.read_text())["data"]["launchPartitionBackfill"]
+    assert answer["__typename"] == "LaunchBackfillSuccess", answer
+    return str(answer["backfillId"])
+
+
+@pytest.mark.dagster
+@pytest.mark.timeout(600)
+def test_a_backfill_runs_ten_days_in_order(home: Path, daemon: Daemon) -> None:
+    """Asked for at once and in any order, ten days become ten checkpoints, one behind the other."""
+    days = [f"2024-01-{number:02}" for number in range(1, 11)]
+    backfill = _launch(random.Random(7).sample(days, k=10), home / "answer.json")
+    with dg.DagsterInstance.get() as instance:
+
+        def ended() -> bool:
+            assert daemon.is_alive(), "the daemon ended"
+            found = instance.get_backfill(backfill)
+            return found is not None and found.status.value.startswith(("COMPLETED", "FAILED"))
+
+        _wait_for(ended, "the backfill did not end", home)
+        runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill}))
+        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 10
+        assert _told(instance) == [f"chk-{number:08}" for number in range(1, 11)]
+    coordinator = CheckpointCoordinator("days", open_store(os.environ["DSTL_DAYS_URI"]))
+    assert [checkpoint.positions["calendar"] for checkpoint in coordinator.list()] == days
+    # No run had to be refused: order is Dagster's doing here, not the refusal's.
+    kinds = [record.kind for record in coordinator.timeline.records()]
+    assert kinds == ["opened", "completed", "committed"] * 10
+
+
+@pytest.mark.dagster
+@pytest.mark.kill
+@pytest.mark.timeout(600)
+def test_a_daemon_killed_three_times_tells_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, days_code: ModuleType
+) -> None:
+    """Killed while it writes what a tick reported, and started again: each checkpoint once, in order."""
+    for number in range(1, CHECKPOINTS + 1):
+        days_code.make_outside(os.environ["DSTL_DAYS_URI"], str(number), files=0, options=KEEP_ALL)
+    monkeypatch.setenv("DSTL_DAYS_FOLLOW", "1")
+    daemon = Daemon(home)
+    with dg.DagsterInstance.get() as instance:
+        for told in (CHECKPOINTS // 4, CHECKPOINTS // 2, 3 * CHECKPOINTS // 4):
+            daemon.start()
+            try:
+                _wait_for(lambda told=told: len(_told(instance)) >= told, "too few were told", home)
+            finally:
+                daemon.kill()
+            assert len(_told(instance)) < CHECKPOINTS, "killed too late to show anything"
+        daemon.start()
+        try:
+            _wait_for(lambda: len(_shown(instance)) == CHECKPOINTS, "not all were told", home)
+        finally:
+            daemon.end()
+        expected = [f"chk-{number:08}" for number in range(1, CHECKPOINTS + 1)]
+        assert _told(instance) == expected
+        assert _shown(instance) == expected
+
+
+def _told(instance: dg.DagsterInstance) -> list[str | None]:
+    """The partitions of all materialisations of the checkpoints, in the order in which they were written."""
+    found = instance.fetch_materializations(
+        dg.AssetKey(["days", "checkpoints"]), limit=10 * CHECKPOINTS, ascending=True
+    )
+    return [record.partition_key for record in found.records]
+
+
+def _shown(instance: dg.DagsterInstance) -> list[str]:
+    return sorted(instance.get_dynamic_partitions("days_checkpoints"))
