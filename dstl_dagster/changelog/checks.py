@@ -11,7 +11,14 @@ from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
 from dstl_dagster.format.sequence import SequenceNumber
 
-__all__ = ["check_checkpoint_id", "check_position", "checked_key_group", "checked_value", "told_error"]
+__all__ = [
+    "check_checkpoint_id",
+    "check_persisted_from",
+    "check_position",
+    "checked_key_group",
+    "checked_value",
+    "told_error",
+]
 
 
 def check_checkpoint_id(checkpoint_id: object) -> None:
@@ -53,3 +60,33 @@ def told_error(error: BaseException) -> DstlError:
     told = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
     told.__cause__ = error
     return told
+
+
+def check_persisted_from(
+    from_: SequenceNumber,
+    lowest: SequenceNumber,
+    active: SequenceNumber,
+    highest_failed: tuple[SequenceNumber, BaseException] | None,
+) -> None:
+    """Pass where everything from `from_` on can be made durable.
+
+    Args:
+        lowest: where the log begins, after truncations.
+        active: the position of the next change.
+        highest_failed: the highest position whose upload failed for good, and why.
+
+    Raises: UnavailableError (kind `upload_failed`), InvalidInputError.
+    """
+    check_position("from_", from_)
+    if highest_failed is not None and highest_failed[0] >= from_:
+        raise UnavailableError(
+            f"the upload for {highest_failed[0]} has already failed previously: persist from above "
+            "it, after writing the state anew, or begin a new log",
+            kind="upload_failed",
+        ) from highest_failed[1]
+    if lowest > from_:
+        raise InvalidInputError(f"requested changes were truncated (requested: {from_}, truncated: {lowest})")
+    if active < from_:
+        raise InvalidInputError(
+            f"requested changes were not yet appended (requested: {from_}, appended: {active})"
+        )

@@ -22,22 +22,24 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import deque
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
 from dstl_dagster.changelog.checks import (
     check_checkpoint_id,
+    check_persisted_from,
     check_position,
     checked_key_group,
     checked_value,
     told_error,
 )
 from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
+from dstl_dagster.changelog.inbox import Arrival, Inbox
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.owned_files import OwnedFiles
 from dstl_dagster.changelog.pending import PendingChanges, checked_columns, cut_by_size
-from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -53,8 +55,6 @@ _logger = logging.getLogger(__name__)
 
 _INITIAL = SequenceNumber(0)
 _END = SequenceNumber(MAX_SEQUENCE_NUMBER)
-
-Arrival = tuple[int | None, list[UploadResult]] | tuple[list[SequenceNumber], BaseException]
 
 
 class FsStateChangelogWriter:
@@ -84,9 +84,8 @@ class FsStateChangelogWriter:
         self._threshold_bytes = preemptive_persist_threshold_in_bytes
         self._own_mailbox = TaskMailbox() if mailbox_executor is None else None
         self._mailbox: MailboxExecutor = mailbox_executor or self._own_mailbox  # type: ignore[assignment]  # one of them is there
-        self._registry = changelog_registry
         self._local_backup = local_recovery_config.is_local_backup_enabled
-        self._local_registry = local_changelog_registry
+        self._files = OwnedFiles(changelog_registry, local_changelog_registry)
         self._thread = threading.get_ident()
         self._lowest_key_group = key_group_range.start_key_group
         self._highest_key_group = key_group_range.end_key_group
@@ -103,8 +102,7 @@ class FsStateChangelogWriter:
         self._highest_failed: tuple[SequenceNumber, BaseException] | None = None
         self._completions: list[PersistCompletion] = []
 
-        self._inbox_lock = threading.Lock()
-        self._inbox: deque[Arrival] = deque()
+        self._inbox = Inbox()
         self._closed = False
 
     # -- appending ---------------------------------------------------------------------------------
@@ -202,13 +200,14 @@ class FsStateChangelogWriter:
         """
         self._check_usable()
         self._empty_inbox()
-        self._check_persist(from_, checkpoint_id)
+        check_checkpoint_id(checkpoint_id)
+        check_persisted_from(from_, self._lowest_sqn, self._active_sqn, self._highest_failed)
         self._roll_over()
         taken = self._take_not_uploaded(from_)
         wanted = SequenceNumberRange(from_, self._active_sqn)
         ready = self._uploaded_in(wanted)
         for result in ready.values():
-            self._register_local(result, checkpoint_id)
+            self._files.register_local(result, checkpoint_id)
         future: MailboxFuture[SnapshotResult] = MailboxFuture(self._mailbox)
         if wanted.size == len(ready):
             if taken:
@@ -228,24 +227,6 @@ class FsStateChangelogWriter:
         found = ((sqn, self._uploaded.get(sqn)) for sqn in positions)
         return {sqn: result for sqn, result in found if result is not None}
 
-    def _check_persist(self, from_: SequenceNumber, checkpoint_id: int) -> None:
-        check_position("from_", from_)
-        check_checkpoint_id(checkpoint_id)
-        if self._highest_failed is not None and self._highest_failed[0] >= from_:
-            raise UnavailableError(
-                f"the upload for {self._highest_failed[0]} has already failed previously: persist from above "
-                "it, after writing the state anew, or begin a new log",
-                kind="upload_failed",
-            ) from self._highest_failed[1]
-        if self._lowest_sqn > from_:
-            raise InvalidInputError(
-                f"requested changes were truncated (requested: {from_}, truncated: {self._lowest_sqn})"
-            )
-        if self._active_sqn < from_:
-            raise InvalidInputError(
-                f"requested changes were not yet appended (requested: {from_}, appended: {self._active_sqn})"
-            )
-
     def _submit(self, change_sets: list[StateChangeSet], checkpoint_id: int | None) -> None:
         task = UploadTask(
             change_sets,
@@ -262,29 +243,21 @@ class FsStateChangelogWriter:
     # -- what uploads bring, from any thread -------------------------------------------------------
 
     def _arrived(self, arrival: Arrival, description: str) -> None:
-        with self._inbox_lock:
-            closed = self._closed
-            if not closed:
-                self._inbox.append(arrival)
-        if closed:
-            self._release_late(arrival)
-        else:
+        if self._inbox.put(arrival):
             self._mailbox.execute(self._empty_inbox, description)
+        else:
+            self._release_late(arrival)
 
     def _release_late(self, arrival: Arrival) -> None:
         """Nobody was or will be told where these sets stand; the file may hold sets of other writers too."""
         results = arrival[1]
         if isinstance(results, list):
             for result in results:
-                self._release(result)
+                self._files.release(result)
 
     def _empty_inbox(self) -> None:
         self._check_thread()
-        while True:
-            with self._inbox_lock:
-                if self._closed or not self._inbox:
-                    return
-                arrival = self._inbox.popleft()
+        while (arrival := self._inbox.take()) is not None:
             results = arrival[1]
             if isinstance(results, list):
                 self._take_results(arrival[0], results)  # type: ignore[arg-type]  # an Arrival of this second part
@@ -295,14 +268,14 @@ class FsStateChangelogWriter:
         satisfied = [completion for completion in self._completions if completion.take(results)]
         for result in results:
             if checkpoint_id is not None:
-                self._register_local(result, checkpoint_id)
+                self._files.register_local(result, checkpoint_id)
             for completion in self._completions:
                 if completion.wanted.contains(result.sequence_number):
-                    self._register_local(result, completion.checkpoint_id)
+                    self._files.register_local(result, completion.checkpoint_id)
             if self._lowest_sqn <= result.sequence_number < self._highest_sqn:
                 self._uploaded[result.sequence_number] = result
             else:
-                self._release(result)
+                self._files.release(result)
         self._completions = [completion for completion in self._completions if completion not in satisfied]
         # Last, when everything else agrees already: whoever waits may call this writer at once.
         for completion in satisfied:
@@ -319,15 +292,6 @@ class FsStateChangelogWriter:
         self._completions = [completion for completion in self._completions if completion not in hit]
         for completion in hit:
             completion.future.set_exception(told_error(error))
-
-    def _register_local(self, result: UploadResult, checkpoint_id: int) -> None:
-        if result.local_handle is not None:
-            self._local_registry.register(result.local_handle, checkpoint_id)
-
-    def _release(self, result: UploadResult) -> None:
-        self._registry.release(result.stream_state_handle)
-        if result.local_handle is not None:
-            self._registry.release(result.local_handle)
 
     # -- the life of a checkpoint ------------------------------------------------------------------
 
@@ -346,10 +310,8 @@ class FsStateChangelogWriter:
         if max(from_, to) > self._active_sqn:
             raise InvalidInputError(f"invalid confirm range: [{from_},{to}), active sqn: {self._active_sqn}")
         for result in self._uploaded_in(SequenceNumberRange(from_, to)).values():
-            self._registry.stop_tracking(result.stream_state_handle)
-            if result.local_handle is not None:
-                self._registry.stop_tracking(result.local_handle)
-        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
+            self._files.hand_over(result)
+        self._files.discard_local_up_to(checkpoint_id)
 
     def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
         """A checkpoint was aborted: local copies that only it and earlier ones used go.
@@ -360,7 +322,7 @@ class FsStateChangelogWriter:
         self._empty_inbox()
         check_position("from_", from_)
         check_position("to", to)
-        self._local_registry.discard_up_to_checkpoint(checkpoint_id + 1)
+        self._files.discard_local_up_to(checkpoint_id + 1)
 
     def truncate(self, to: SequenceNumber) -> None:
         """Everything below `to` (exclusive) is no longer needed: its state was written elsewhere.
@@ -380,7 +342,7 @@ class FsStateChangelogWriter:
         self._lowest_sqn = to
         self._not_uploaded = {sqn: change_set for sqn, change_set in self._not_uploaded.items() if sqn >= to}
         for sqn in [sqn for sqn in self._uploaded if sqn < to]:
-            self._release(self._uploaded.pop(sqn))
+            self._files.release(self._uploaded.pop(sqn))
 
     def truncate_and_close(self, from_: SequenceNumber) -> None:
         """Release everything from `from_` (inclusive) on, which no checkpoint holds, and close."""
@@ -389,7 +351,7 @@ class FsStateChangelogWriter:
         check_position("from_", from_)
         self._highest_sqn = from_
         for sqn in [sqn for sqn in self._uploaded if sqn >= from_]:
-            self._release(self._uploaded.pop(sqn))
+            self._files.release(self._uploaded.pop(sqn))
         self.close()
 
     def close(self) -> None:
@@ -398,13 +360,10 @@ class FsStateChangelogWriter:
         Durable files stay as they are: a checkpoint may hold them. What uploads bring later is released.
         """
         self._check_thread()
-        with self._inbox_lock:
-            if self._closed:
-                return
-            self._closed = True
-            unread = list(self._inbox)
-            self._inbox.clear()
-        for arrival in unread:
+        if self._closed:
+            return
+        self._closed = True
+        for arrival in self._inbox.close():
             self._release_late(arrival)
         self._pending.clear()
         self._not_uploaded.clear()

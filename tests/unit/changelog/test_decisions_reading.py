@@ -117,8 +117,8 @@ class TestLocalRecovery:
         future = writer.persist(SequenceNumber.of(0), 5)
         scheduler.complete_all()
         assert future.result(DEADLINE_SECONDS).task_local_snapshot is not None
-        writer._local_registry.discard_up_to_checkpoint(6)
-        writer._local_registry.close()
+        writer._files._local_registry.discard_up_to_checkpoint(6)
+        writer._files._local_registry.close()
         assert [handle.name for handle in deleted] == ["copy-1"]
 
 

@@ -1,0 +1,41 @@
+"""The files of one writer's results, as the registries of its task know them.
+
+Owns which calls keep, hand over and let go of a result's file and of its local copy. Does not own how long a
+file lives (`registry`).
+"""
+
+from __future__ import annotations
+
+from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
+from dstl_dagster.upload.tasks import UploadResult
+
+__all__ = ["OwnedFiles"]
+
+
+class OwnedFiles:
+    """Both registries, asked about results. Safe from any thread, as they are."""
+
+    def __init__(self, registry: TaskChangelogRegistry, local_registry: LocalChangelogRegistry) -> None:
+        self._registry = registry
+        self._local_registry = local_registry
+
+    def register_local(self, result: UploadResult, checkpoint_id: int) -> None:
+        """This checkpoint uses the local copy, if there is one."""
+        if result.local_handle is not None:
+            self._local_registry.register(result.local_handle, checkpoint_id)
+
+    def discard_local_up_to(self, checkpoint_id: int) -> None:
+        """Local copies that only earlier checkpoints used go."""
+        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
+
+    def hand_over(self, result: UploadResult) -> None:
+        """A checkpoint owns the file now: it is never deleted from here."""
+        self._registry.stop_tracking(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.stop_tracking(result.local_handle)
+
+    def release(self, result: UploadResult) -> None:
+        """This writer no longer needs the file; it goes with the last writer that does."""
+        self._registry.release(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.release(result.local_handle)
