@@ -77,7 +77,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})
-    if settings["spark.master"].startswith("local"):
+    if settings["spark.master"].partition("[")[0] == "local":  # a local-cluster has executors of its own
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
-from dstl_dagster.spark import register
+from dstl_dagster.spark import by_key_group, register
+from dstl_dagster.spark.data_source import DstlDataSource, _BatchWriter
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -55,8 +63,11 @@ def test_a_key_in_two_tasks_is_refused(job: Job) -> None:
     with pytest.raises(Exception, match=r"20 rows have 10 keys.*aggregate the rows by key"):
         sink(job, df, "monday", operator="op", keys="id").save()
     assert [record.kind for record in job.coordinator.timeline.records()] == ["opened", "aborted"]
-    sink(job, df.groupBy("id").agg(F.max("value")), "monday", operator="op", keys="id").save()
+    once = by_key_group(df.groupBy("id").agg(F.max("value")), ["id"], partitions=2)
+    sink(job, once, "monday", operator="op", keys="id").save()
     assert job.read_state().count() == 10
+    first, second = job.coordinator.get(1).manifest.operators["op"].report.handles
+    assert first.key_group_range.end_key_group < second.key_group_range.start_key_group
 
 
 def test_what_a_task_refuses_is_said_once(job: Job) -> None:
@@ -74,6 +85,49 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     with pytest.raises(Exception, match=r"nothing is overwritten: use mode\(\"append\"\)"):
         sink(job, df, "monday", operator="op", keys="id").mode("overwrite").save()
     assert list(job.coordinator.timeline.records()) == []
+
+
+class _FailsTwice(_BatchWriter):
+    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try is let through."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        message = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if context.attemptNumber() == 1:
+            raise RuntimeError("the task dies after its work is done")
+        return message
+
+
+class _Unlucky(DstlDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "unlucky"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        lucky = super().writer(schema, overwrite)
+        assert isinstance(lucky, _BatchWriter)
+        return _FailsTwice(lucky._options, lucky._schema, lucky._plan)
+
+
+def test_a_task_that_fails_twice_changes_nothing(job: Job) -> None:
+    """Three tries of each task under one attempt, one of them reported; the others' files are garbage."""
+    job.spark.dataSource.register(_Unlucky)
+    df = job.spark.range(100).selectExpr("id", "id * 2 AS value").repartition(2)
+    given = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "id"}
+    df.write.format("unlucky").mode("append").options(**given, idempotency_key="x").save()
+    assert rows(job.read_state()) == [(n, 2 * n) for n in range(100)]
+    report = job.coordinator.get(1).manifest.operators["op"].report
+    named = {stream.name for handle in report.handles for stream, _ in handle.handles_and_offsets}
+    store = job.coordinator.store
+    written = {stat.name for stat in store.list("dstl/job/attempts/") if "/changelog/" in stat.name}
+    assert named < written
+    assert len(written) == 3 * len(named)
+    job.coordinator.clean_up()
+    assert {stat.name for stat in store.list("dstl/job/attempts/")} == named
+    assert rows(job.read_state()) == [(n, 2 * n) for n in range(100)]
 
 
 def test_files_of_a_batch(job: Job) -> None:
