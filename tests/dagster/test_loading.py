@@ -49,6 +49,23 @@ def test_the_package_adds_next_to_nothing_to_dagster(tmp_path: Path) -> None:
     assert all(name.startswith("dstl_dagster") for name in added)
 
 
+SECONDS = """
+import dagster, time
+began = time.process_time()
+import dstl_dagster
+dstl_dagster.__all__
+print(time.process_time() - began)
+"""
+
+
+def test_the_package_adds_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
+    """Seconds of the processor, so that a busy machine says the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", SECONDS], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert float(done.stdout) < 0.1
+
+
 def test_a_task_imports_neither_dagster_nor_google(tmp_path: Path) -> None:
     """What runs inside a Spark task loads only what it works with."""
     modules = _loaded_by("import dstl_dagster.spark.state_tasks", tmp_path)

@@ -1,0 +1,91 @@
+"""What a tick of the sensor costs follows what is new, and not how long the job has lived."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
+from dstl_dagster.orchestration import resources
+from dstl_dagster.testing.fault_store import FaultStore
+
+if TYPE_CHECKING:
+    from tests.dagster.long_timeline import LongTimeline
+
+pytestmark = pytest.mark.dagster
+
+NEW = 10
+
+
+@pytest.fixture(scope="module")
+def long_timeline() -> ModuleType:
+    path = Path(__file__).with_name("long_timeline.py")
+    spec = importlib.util.spec_from_file_location("dstl_test_long_timeline", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _tick(
+    store: LongTimeline, cursor: str | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dg.SensorResult, Counter[str]]:
+    """One tick over the store, and its requests by method."""
+    watched = FaultStore(store)
+    monkeypatch.setattr(resources, "open_store", lambda uri: watched)
+    sensor = build_checkpoint_sensor("days", changelog=ChangelogStorageResource(uri=store.uri))
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance=instance, cursor=cursor) as context,
+    ):
+        result = sensor(context)
+    assert isinstance(result, dg.SensorResult)
+    return result, Counter(request.method for request in watched.requests)
+
+
+def test_a_tick_costs_what_is_new(long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten new checkpoints behind a hundred or a hundred thousand: the same requests, and few."""
+    costs = []
+    for count in (100, 100_000):
+        store = long_timeline.LongTimeline(count)
+        cursor = f'{{"slot": {store.snapshot_slot}}}'
+        store.complete_more(NEW)
+        result, requests = _tick(store, cursor, monkeypatch)
+        assert [event.partition for event in result.asset_events] == [
+            f"chk-{number:08}" for number in range(count + 1, count + NEW + 1)
+        ]
+        costs.append(requests)
+    assert costs[0] == costs[1]
+    # A record, a manifest and two looks at what is around for each new record; nothing for old ones.
+    assert sum(costs[1].values()) < 12 * NEW, costs
+
+
+def test_an_idle_tick_costs_next_to_nothing(
+    long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing new behind a hundred thousand checkpoints: a handful of requests."""
+    store = long_timeline.LongTimeline(100_000)
+    result, requests = _tick(store, f'{{"slot": {store.snapshot_slot}}}', monkeypatch)
+    assert not result.asset_events
+    assert sum(requests.values()) <= 5, requests
+
+
+def test_a_first_tick_over_a_long_history_is_bounded(
+    long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sensor that comes late does not read a hundred thousand checkpoints at once: it goes on, in order."""
+    store = long_timeline.LongTimeline(100_000)
+    result, requests = _tick(store, None, monkeypatch)
+    assert [event.partition for event in result.asset_events] == [
+        f"chk-{number:08}" for number in range(1, 51)
+    ]
+    assert sum(requests.values()) < 400, requests
