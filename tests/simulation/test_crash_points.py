@@ -36,7 +36,7 @@ def test_generated_histories_storms_and_rivals():
 
 
 def test_two_steps_may_meet_at_any_request():
-    """Requests of one step in turn with requests of the other, at every fifth pair of them, and the first one ends as a zombie."""
+    """Every fifth pair of requests, one of each step; the first step ends as a zombie."""
     tally = play_duels(DUELLED, jobs=2, every=5)
     assert tally.failures == []
     assert tally.runs >= 200

@@ -9,6 +9,7 @@ handed on, and returns the notes for later ones: as ops do, which pass small val
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 
@@ -18,6 +19,7 @@ from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
+from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.simulation import batches
 from dstl_dagster.testing.simulation.oracle import JOB, read_ledger
 from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process
@@ -30,10 +32,12 @@ __all__ = [
     "clean_up",
     "compose_commit",
     "confirm",
+    "one_after_another",
     "record",
     "release",
     "resolve",
     "restore",
+    "restore_cut_off",
     "savepoint",
     "state_read",
     "whole_batch",
@@ -199,6 +203,44 @@ def restore(batch: int, request: str) -> Action:
         coordinator = process.coordinator()
         coordinator.restore(checkpoint_of(coordinator, batch), request_id=_request(request, "restore"))
         return {**notes, "attempt": None}
+
+    return act
+
+
+def restore_cut_off(batch: int, request: str) -> Action:
+    """A restore whose process dies right after the decision, and is not started again."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        dying = Process(
+            process.world,
+            process.setting,
+            f"{process.name}/cut off",
+            _CrashAfterRecord(),
+            before_request=process.before_request,
+            trace=process.trace,
+        )
+        with contextlib.suppress(SimulatedCrash):
+            restore(batch, request)(dying, notes)
+        return {**notes, "attempt": None}
+
+    return act
+
+
+class _CrashAfterRecord(NoFaults):
+    """The process dies when its first record is on the timeline."""
+
+    def decide(self, request: Request) -> Fault | None:
+        writes = request.method == "put" and "/timeline/" in request.name
+        return Fault.CRASH_AFTER if writes else None
+
+
+def one_after_another(*acts: Action) -> Action:
+    """Several things that one process does."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        for each in acts:
+            notes = each(process, notes)
+        return notes
 
     return act
 

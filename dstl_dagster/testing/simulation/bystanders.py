@@ -13,11 +13,19 @@ from dstl_dagster.checkpoint.records import Committed, Completed
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation
 from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.ledger import document
 from dstl_dagster.testing.simulation.oracle import FOREIGN, JOB, read_ledger
 from dstl_dagster.testing.simulation.process import Action, Notes, Process
 from dstl_dagster.testing.simulation.world import BrokenPromiseError
 
-__all__ = ["put_foreign", "read", "take_files", "take_foreign_away", "wait_out_grace"]
+__all__ = [
+    "put_foreign",
+    "read",
+    "take_files",
+    "take_foreign_away",
+    "twins_of_components",
+    "wait_out_grace",
+]
 
 
 def put_foreign(batch: int, file: str) -> Action:
@@ -42,6 +50,31 @@ def take_foreign_away(batch: int, file: str) -> Action:
         if (process.world.payload(name) or b"").startswith(FOREIGN):
             with process.world.unwatched():
                 process.world.store.delete(name, precondition=ANY)
+        return notes
+
+    return act
+
+
+def twins_of_components(batch: int) -> Action:
+    """Uploads of components that were sent twice arrive again, after the components were composed."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        ledger = read_ledger(process.world, process.setting.num_retained)
+        held = [
+            each
+            for each in ledger.chain
+            if ledger.completed[each]["idempotency_key"] == batches.key_of(batch)
+        ]
+        for each in held:
+            manifest = process.world.payload(ledger.completed[each]["manifest"])
+            for file in [] if manifest is None else document(manifest)["files"]:
+                parts = batches.file_parts(
+                    ledger.completed[each]["attempt"], batch, file["object"].rpartition("/")[2]
+                )
+                for component, part in zip(file["components"], parts, strict=True):
+                    if process.world.payload(component["object_name"], component["bucket_name"]) is None:
+                        bucket = process.world.store.in_bucket(component["bucket_name"])
+                        bucket.put(component["object_name"], part, precondition=ABSENT)
         return notes
 
     return act

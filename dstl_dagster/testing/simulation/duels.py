@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from dstl_dagster.testing.simulation import actions, bystanders
 from dstl_dagster.testing.simulation.histories import History, Script
 from dstl_dagster.testing.simulation.points import Duel
 from dstl_dagster.testing.simulation.process import Setting
@@ -21,11 +22,21 @@ _GRACE = Setting(num_retained=1, reader_grace=timedelta(hours=1))
 
 def _duels() -> list[History]:
     """The last two steps of each are the duel."""
-    ready = Script().batch(1, clean=False).batch(2, commit=False)
+    back_and_on = actions.one_after_another(actions.restore_cut_off(1, "cut off"), actions.append(2))
+    twice = actions.one_after_another(
+        actions.compose_commit, bystanders.twins_of_components(2), bystanders.take_files(2)
+    )
     return [
         Script().batch(1, clean=False).batch(2, commit=False).compose_commit().restore(1)
         .history("compose-commit and restore", _BUCKET),
-        ready.compose_commit().consumer(2).history("compose-commit and consumer", _BUCKET),
+        Script().batch(1, clean=False).batch(2, commit=False).compose_commit().consumer(2)
+        .history("compose-commit and consumer", _BUCKET),
+        Script().batch(1, clean=False).batch(2, commit=False).compose_commit()
+        .do("restore cut off, then append", back_and_on)
+        .history("compose-commit and append after a restore", _BUCKET),
+        Script().batch(1, clean=False).batch(2, commit=False).compose_commit()
+        .do("another, late twins, and a consumer", twice, takes=2)
+        .history("compose-commit and late twins", _ONE),
         Script().batch(1, commit=False).compose_commit().compose_commit()
         .history("compose-commit and compose-commit", _BUCKET),
         Script().batch(1).batch(2, clean=False).savepoint(1, "kept").clean_up()

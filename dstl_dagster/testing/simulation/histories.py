@@ -111,8 +111,8 @@ class Script:
         self._batch = max(self._batch, batch)
         return self._add((f"append {batch}", actions.append(batch)), (f"abort {batch}", actions.abort()))
 
-    def do(self, name: str, act: Action) -> Script:
-        return self._add((name, act))
+    def do(self, name: str, act: Action, *, takes: int | None = None) -> Script:
+        return self._add((name, act), takes=takes)
 
     def compose_commit(self) -> Script:
         return self.do("compose-commit", actions.compose_commit)

@@ -113,6 +113,10 @@ class Watch:
         return self._ledger
 
     def created(self, bucket_name: str, name: str) -> None:
+        if name.startswith("out/"):
+            taken = {self._world.payload(copy) for copy in self._world.names("taken/")}
+            if self._world.payload(name) in taken:
+                self.broken.append(f"{name} was taken away, and is back")
         if bucket_name != BUCKET or not name.startswith(f"{ROOT}timeline/"):
             return
         payload = self._world.payload(name)

@@ -91,6 +91,9 @@ class Process:
     ) -> None:
         self.world = world
         self.setting = setting
+        self.name = name
+        self.before_request = before_request
+        self.trace = trace
         if trace is not None:
             schedule = _Traced(name, schedule or NoFaults(), trace)
         self.store = FaultStore(

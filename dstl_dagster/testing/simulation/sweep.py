@@ -103,8 +103,8 @@ class Simulation:
         end = max(at for at, step in enumerate(steps) if step.group == steps[point.step].group) + 1
         try:
             self._go_on(point, end, self._harmed(point.step, point.request, point.harm))
-        except BrokenPromiseError as error:
-            return [*self.watch.broken, str(error)]
+        except (BrokenPromiseError, DstlError) as error:
+            return [*self.watch.broken, f"{type(error).__name__}: {error}"]
         return list(self.watch.broken)
 
     def duel(self, duel: Duel) -> list[str]:
@@ -124,8 +124,8 @@ class Simulation:
             finally:
                 one(None)
             self._end(end)
-        except BrokenPromiseError as error:
-            return [*self.watch.broken, str(error)]
+        except (BrokenPromiseError, DstlError) as error:
+            return [*self.watch.broken, f"{type(error).__name__}: {error}"]
         return list(self.watch.broken)
 
     def storm(self, seed: int) -> list[str]:
@@ -133,7 +133,7 @@ class Simulation:
         choose = random.Random(f"storm {seed}")  # noqa: S311 (a replayable choice, no secret)
         self._go_to(0)
         left: list[tuple[int, Callable[[], None]]] = []
-        end = len(self.history.steps)
+        end, tries = len(self.history.steps), 0
         try:
             try:
                 while self._next < end:
@@ -145,7 +145,8 @@ class Simulation:
                         if rest is not None:
                             left.append((step + choose.randrange(8), rest))
                     else:
-                        self._driven(step + 1)
+                        tries += 1
+                        self._driven(step + 1, f"calm {tries}/")
                     for due in [each for each in left if each[0] < self._next]:
                         left.remove(due)
                         due[1]()
@@ -153,8 +154,8 @@ class Simulation:
                 while left:
                     left.pop()[1]()
             self._ended(end)
-        except BrokenPromiseError as error:
-            return [*self.watch.broken, str(error)]
+        except (BrokenPromiseError, DstlError) as error:
+            return [*self.watch.broken, f"{type(error).__name__}: {error}"]
         return list(self.watch.broken)
 
     def _go_to(self, step: int) -> None:
@@ -275,12 +276,12 @@ class Simulation:
             raise known.error
         return None
 
-    def _driven(self, end: int) -> None:
+    def _driven(self, end: int, name: str = "") -> None:
         refused = tries = 0
         steps = self.history.steps
         while self._next < end:
             at = self._next
-            why = self._try(steps[at].act, self._process(f"{at}/{tries}"))
+            why = self._try(steps[at].act, self._process(f"{name}{at}/{tries}"))
             tries += 1
             if why:
                 refused += 1
