@@ -197,11 +197,22 @@ def release(name: str) -> Action:
 
 
 def restore(batch: int, request: str) -> Action:
-    """Go on from the checkpoint of a batch; asked for again after a crash, with the same id."""
+    """Go on from the checkpoint of a batch; asked for again after a crash, with the same id.
+
+    Where another restore left that checkpoint behind there is nothing to go on from.
+    """
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
-        coordinator.restore(checkpoint_of(coordinator, batch), request_id=_request(request, "restore"))
+        held = coordinator.applied(batches.key_of(batch))
+        if held is None:
+            ledger = read_ledger(process.world, process.setting.num_retained)
+            if batches.key_of(batch) in [
+                ledger.completed[each]["idempotency_key"] for each in ledger.abandoned
+            ]:
+                return notes
+            held = checkpoint_of(coordinator, batch)
+        coordinator.restore(held, request_id=_request(request, "restore"))
         return {**notes, "attempt": None}
 
     return act

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
+from dstl_dagster.errors import DstlError
 from dstl_dagster.testing.simulation.duels import DUELS, duels_of
 from dstl_dagster.testing.simulation.generated import generated
 from dstl_dagster.testing.simulation.histories import HISTORIES
@@ -22,8 +23,19 @@ from dstl_dagster.testing.simulation.points import Duel, Point
 from dstl_dagster.testing.simulation.process import Trace
 from dstl_dagster.testing.simulation.rivals import Rivals
 from dstl_dagster.testing.simulation.sweep import Simulation
+from dstl_dagster.testing.simulation.world import BrokenPromiseError
 
-__all__ = ["Failure", "Tally", "play_duel", "play_duels", "play_point", "play_seed", "play_seeds", "sweep"]
+__all__ = [
+    "Failure",
+    "Tally",
+    "play_duel",
+    "play_duels",
+    "play_point",
+    "play_seed",
+    "play_seeds",
+    "replayed",
+    "sweep",
+]
 
 _BLOCK = 1_000
 _RIVALS = 5
@@ -60,6 +72,20 @@ class Tally:
         self.distinct.add(what)
         if wrong:
             self.failures.append(Failure(replay, tuple(wrong)))
+
+
+def replayed(what: str) -> list[str]:
+    """What is wrong at the end of a history, a point or a duel of one, or of `rivals` with a number."""
+    name, number = what.partition(":")[0], what.rpartition(":")[2]
+    try:
+        if name.startswith("rivals "):
+            return Rivals(int(name.removeprefix("rivals "))).run()
+        simulation = Simulation((HISTORIES | DUELS)[name])
+    except (BrokenPromiseError, DstlError) as error:
+        return [f"{type(error).__name__}: {error}"]
+    if name == what:
+        return []
+    return simulation.duel(Duel.parse(what)) if number.isdigit() else simulation.run(Point.parse(what))
 
 
 def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:

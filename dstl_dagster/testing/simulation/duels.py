@@ -44,6 +44,8 @@ def _duels() -> list[History]:
         Script().batch(1).begin(2, "run").clean_up().history("append and clean up", _ONE),
         Script().batch(1, clean=False).batch(2, clean=False).batch(3, clean=False).restore(2).clean_up()
         .history("restore and clean up"),
+        Script().driver(1).driver(2).driver(3).restore(2).restore(1)
+        .history("restore and restore", Setting(num_retained=3)),
         Script().batch(1).batch(2, commit=False).restore(1).begin(2, "run")
         .history("restore and append", _ONE),
         Script().batch(1, foreign="b", clean=False).batch(2, clean=False)

@@ -1,0 +1,285 @@
+"""The simulation can fail: protocols whose decisions lack one rule are caught.
+
+Each variant puts one wrong piece in place of a right one, for one test; the product has no switches for this.
+Its replay is the name of a scripted history, a point or a duel of one, or the number of rivals. With the
+protocol as it is the replay ends well; with the variant it does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dstl_dagster.checkpoint import decisions, resolve, rollback
+from dstl_dagster.checkpoint.archive import Archive
+from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+from dstl_dagster.checkpoint.records import Aborted, Completed, Opened, Savepoint, Snapshot, Subsumed
+from dstl_dagster.checkpoint.snapshot import view_to_plain
+from dstl_dagster.checkpoint.tail import TailReader
+from dstl_dagster.checkpoint.timeline import Timeline
+from dstl_dagster.checkpoint.view import TimelineView
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.recoverable import commit
+from dstl_dagster.storage import ANY
+from dstl_dagster.testing.simulation.campaign import replayed
+
+Variant = Callable[[pytest.MonkeyPatch], None]
+VARIANTS: dict[str, tuple[Variant, str]] = {}
+
+
+def caught_by(replay: str) -> Callable[[Variant], Variant]:
+    """A variant, and the replay by which the simulation catches it."""
+
+    def add(variant: Variant) -> Variant:
+        VARIANTS[variant.__name__.replace("_", " ")] = (variant, replay)
+        return variant
+
+    return add
+
+
+# -- the race for a slot
+
+
+def _decide_once(kind: type) -> Callable[..., Any]:
+    """`Timeline.decide` that, for records of this kind, does not ask its rule again after 412."""
+    original = Timeline.decide
+
+    def decide(
+        self: Timeline, rule: Callable[[TimelineView], Any], *, request_id: uuid.UUID | None = None
+    ) -> Any:
+        view = self.tail()
+        record = None if request_id is not None and view.answer(request_id) is not None else rule(view)
+        if not isinstance(record, kind):
+            return original(self, lambda view: rule(view), request_id=request_id)
+        record = dataclasses.replace(record, decision_id=request_id or self._new_id())
+        while True:
+            try:
+                return self.append(record)
+            except ConflictError:
+                self.tail()
+
+    return decide
+
+
+@caught_by("restore:11:3:pause")
+def confirm_does_not_look_again_after_412(monkeypatch):
+    monkeypatch.setattr(Timeline, "decide", _decide_once(Completed))
+
+
+@caught_by("base:1:11:pause")
+def trigger_does_not_look_again_after_412(monkeypatch):
+    monkeypatch.setattr(Timeline, "decide", _decide_once(Opened))
+
+
+@caught_by("savepoint and clean up:9:8:1:1")
+def savepoint_does_not_contend(monkeypatch):
+    monkeypatch.setattr(Timeline, "decide", _decide_once(Savepoint))
+
+
+@caught_by("bucket:17:9:pause")
+def clean_up_does_not_look_again_after_412(monkeypatch):
+    monkeypatch.setattr(Timeline, "decide", _decide_once(Subsumed))
+
+
+# -- owner
+
+
+@caught_by("take-over")
+def take_over_without_fence(monkeypatch):
+    original = decisions.to_open
+    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: None)
+    monkeypatch.setattr(
+        decisions,
+        "to_open",
+        lambda view, **said: original(dataclasses.replace(view, open_attempt=None), **said),
+    )
+
+
+@caught_by("take-over:0:25:crash_before")
+def owner_may_not_fence_its_own_attempt(monkeypatch):
+    original = decisions.to_fence
+    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
+
+
+@caught_by("blocked-replace:7:29:pause")
+def fenced_attempt_completes(monkeypatch):
+    def to_complete(view: TimelineView, attempt: Any, *, manifest: str, files: Any, seconds: float) -> Any:
+        if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
+            return None
+        return Completed(
+            attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
+            manifest=manifest, files=tuple(files), idempotency_key=attempt.idempotency_key, seconds=seconds,
+        )  # fmt: skip
+
+    monkeypatch.setattr(decisions, "to_complete", to_complete)
+
+
+@caught_by("blocked-restore:11:52:error")
+def abort_trusts_a_raised_error(monkeypatch):
+    def to_abort(view: TimelineView, attempt: Any, reason: str) -> Any:
+        if view.fate(attempt.attempt) is not None:
+            return None
+        return Aborted(attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, reason=reason)
+
+    monkeypatch.setattr(decisions, "to_abort", to_abort)
+
+
+@caught_by("ops")
+def batch_is_applied_again(monkeypatch):
+    monkeypatch.setattr(decisions, "_refuse_applied", lambda view, key: None)
+    monkeypatch.setattr(CheckpointCoordinator, "applied", lambda self, key: None)
+
+
+# -- blocked
+
+
+@caught_by("blocked-keep")
+def blocked_checkpoint_is_subsumed(monkeypatch):
+    original = decisions.to_subsume
+
+    def to_subsume(view: TimelineView, keep: int) -> Any:
+        open_eyes = {
+            each: dataclasses.replace(
+                entry,
+                resolved=(),
+                committed=None
+                if entry.committed is None
+                else dataclasses.replace(entry.committed, blocked=()),
+            )
+            for each, entry in view.checkpoints.items()
+        }
+        return original(dataclasses.replace(view, checkpoints=open_eyes), keep)
+
+    monkeypatch.setattr(decisions, "to_subsume", to_subsume)
+
+
+@caught_by("blocked-replace")
+def foreign_object_is_touched_before_resolved(monkeypatch):
+    original = CheckpointCoordinator.resolve
+
+    def resolve_(self: CheckpointCoordinator, checkpoint_id: int, name: str, word: str, **how: Any) -> Any:
+        if word == "replace":
+            self.store.delete(name, precondition=ANY)
+        return original(self, checkpoint_id, name, word, **how)
+
+    monkeypatch.setattr(CheckpointCoordinator, "resolve", resolve_)
+
+
+@caught_by("blocked-replace:8:16:crash_late")
+def replace_deletes_whatever_is_there(monkeypatch):
+    monkeypatch.setattr(resolve, "Generation", lambda generation: ANY)
+
+
+@caught_by("resolve and restore:10:10:0:1")
+def unfinished_word_stops_nobody(monkeypatch):
+    monkeypatch.setattr(decisions, "_refuse_unresolved", lambda view: None)
+    monkeypatch.setattr(TimelineView, "unfinished_resolutions", property(lambda view: []))
+
+
+# -- restore
+
+
+@caught_by("blocked-restore")
+def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
+    def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
+        return commit._Commit(store, recoverable, components, options, None, parallelism).delete_final()
+
+    monkeypatch.setattr(rollback, "retract_file", retract)
+
+
+@caught_by("compose-commit and append after a restore:7:11:36:1")
+def restore_takes_finals_before_sources(monkeypatch):
+    def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
+        running = commit._Commit(store, recoverable, components, options, None, parallelism)
+        gone = running.delete_final()
+        running.delete_sources()
+        return gone
+
+    monkeypatch.setattr(rollback, "retract_file", retract)
+
+
+@caught_by("blocked-restore")
+def restore_takes_back_a_foreign_object(monkeypatch):
+    monkeypatch.setattr(commit._Commit, "delete_final", lambda self: _delete_any_final(self))
+
+
+def _delete_any_final(running: Any) -> bool:
+    return bool(running._final_store.delete(running._final_name, precondition=ANY))
+
+
+@caught_by("compose-commit and append after a restore:7:16:29:1")
+def trigger_does_not_repeat_the_retraction(monkeypatch):
+    def finish(self: CheckpointCoordinator) -> int:
+        self.compose_commit()
+        return max((each.restored_slot for each in self.timeline.tail().retractions), default=0)
+
+    monkeypatch.setattr(CheckpointCoordinator, "_finish", finish)
+
+
+@caught_by("restore and restore:3:9:40:1")
+def restore_goes_to_an_abandoned_branch(monkeypatch):
+    monkeypatch.setattr(decisions, "_refuse_abandoned", lambda view, checkpoint_id, what: None)
+
+
+@caught_by("restore-twice")
+def abandoned_is_subsumed_before_it_is_retracted(monkeypatch):
+    original = decisions.to_subsume
+    monkeypatch.setattr(
+        decisions,
+        "to_subsume",
+        lambda view, keep: original(dataclasses.replace(view, retractions=()), keep),
+    )
+
+
+# -- snapshots
+
+
+@caught_by("ops")
+def snapshot_drops_a_batch(monkeypatch):
+    original = Archive._documents
+
+    def documents(self: Archive, view: TimelineView) -> Iterator[Any]:
+        return original(self, dataclasses.replace(view, keys={}))
+
+    monkeypatch.setattr(Archive, "_documents", documents)
+
+
+@caught_by("ops")
+def snapshot_before_the_archive(monkeypatch):
+    def add(self: Timeline) -> None:
+        builder = self._builder
+        if builder.slot - builder.snapshot_slot < self._snapshot_interval:
+            return
+        view = builder.view()
+        snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
+        self._archive.put_away(view)
+        self._tail_reader.write_hint(snapshot.slot)
+
+    monkeypatch.setattr(Timeline, "_add_snapshot_if_due", add)
+
+
+@caught_by("ops")
+def reader_trusts_the_hint(monkeypatch):
+    original = TailReader.records
+
+    def records(self: TailReader) -> Any:
+        hinted = self._hinted()
+        return [self._read(hinted)] if hinted else original(self)
+
+    monkeypatch.setattr(TailReader, "records", records)
+
+
+@pytest.mark.parametrize("replay", sorted({replay for _variant, replay in VARIANTS.values()}))
+def test_the_protocol_as_it_is_ends_well(replay):
+    assert replayed(replay) == []
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_variant_is_caught(monkeypatch, name):
+    variant, replay = VARIANTS[name]
+    variant(monkeypatch)
+    assert replayed(replay) != []

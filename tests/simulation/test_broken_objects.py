@@ -1,0 +1,197 @@
+"""The simulation can fail: protocols that make or delete objects by one rule less are caught.
+
+Each variant puts one wrong piece in place of a right one, for one test; the product has no switches for this.
+Its replay is the name of a scripted history, a point or a duel of one, or the number of rivals. With the
+protocol as it is the replay ends well; with the variant it does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dstl_dagster.checkpoint import cleanup, decisions
+from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+from dstl_dagster.checkpoint.garbage import Garbage
+from dstl_dagster.checkpoint.records import Completed, Subsumed
+from dstl_dagster.checkpoint.references import References
+from dstl_dagster.checkpoint.timeline import Timeline
+from dstl_dagster.checkpoint.view import Ending, Fate, TimelineView
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.recoverable import commit
+from dstl_dagster.testing.simulation import bystanders
+from dstl_dagster.testing.simulation.campaign import replayed
+
+Variant = Callable[[pytest.MonkeyPatch], None]
+VARIANTS: dict[str, tuple[Variant, str]] = {}
+
+
+def caught_by(replay: str) -> Callable[[Variant], Variant]:
+    """A variant, and the replay by which the simulation catches it."""
+
+    def add(variant: Variant) -> Variant:
+        VARIANTS[variant.__name__.replace("_", " ")] = (variant, replay)
+        return variant
+
+    return add
+
+
+# -- commit
+
+
+@caught_by("blocked-keep")
+def commit_trusts_an_existing_object(monkeypatch):
+    monkeypatch.setattr(commit, "is_own", lambda *_arguments: True)
+
+
+@caught_by("compose-commit and late twins:7:12:18:1")
+def compose_does_not_pin_generations(monkeypatch):
+    original = commit.Source
+    monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
+
+
+@caught_by("compose-commit and append after a restore:7:10:36:1")
+def intermediates_go_before_components(monkeypatch):
+    def delete_sources(self: Any) -> int:
+        order: list[Any] = []
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(self, "_delete", lambda pins: order.append(list(pins)) or 0, raising=False)
+            original(self)
+        return sum(self._delete(pins) for pins in reversed(order))
+
+    original = commit._Commit.delete_sources
+    monkeypatch.setattr(commit._Commit, "delete_sources", delete_sources)
+
+
+@caught_by("bucket")
+def committed_before_sources_are_gone(monkeypatch):
+    original = commit._Commit._copy_to_final
+
+    def copy_to_final(self: Any, source: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(self, "_delete", lambda pins: 0, raising=False)
+            return original(self, source)
+
+    monkeypatch.setattr(commit._Commit, "_copy_to_final", copy_to_final)
+
+
+@caught_by("compose-commit and consumer:7:10:1:1")
+def taken_away_is_an_error(monkeypatch):
+    def taken_away(self: Any) -> Any:
+        raise NotFoundError("components are gone")
+
+    monkeypatch.setattr(commit._Commit, "_taken_away", taken_away)
+
+
+@caught_by("compose-commit and consumer:7:12:21:1")
+def consumer_takes_what_is_not_committed(monkeypatch):
+    def published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> Any:
+        for record in coordinator.timeline.records():
+            if isinstance(record, Completed) and record.checkpoint_id == checkpoint_id:
+                return str(record.attempt).encode(), tuple(file.name for file in record.files)
+        return b"", ()
+
+    monkeypatch.setattr(bystanders, "_published", published)
+
+
+# -- clean-up
+
+
+@caught_by("driver")
+def deletion_before_subsumed(monkeypatch):
+    original = CheckpointCoordinator.clean_up
+
+    def clean_up(self: CheckpointCoordinator, *arguments: Any, **options: Any) -> Any:
+        timeline = self.timeline
+        record = decisions.to_subsume(timeline.tail(), self.options.num_retained)
+        if record is not None:
+            self.timeline = _AsIf(timeline, record)  # type: ignore[assignment] # what collecting needs
+            self._collect(dry_run=False)
+            self.timeline = timeline
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(CheckpointCoordinator, "clean_up", clean_up)
+
+
+class _AsIf:
+    """A timeline on which a record stands that was not written."""
+
+    def __init__(self, timeline: Timeline, record: Any) -> None:
+        self._timeline = timeline
+        self._record = record
+
+    def tail(self) -> TimelineView:
+        view = self._timeline.tail()
+        given_up = {
+            each: dataclasses.replace(view.checkpoints[each], subsumed=self._record)
+            for each in self._record.checkpoint_ids
+        }
+        ended = {
+            entry.completed.attempt: Fate(entry.completed.attempt, each, Ending.SUBSUMED, view.slot)
+            for each, entry in given_up.items()
+        }
+        return dataclasses.replace(
+            view, checkpoints={**view.checkpoints, **given_up}, ended={**view.ended, **ended}
+        )
+
+
+@caught_by("append and clean up")
+def garbage_by_age_only(monkeypatch):
+    """Whatever no manifest names goes as soon as it is old, and the grace time here is none."""
+
+    def plan(names: Any, listed: Any, view: Any, referenced: Any, **_how: Any) -> Iterator[Garbage]:
+        return (Garbage(stat, "old") for stat in listed if stat.name not in referenced)
+
+    monkeypatch.setattr(cleanup, "plan_garbage", plan)
+
+
+@caught_by("ops")
+def older_handles_are_not_references(monkeypatch):
+    def needed_by(self: Any, manifest: str, seen: Any) -> Iterator[str]:
+        yield manifest
+        yield from self._manifest(manifest)[0]
+
+    monkeypatch.setattr(References, "_needed_by", needed_by)
+
+
+@caught_by("rivals 4")
+def last_checkpoint_is_subsumed(monkeypatch):
+    original = decisions.to_subsume
+
+    def to_subsume(view: TimelineView, keep: int) -> Any:
+        ids = [entry.checkpoint_id for entry in view.retained if entry.committed is None]
+        record = original(view, keep)
+        more = tuple(sorted({*ids, *(() if record is None else record.checkpoint_ids)}))
+        return Subsumed(checkpoint_ids=more) if more else None
+
+    monkeypatch.setattr(decisions, "to_subsume", to_subsume)
+
+
+@caught_by("savepoint")
+def savepoint_is_subsumed(monkeypatch):
+    original = decisions.to_subsume
+    monkeypatch.setattr(
+        decisions,
+        "to_subsume",
+        lambda view, keep: original(dataclasses.replace(view, savepoints={}), keep),
+    )
+
+
+@caught_by("grace")
+def readers_have_no_grace(monkeypatch):
+    monkeypatch.setattr(cleanup.GraceClock, "is_over", lambda self, slot: True)
+
+
+@pytest.mark.parametrize("replay", sorted({replay for _variant, replay in VARIANTS.values()}))
+def test_the_protocol_as_it_is_ends_well(replay):
+    assert replayed(replay) == []
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_variant_is_caught(monkeypatch, name):
+    variant, replay = VARIANTS[name]
+    variant(monkeypatch)
+    assert replayed(replay) != []
