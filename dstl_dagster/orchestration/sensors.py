@@ -87,7 +87,8 @@ def build_checkpoint_sensor(
 
     return dg.sensor(
         name=name or f"{assets.group_name}_checkpoints",
-        job=commit_job,
+        # By its name: Dagster makes an object anew when it binds resources, and warns of its own parameters.
+        job_name=None if commit_job is None else commit_job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Reports the checkpoints of job {assets.job} that were made outside Dagster.",
