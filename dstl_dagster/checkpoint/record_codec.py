@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -98,21 +98,22 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
-    values = {field.name: _value(field.name, fields[field.name]) for field in dataclasses.fields(kind)}
-    extra = set(fields) - set(values)
-    if extra:
-        raise ValueError(f"unknown fields {sorted(extra)}")
+    values: dict[str, Any] = {
+        name: None if optional and fields[name] is None else reader(fields[name])
+        for name, reader, optional in _FIELDS[kind]
+    }
+    if len(fields) > len(values):
+        raise ValueError(f"unknown fields {sorted(set(fields) - set(values))}")
     return kind(**values)
 
 
-def _value(name: str, plain: Any) -> Any:
-    """The typed value of one field. A field name means the same in every kind."""
-    if name in _OPTIONAL and plain is None:
-        return None
-    reader = _READERS.get(name)
-    if reader is None:
-        raise InternalError(f"no reader for the record field {name!r}")
-    return reader(plain)
+def _readers_of(kind: type[TimelineRecord]) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+    """Each field's name, what makes its value, and whether it may be null. A name means the same in each."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    missing = [name for name in names if name not in _READERS]
+    if missing:
+        raise InternalError(f"no reader for the record fields {missing}")
+    return tuple((name, _READERS[name], name in _OPTIONAL) for name in names)
 
 
 def _text(plain: Any) -> str:
@@ -189,3 +190,5 @@ _READERS: dict[str, Any] = {
     "view": _mapping,
     "checkpoint_ids": lambda plain: tuple(_count(item) for item in _list(plain)),
 }
+_FIELDS = {kind: _readers_of(kind) for kind in _KINDS.values()}
+"""Looked up once: tails of many records are read."""
