@@ -25,9 +25,8 @@ def end_and_judge(
     """
     process = new_process("end")
     setting, world = process.setting, process.world
-    for batch in wanted:
-        if batches.key_of(batch) in read_ledger(world, setting.num_retained).chain_keys:
-            continue
+    applied = set(read_ledger(world, setting.num_retained).chain_keys)
+    for batch in (each for each in wanted if batches.key_of(each) not in applied):
         for file in batches.FILES:
             bystanders.take_foreign_away(batch, file)(process, _NOTHING)
         act = actions.whole_batch(batch, take_over=True, clean=False)

@@ -6,9 +6,9 @@ rule that is wrong there is not wrong here in the same way. Does not look at any
 
 from __future__ import annotations
 
+import copy
 import json
 import uuid
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -46,11 +46,14 @@ class Ledger:
         self.requests: dict[str, int] = {}
         self._decisions: set[str] = set()
 
-    def copy_of(self, records: Iterable[Record]) -> Ledger:
-        """A ledger of the same rules with these records."""
+    def copy(self) -> Ledger:
+        """One that goes on by itself from here."""
         other = Ledger(self._num_retained)
-        for record in records:
-            other.add(record)
+        for name, value in vars(self).items():
+            taken = (
+                {key: list(each) for key, each in value.items()} if name == "resolved" else copy.copy(value)
+            )
+            setattr(other, name, taken)
         return other
 
     # -- questions

@@ -99,9 +99,9 @@ class Watch:
         self.tell: Callable[[str], None] = lambda _line: None
         world.watcher = self
 
-    def forget(self) -> None:
-        """The world was put back to another moment."""
-        self._ledger = None
+    def go_to(self, ledger: Ledger) -> None:
+        """The world was put back to the moment that had this ledger; nothing is broken so far."""
+        self._ledger = ledger.copy()
         self.broken.clear()
 
     @property

@@ -16,7 +16,8 @@ from dstl_dagster.testing.fault_schedules import AtRequests, FaultSchedule, Simu
 from dstl_dagster.testing.simulation import batches
 from dstl_dagster.testing.simulation.ending import end_and_judge
 from dstl_dagster.testing.simulation.histories import History
-from dstl_dagster.testing.simulation.oracle import Watch, read_ledger
+from dstl_dagster.testing.simulation.ledger import Ledger
+from dstl_dagster.testing.simulation.oracle import Watch
 from dstl_dagster.testing.simulation.paused import Paused
 from dstl_dagster.testing.simulation.points import FAULTS, SOON, Duel, Harm, Point, harms_of
 from dstl_dagster.testing.simulation.process import Action, Notes, Process, Trace
@@ -36,6 +37,7 @@ class _Moment:
     """Before a step: everything there is, and which of the step's requests change something."""
 
     saved: Saved
+    ledger: Ledger
     notes: Notes
     changes: tuple[bool, ...]
 
@@ -45,6 +47,7 @@ class _Known:
     """What followed from a moment."""
 
     saved: Saved
+    ledger: Ledger
     notes: Notes
     next: int
     broken: tuple[str, ...]
@@ -161,18 +164,18 @@ class Simulation:
     def _go_to(self, step: int) -> None:
         moment = self._moments[step]
         self.world.load(moment.saved)
-        self.watch.forget()
+        self.watch.go_to(moment.ledger)
         self._notes, self._next = moment.notes, step
 
     def _undisturbed(self) -> list[_Moment]:
         """The history when all is well."""
         moments = []
         for at, step in enumerate(self.history.steps):
-            saved, notes = self.world.save(), self._notes
+            saved, ledger, notes = self.world.save(), self.watch.ledger.copy(), self._notes
             process = self._process(f"{at}/first")
             self._notes = step.act(process, notes)
             changes = tuple(request.changes for request in process.store.requests)
-            moments.append(_Moment(saved, notes, changes))
+            moments.append(_Moment(saved, ledger, notes, changes))
         self._end(len(moments))
         if self.watch.broken:
             raise BrokenPromiseError(f"{self.history.name}, undisturbed: {self.watch.broken}")
@@ -263,13 +266,18 @@ class Simulation:
             except BrokenPromiseError as raised:
                 error = raised
             known = _Known(
-                self.world.save(), self._notes, self._next, tuple(self.watch.broken[found:]), error
+                self.world.save(),
+                self.watch.ledger.copy(),
+                self._notes,
+                self._next,
+                tuple(self.watch.broken[found:]),
+                error,
             )
             self._known[key] = known
         else:
             self.world.load(known.saved)
             broken = [*self.watch.broken, *known.broken]
-            self.watch.forget()
+            self.watch.go_to(known.ledger)
             self.watch.broken += broken
             self._notes, self._next = known.notes, known.next
         if known.error is not None:
@@ -291,9 +299,8 @@ class Simulation:
 
     def _ended(self, end: int) -> None:
         done = self.history.steps[:end]
-        setting = self.history.setting
         wanted = list(range(1, max(step.batch for step in done) + 1))
-        ledger = read_ledger(self.world, setting.num_retained)
+        ledger = self.watch.ledger
         if end == len(self.history.steps) or ledger.open is not None or ledger.pending:
             wanted.append(batches.LAST)  # who comes next finishes what is begun
         taken = [step.takes for step in done if step.takes is not None]
