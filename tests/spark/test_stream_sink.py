@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dstl_dagster.spark import register
+from dstl_dagster.spark import lines, register
 from dstl_dagster.spark.query_batches import POSITION
 
 if TYPE_CHECKING:
@@ -24,10 +25,15 @@ def events(job: Job, folder: Path) -> DataFrame:
     return job.spark.readStream.schema("id BIGINT, value BIGINT").json(str(folder))
 
 
-def run(job: Job, df: DataFrame, checkpoints: Path, mode: str = "append", **options: str) -> None:
+STATE = {"operator": "op", "keys": "id"}
+
+
+def run(
+    job: Job, df: DataFrame, checkpoints: Path, mode: str = "append", what: dict[str, str] = STATE
+) -> None:
     """All that there is to read, then stop."""
     register(job.spark)
-    given = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "id", **options}
+    given = {"store": job.coordinator.store.uri, "job": "job", **what}
     query = (
         df.writeStream.format("dstl")
         .options(**given)
@@ -84,6 +90,22 @@ def test_a_mode_that_replaces_everything_is_refused(
     with pytest.raises(StreamingQueryException, match="nothing is overwritten: use outputMode"):
         run(job, totals, tmp_path / "ck", mode="complete")
     assert list(job.coordinator.timeline.records()) == []
+
+
+def test_each_batch_is_a_file_of_many_tasks(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """Lines by Spark's own `to_json`; the query starts twice, and each micro-batch has one file."""
+    what = {"path": "out/{batch}.jsonl", "file_format": "jsonl"}
+    for each in range(2):
+        folder = arrive(f"e{each}", range(each * 10, each * 10 + 5), each)
+        df = lines(events(job, folder).repartition(3), "jsonl")
+        run(job, df, tmp_path / "ck", what=what)
+    files = sorted((job.folder / "out").iterdir())
+    assert [path.name for path in files] == ["0000000000.jsonl", "0000000001.jsonl"]
+    for each, path in enumerate(files):
+        ids = sorted(json.loads(line)["id"] for line in path.read_text().splitlines())
+        assert ids == list(range(each * 10, each * 10 + 5))
 
 
 def test_a_new_checkpoint_folder_is_refused(

@@ -297,6 +297,31 @@ def test_files_of_a_stream_carry_the_batch(tmp_path: Path) -> None:
     assert found == {f"q-{n:010d}.txt": f"lines\n{n}.0\n{n}.1\n" for n in (0, 1)}
 
 
+@pytest.mark.parametrize("tasks", [1, 40, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
+    """In the order of the partitions, whatever order the messages come in; every third one is empty."""
+    text = st.StructType([st.StructField("value", st.StringType())])
+    given = {"store": tmp_path.as_uri(), "job": "job", "path": "all.txt", "file_format": "text"}
+    options = SinkOptions.of({**given, "idempotency_key": "x"}, streaming=False)
+    plan = open_sink(options, text)
+    messages = [
+        message_of(
+            write_partition(
+                plan,
+                None,
+                each,
+                iter(
+                    [pa.record_batch([pa.array([str(each)] if each % 3 < 2 else [], pa.string())], ["value"])]
+                ),
+            )
+        )
+        for each in range(tasks)
+    ]
+    sink_commit.commit_sink(options, text, messages[::-1], None)
+    expected = [str(each) for each in range(tasks) if each % 3 < 2]
+    assert (tmp_path / "all.txt").read_text().splitlines() == expected
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
