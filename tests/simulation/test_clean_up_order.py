@@ -1,0 +1,129 @@
+"""The order in which a clean-up lists, reads and deletes: by its requests, and by what it leaves alone.
+
+These rules are second defences: what is garbage once stays garbage, an object of an unknown attempt is kept,
+and what an attempt left is found by its name. So a single run that breaks them ends well all the same, and
+the order itself is looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dstl_dagster.checkpoint import cleanup, coordinator
+from dstl_dagster.storage import ANY
+from dstl_dagster.testing.fault_schedules import Request
+from dstl_dagster.testing.simulation import actions
+from dstl_dagster.testing.simulation.process import Process, Setting
+from dstl_dagster.testing.simulation.world import World
+
+TIMELINE, MANIFESTS, CLOCK = "dstl/sim/timeline/", "dstl/sim/manifests/", "dstl/sim/server-clock"
+SETTING = Setting(num_retained=1)
+
+
+@pytest.fixture
+def world() -> World:
+    """Three checkpoints, of which two can be given up, and an attempt that is dead."""
+    world = World()
+    for batch in (1, 2, 3):
+        actions.whole_batch(batch, base=True, clean=False)(Process(world, SETTING, f"{batch}"), {})
+    notes = actions.append(4)(Process(world, SETTING, "4"), {})
+    actions.abort()(Process(world, SETTING, "abort"), notes)
+    return world
+
+
+def requests_of_a_clean_up(world: World) -> Sequence[Request]:
+    process = Process(world, SETTING, "clean up")
+    actions.clean_up(process, {})
+    return process.store.requests
+
+
+def pages(requests: Sequence[Request]) -> list[list[Request]]:
+    """The requests behind each listing of the job's objects, up to the next one."""
+    found: list[list[Request]] = []
+    for request in requests:
+        if request.method == "list" and request.name != TIMELINE:
+            found.append([])
+        elif found:
+            found[-1].append(request)
+    return found
+
+
+def reads_before_it_deletes(requests: Sequence[Request]) -> bool:
+    """Whether the timeline is read between each listing and the first deletion of what it showed."""
+    deleting = [page for page in pages(requests) if any(each.method == "delete" for each in page)]
+    assert len(deleting) >= 3, "components, attempts and manifests have garbage"
+    return all(
+        any(
+            each.method == "get" and each.name.startswith(TIMELINE)
+            for each in page[: [each.method for each in page].index("delete")]
+        )
+        for page in deleting
+    )
+
+
+def deletes_manifests_last(requests: Sequence[Request]) -> bool:
+    deletions = [each.name for each in requests if each.method == "delete" and each.name != CLOCK]
+    deleted = [name.startswith(MANIFESTS) for name in deletions]
+    assert True in deleted
+    assert False in deleted
+    return deleted == sorted(deleted)
+
+
+def test_the_timeline_is_read_after_objects_are_listed(world):
+    assert reads_before_it_deletes(requests_of_a_clean_up(world))
+
+
+def test_a_timeline_read_before_the_listing_is_caught(world, monkeypatch):
+    class ReadOnce:
+        def __init__(self, timeline: Any) -> None:
+            self._view = timeline.tail()
+
+        def tail(self) -> Any:
+            return self._view
+
+    right = cleanup.collect_garbage
+    monkeypatch.setattr(
+        coordinator,
+        "collect_garbage",
+        lambda store, timeline, *rest, **how: right(store, ReadOnce(timeline), *rest, **how),
+    )
+    assert not reads_before_it_deletes(requests_of_a_clean_up(world))
+
+
+def test_manifests_are_deleted_after_what_they_name(world):
+    assert deletes_manifests_last(requests_of_a_clean_up(world))
+
+
+def test_manifests_that_go_first_are_caught(world, monkeypatch):
+    right = cleanup._places
+    monkeypatch.setattr(cleanup, "_places", lambda *arguments: right(*arguments)[::-1])
+    assert not deletes_manifests_last(requests_of_a_clean_up(world))
+
+
+def survives_its_replacement(world: World) -> bool:
+    """Whether an object that somebody puts in the place of listed garbage, before it is deleted, stays."""
+    process = Process(world, SETTING, "clean up")
+    (doomed, *_) = [name for name in world.names("dstl/sim/attempts/") if name.endswith("/report")]
+    delete = process.store.inner.delete
+
+    def delete_late(name: str, **how: Any) -> bool:
+        if name == doomed:
+            world.store.put(name, b"somebody else's", precondition=ANY)
+        return delete(name, **how)
+
+    with pytest.MonkeyPatch.context() as racing, world.unwatched():
+        racing.setattr(process.store.inner, "delete", delete_late)
+        actions.clean_up(process, {})
+    return world.payload(doomed) == b"somebody else's"
+
+
+def test_only_the_listed_generation_is_deleted(world):
+    assert survives_its_replacement(world)
+
+
+def test_a_deletion_of_any_generation_is_caught(world, monkeypatch):
+    monkeypatch.setattr(cleanup, "Generation", lambda generation: ANY)
+    assert not survives_its_replacement(world)
