@@ -15,11 +15,11 @@ import dagster as dg
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
-    DstlError,
     FormatError,
     InternalError,
     InvalidInputError,
     NotFoundError,
+    UnavailableError,
 )
 
 __all__ = ["without_useless_retries"]
@@ -31,15 +31,19 @@ _FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatEr
 def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = None) -> Iterator[None]:
     """Inside, an error that a retry cannot mend becomes `dagster.Failure(allow_retries=False)`.
 
+    A store that is away stays an UnavailableError, which says at what it was away.
+
     Args:
         where: the step and the checkpoint, for the beginning of the message.
         facts: shown beside the message.
     """
     try:
         yield
-    except DstlError as error:
-        if not isinstance(error, _FINAL):
+    except UnavailableError as error:
+        if not where:
             raise
+        raise UnavailableError(f"{where}: {error.message}", kind=error.kind) from error
+    except _FINAL as error:
         raise dg.Failure(
             description=f"{where}: {error.message}" if where else error.message,
             metadata={"kind": error.kind, **(facts or {})},

@@ -222,10 +222,13 @@ def forget_given_up_partitions(
 
 def blocked_failure(checkpoint: Checkpoint) -> dg.Failure:
     """What a step ends with whose checkpoint has files that are blocked."""
+    first, number = checkpoint.blocked[0], checkpoint.checkpoint_id
     return dg.Failure(
         description=(
-            f"{len(checkpoint.blocked)} files of checkpoint {checkpoint.checkpoint_id} are blocked: "
-            "another object has the final name, and was not touched. The other files are published."
+            f"{len(checkpoint.blocked)} files of checkpoint {number} are blocked: another object has the "
+            f"final name, and was not touched. The other files are published. The first: {first.name}: "
+            f"{first.reason}. Say what becomes of it: `dstl checkpoints resolve {number} {first.name}` with "
+            "`--keep` or `--replace`"
         ),
         metadata={file.name: file.reason for file in checkpoint.blocked},
         allow_retries=False,

@@ -256,6 +256,10 @@ def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch
     (files,) = days.events("files")
     states = sorted(row.data["state"] for row in files.metadata["published"].value.records)
     assert states == ["blocked", "published", "published"]
+    # The way out that the message names is one.
+    assert f"`dstl checkpoints resolve 1 {name}` with `--keep` or `--replace`" in message
+    assert days.coordinator().resolve(1, name, "replace").blocked == ()
+    assert days.store.get("out/2024-01-01/1.txt") == days.store.get("out/2024-01-01/0.txt")
 
 
 # ---- which errors are retried ----
@@ -280,6 +284,24 @@ def test_what_a_retry_may_mend_is_passed_on(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, without_useless_retries():
         raise error
     assert raised.value is error
+
+
+def test_a_store_that_is_away_is_said_to_be_away_at_a_step() -> None:
+    """Which step of which checkpoint, before the store's own words; it may be tried again."""
+    expected = pytest.raises(UnavailableError, match="step 6 of checkpoint 4: gone fishing")
+    with expected as raised, without_useless_retries("step 6 of checkpoint 4"):
+        raise UnavailableError("gone fishing", kind="outcome_unknown")
+    assert raised.value.kind == "outcome_unknown"
+
+
+def test_a_long_commit_tells_how_far_it_is(days: Days) -> None:
+    """Each tenth of the files, and the last: enough to see that it moves, and no flood."""
+    days.files = 25
+    logged = days.logged(days.run("2024-01-01")).splitlines()
+    progress = [line for line in logged if line.startswith("step 6 compose-commit: ") and "of 25" in line]
+    assert len(progress) == 13
+    assert progress[0] == "step 6 compose-commit: 2 of 25 files"
+    assert progress[-1] == "step 6 compose-commit: 25 of 25 files"
 
 
 def test_a_step_of_another_store_is_refused(days: Days) -> None:
