@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from dstl_dagster.errors import FencedError
 from dstl_dagster.testing.simulation import actions, bystanders
 from dstl_dagster.testing.simulation.histories import History, Script
 from dstl_dagster.testing.simulation.points import Duel
-from dstl_dagster.testing.simulation.process import Setting
+from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process, Setting
 from dstl_dagster.testing.simulation.sweep import Simulation
 
 __all__ = ["DUELS", "duels_of"]
@@ -55,7 +56,37 @@ def _duels() -> list[History]:
     ]  # fmt: skip
 
 
-DUELS = {history.name: history for history in _duels()}
+def _more_duels() -> list[History]:
+    uncommitted = Script().batch(1, clean=False).batch(2, commit=False)
+    taken_over = actions.append(2, owner="other", take_over=True)
+    return [
+        uncommitted.restore(1).compose_commit().history("restore and compose-commit", _BUCKET),
+        Script().batch(1).batch(2, clean=False).consumer(2).restore(1).history("consumer and restore", _ONE),
+        Script().batch(1, clean=False).batch(2, clean=False).batch(3, clean=False).clean_up().restore(2)
+        .history("clean up and restore"),
+        Script().batch(1).batch(2, clean=False).clean_up().savepoint(1, "kept")
+        .history("clean up and savepoint", _ONE),
+        Script().batch(1).batch(2).batch(3, clean=False).clean_up().driver(4, base=True)
+        .history("clean up and base", _ONE),
+        Script().driver(1).begin(2, OWNER).do("record", actions.record)
+        .do("confirm", _unless_fenced(actions.confirm)).do("take over", taken_over)
+        .history("confirm and take over", _ONE),
+    ]  # fmt: skip
+
+
+def _unless_fenced(act: Action) -> Action:
+    """Whoever is taken over stops."""
+
+    def stop(process: Process, notes: Notes) -> Notes:
+        try:
+            return act(process, notes)
+        except FencedError:
+            return notes
+
+    return stop
+
+
+DUELS = {history.name: history for history in [*_duels(), *_more_duels()]}
 
 
 def duels_of(simulation: Simulation, every: int = 1, further: int = 1) -> list[Duel]:
