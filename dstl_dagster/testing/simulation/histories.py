@@ -191,6 +191,7 @@ def _histories() -> list[History]:
         .driver(4).restore(3).clean_up().wait().driver(4)
     )  # fmt: skip
     bucket = Script().batch(1).driver(2).consumer(1).batch(3).restore(2).batch(3)
+    entropy = Script().batch(1).batch(2, foreign="a").batch(3, commit=False).restore(1).clean_up()
     based = (
         Script().driver(1).driver(2, base=True).driver(3).batch(4, base=True).savepoint(3, "old").driver(5)
     )
@@ -209,6 +210,7 @@ def _histories() -> list[History]:
         grace.history("grace", Setting(reader_grace=_HOUR)),
         bucket.history("bucket", Setting(temporary_bucket="temporary")),
         based.history("base"),
+        entropy.history("entropy", Setting(num_retained=3, temporary_bucket="temporary", entropy=True)),
     ]
 
 

@@ -34,6 +34,7 @@ class Setting:
     snapshot_interval: int = 8
     reader_grace: timedelta = timedelta(0)
     temporary_bucket: str | None = None
+    entropy: bool = False
 
     @property
     def options(self) -> CheckpointOptions:
@@ -46,7 +47,9 @@ class Setting:
 
     @property
     def file_options(self) -> GSFileSystemOptions:
-        return GSFileSystemOptions(writer_temporary_bucket_name=self.temporary_bucket)
+        return GSFileSystemOptions(
+            writer_temporary_bucket_name=self.temporary_bucket, filesink_entropy_enabled=self.entropy
+        )
 
 
 Trace = Callable[[str, Request, "Fault | None"], None]
