@@ -17,11 +17,16 @@ _NOTHING: Notes = {"attempt": None}
 
 
 def end_and_judge(
-    new_process: Callable[[str], Process], wanted: Sequence[int], taken: Sequence[int] = ()
+    new_process: Callable[[str], Process],
+    wanted: Sequence[int],
+    taken: Sequence[int] = (),
+    *,
+    audit: bool = False,
 ) -> list[str]:
     """Apply the wanted batches that are not on the chain, let time pass, clean up once; what is wrong then.
 
-    `taken` are the batches whose consumers may have been cut off.
+    `taken` are the batches whose consumers may have been cut off. With `audit` the job's own audit must say
+    that nothing is damaged and nothing is garbage, too.
     """
     process = new_process("end")
     setting, world = process.setting, process.world
@@ -38,4 +43,10 @@ def end_and_judge(
         actions.clean_up(new_process("end/give up"), _NOTHING)
         bystanders.wait_out_grace(process, _NOTHING)
     actions.clean_up(new_process("end/clean up"), _NOTHING)
-    return judge(world, setting.num_retained, list(wanted))
+    wrong = judge(world, setting.num_retained, list(wanted))
+    if audit:
+        found = new_process("end/audit").coordinator().audit()
+        wrong += [f"the audit finds damage: {each}" for each in found.damage]
+        if found.garbage is None or found.garbage.objects:
+            wrong.append(f"the audit finds garbage: {found.garbage}")
+    return wrong

@@ -76,7 +76,7 @@ class Rivals:
             for process in self._dead:
                 process.store.deliver_late_effects()
             wanted = [*range(1, self._last + 1), batches.LAST]
-            self._watch.broken += end_and_judge(self._calm, wanted, wanted)
+            self._watch.broken += end_and_judge(self._calm, wanted, wanted, audit=True)
         except BrokenPromiseError as error:
             return [*self._watch.broken, str(error)]
         except DstlError as error:

@@ -156,7 +156,7 @@ class Simulation:
             finally:
                 while left:
                     left.pop()[1]()
-            self._ended(end)
+            self._ended(end, audit=True)
         except (BrokenPromiseError, DstlError) as error:
             return [*self.watch.broken, f"{type(error).__name__}: {error}"]
         return list(self.watch.broken)
@@ -297,11 +297,11 @@ class Simulation:
                     raise BrokenPromiseError(f"{steps[at].name} cannot be done: {why}")
                 self._next = min(each for each, step in enumerate(steps) if step.group == steps[at].group)
 
-    def _ended(self, end: int) -> None:
+    def _ended(self, end: int, *, audit: bool = False) -> None:
         done = self.history.steps[:end]
         wanted = list(range(1, max(step.batch for step in done) + 1))
         ledger = self.watch.ledger
         if end == len(self.history.steps) or ledger.open is not None or ledger.pending:
             wanted.append(batches.LAST)  # who comes next finishes what is begun
         taken = [step.takes for step in done if step.takes is not None]
-        self.watch.broken += end_and_judge(self._process, wanted, taken)
+        self.watch.broken += end_and_judge(self._process, wanted, taken, audit=audit)
