@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import random
 import sys
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import ChangelogStorageResource
+from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_commit_job
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.storage import ObjectStore, open_store
 
@@ -110,6 +113,92 @@ class Days:
         return [_last(event.step_key) for event in result.all_events if event.event_type == kind]
 
 
+@dataclass
+class Daemon:
+    """Does with a tick what Dagster's daemon does, effect by effect, and can be killed between any two.
+
+    Attributes:
+        runs: every run that was launched: its key and the checkpoint that its config names.
+    """
+
+    days: Days
+    commit: bool = False
+    name: str = "outside"
+    cursor: str | None = None
+    runs: list[tuple[str, int]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def tick(self, rng: random.Random | None = None) -> str | None:
+        """One tick, killed before one of its effects or not at all; what the page would say."""
+        result = self._evaluate()
+        effects = list(self._effects(result))
+        for effect in effects[: len(effects) if rng is None else rng.randrange(len(effects) + 1)]:
+            effect()
+        return result.skip_reason.skip_message if result.skip_reason else None
+
+    def _evaluate(self) -> dg.SensorResult:
+        code = self.days.code
+        sensor = build_checkpoint_sensor(
+            code.JOB,
+            name=self.name,
+            partitions_def=code.DAYS,
+            commit_job=build_commit_job(code.JOB) if self.commit else None,
+            **self.options,
+        )
+        with dg.build_sensor_context(
+            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
+        ) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
+
+    def _effects(self, result: dg.SensorResult) -> Iterator[Any]:
+        instance = self.days.instance
+        for event in result.asset_events or []:
+            yield lambda event=event: instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or []:
+            yield lambda request=request: self._partitions(request)
+        for request in result.run_requests or []:
+            yield lambda request=request: self._launch(request)
+
+        def move() -> None:
+            self.cursor = result.cursor
+
+        yield move
+
+    def _partitions(self, request: Any) -> None:
+        instance, name = self.days.instance, request.partitions_def_name
+        if isinstance(request, dg.AddDynamicPartitionsRequest):
+            instance.add_dynamic_partitions(name, list(request.partition_keys))
+        else:
+            for key in request.partition_keys:
+                instance.delete_dynamic_partition(name, key)
+
+    def _launch(self, request: dg.RunRequest) -> None:
+        if any(key == request.run_key for key, _ in self.runs):
+            return  # Dagster's own rule
+        config = request.run_config["ops"]["compose_commit"]["config"]
+        self.runs.append((str(request.run_key), config["checkpoint_id"]))
+        self.days.instance.add_run(
+            dg.DagsterRun(
+                job_name="days_commit",
+                run_id=str(uuid.uuid4()),
+                status=dg.DagsterRunStatus.STARTED,
+                tags=dict(request.tags),
+            )
+        )
+
+    def end_runs(self, status: dg.DagsterRunStatus) -> None:
+        instance = self.days.instance
+        for run in instance.get_runs():
+            if not run.is_finished:
+                success = status == dg.DagsterRunStatus.SUCCESS
+                kind = dg.DagsterEventType.RUN_SUCCESS if success else dg.DagsterEventType.RUN_FAILURE
+                instance.report_dagster_event(
+                    dg.DagsterEvent(kind.value, run.job_name, message="over"), run.run_id
+                )
+
+
 def _last(step_key: str) -> str:
     return step_key.rpartition(".")[2]
 
@@ -124,3 +213,14 @@ def days(days_code: ModuleType) -> Iterator[Days]:
     with dg.DagsterInstance.ephemeral() as instance:
         uri = f"memory://dagster-tests-{next(_bucket_numbers)}/job"
         yield Days(days_code, instance, uri, days_code._nothing)
+
+
+@pytest.fixture
+def daemon(days: Days) -> Daemon:
+    return Daemon(days)
+
+
+@pytest.fixture
+def daemon_of(days: Days) -> Callable[..., Daemon]:
+    """For a test that names the sensor, or leaves step 6 to it."""
+    return partial(Daemon, days)

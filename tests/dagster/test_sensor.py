@@ -6,113 +6,19 @@ import itertools
 import json
 import random
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_checkpoint_sensor, build_commit_job
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError
 from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.storage import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.dagster.conftest import Days
+    from tests.dagster.conftest import Daemon, Days
 
 pytestmark = pytest.mark.dagster
-
-
-@dataclass
-class Daemon:
-    """Does with a tick what Dagster's daemon does, effect by effect, and can be killed between any two.
-
-    Attributes:
-        runs: every run that was launched: its key and the checkpoint that its config names.
-    """
-
-    days: Days
-    commit: bool = False
-    name: str = "outside"
-    cursor: str | None = None
-    runs: list[tuple[str, int]] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def tick(self, rng: random.Random | None = None) -> str | None:
-        """One tick, killed before one of its effects or not at all; what the page would say."""
-        result = self._evaluate()
-        effects = list(self._effects(result))
-        for effect in effects[: len(effects) if rng is None else rng.randrange(len(effects) + 1)]:
-            effect()
-        return result.skip_reason.skip_message if result.skip_reason else None
-
-    def _evaluate(self) -> dg.SensorResult:
-        code = self.days.code
-        sensor = build_checkpoint_sensor(
-            code.JOB,
-            name=self.name,
-            partitions_def=code.DAYS,
-            commit_job=build_commit_job(code.JOB) if self.commit else None,
-            **self.options,
-        )
-        with dg.build_sensor_context(
-            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
-        ) as context:
-            result = sensor(context)
-        assert isinstance(result, dg.SensorResult)
-        return result
-
-    def _effects(self, result: dg.SensorResult) -> Iterator[Any]:
-        instance = self.days.instance
-        for event in result.asset_events or []:
-            yield lambda event=event: instance.report_runless_asset_event(event)
-        for request in result.dynamic_partitions_requests or []:
-            yield lambda request=request: self._partitions(request)
-        for request in result.run_requests or []:
-            yield lambda request=request: self._launch(request)
-
-        def move() -> None:
-            self.cursor = result.cursor
-
-        yield move
-
-    def _partitions(self, request: Any) -> None:
-        instance, name = self.days.instance, request.partitions_def_name
-        if isinstance(request, dg.AddDynamicPartitionsRequest):
-            instance.add_dynamic_partitions(name, list(request.partition_keys))
-        else:
-            for key in request.partition_keys:
-                instance.delete_dynamic_partition(name, key)
-
-    def _launch(self, request: dg.RunRequest) -> None:
-        if any(key == request.run_key for key, _ in self.runs):
-            return  # Dagster's own rule
-        config = request.run_config["ops"]["compose_commit"]["config"]
-        self.runs.append((str(request.run_key), config["checkpoint_id"]))
-        self.days.instance.add_run(
-            dg.DagsterRun(
-                job_name="days_commit",
-                run_id=str(uuid.uuid4()),
-                status=dg.DagsterRunStatus.STARTED,
-                tags=dict(request.tags),
-            )
-        )
-
-    def end_runs(self, status: dg.DagsterRunStatus) -> None:
-        instance = self.days.instance
-        for run in instance.get_runs():
-            if not run.is_finished:
-                success = status == dg.DagsterRunStatus.SUCCESS
-                kind = dg.DagsterEventType.RUN_SUCCESS if success else dg.DagsterEventType.RUN_FAILURE
-                instance.report_dagster_event(
-                    dg.DagsterEvent(kind.value, run.job_name, message="over"), run.run_id
-                )
-
-
-@pytest.fixture
-def daemon(days: Days) -> Daemon:
-    return Daemon(days)
 
 
 def told(days: Days, asset: str = "checkpoints") -> list[str | None]:
@@ -275,7 +181,7 @@ def test_another_timeline_under_the_cursor_is_noticed(days: Days, daemon: Daemon
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     for stat in list(days.store.list()):
-        days.store.delete(stat.name, precondition=_any())
+        days.store.delete(stat.name, precondition=ANY)
     with pytest.raises(ConflictError, match="nothing is there"):
         daemon.tick()
     days.code.make_outside(days.uri, "2024-01-01")
@@ -291,7 +197,7 @@ def test_a_hole_in_the_timeline_is_noticed(days: Days, daemon: Daemon) -> None:
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     days.code.make_outside(days.uri, "2024-01-02")
-    days.store.delete(f"dstl/days/timeline/{5:020}", precondition=_any())
+    days.store.delete(f"dstl/days/timeline/{5:020}", precondition=ANY)
     with pytest.raises(FormatError, match="slot 5"):
         daemon.tick()
     assert told(days) == ["chk-00000001"]
@@ -312,97 +218,6 @@ def test_what_was_cleaned_up_is_told_of_too(days: Days, daemon: Daemon) -> None:
     assert "cannot be restored" in str(days.events("checkpoints")[0].metadata["state"].value)
 
 
-# ---- step 6, left to Dagster ----
-
-
-def test_a_completed_checkpoint_is_committed_by_a_run(days: Days) -> None:
-    """The job left step 6: one run is asked for, and not again while it is alive or when it succeeded."""
-    daemon = Daemon(days, commit=True)
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    daemon.tick()
-    daemon.tick()
-    (run,) = daemon.runs
-    assert run[1] == 1
-    daemon.end_runs(dg.DagsterRunStatus.SUCCESS)
-    daemon.tick()
-    assert len(daemon.runs) == 1
-
-
-def test_a_renamed_sensor_asks_for_no_second_run(days: Days) -> None:
-    """Dagster forgets run keys of another sensor; the runs themselves are what is asked."""
-    daemon = Daemon(days, commit=True)
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    daemon.tick()
-    renamed = Daemon(days, commit=True, name="another_name")
-    renamed.tick()
-    assert renamed.runs == []
-
-
-def test_a_failed_commit_run_is_asked_for_again(days: Days) -> None:
-    """Dagster never launches a failed run's key again; the sensor asks with another one, three times."""
-    daemon = Daemon(days, commit=True)
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    for _ in range(5):
-        daemon.tick()
-        daemon.end_runs(dg.DagsterRunStatus.FAILURE)
-    assert [key.rpartition("/")[2] for key, _ in daemon.runs] == ["1", "2", "3"]
-
-
-def test_a_committed_checkpoint_needs_no_run(days: Days) -> None:
-    """The job commits by itself: no run is asked for."""
-    daemon = Daemon(days, commit=True)
-    days.code.make_outside(days.uri, "2024-01-01")
-    daemon.tick()
-    assert daemon.runs == []
-
-
-def test_the_commit_run_publishes_and_the_sensor_tells(days: Days) -> None:
-    """The run does steps 6 and 7; what it published is told of by the next tick, once."""
-    daemon = Daemon(days, commit=True)
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    daemon.tick()
-    assert told(days, "files") == []
-    result = _run_commit(days, 1, tag="1")
-    assert result.success
-    assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
-    daemon.end_runs(dg.DagsterRunStatus.SUCCESS)
-    daemon.tick()
-    daemon.tick()
-    assert told(days, "files") == ["2024-01-01"]
-    assert days.kinds() == ["opened", "completed", "committed"]
-
-
-def test_a_mistaken_config_is_refused(days: Days) -> None:
-    """The config must name the checkpoint of the run's tag; and it has no default to fall back to."""
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    refused = _run_commit(days, 1, tag="2")
-    assert "use commit_run_config" in days.failure(refused)[1]
-    assert days.kinds() == ["opened", "completed"]
-    with pytest.raises(dg.DagsterInvalidConfigError):
-        build_commit_job(days.code.JOB).execute_in_process(
-            run_config={"ops": {"compose_comit": {"config": {"job": "days", "checkpoint_id": 1}}}},
-            resources={"changelog": days.resource()},
-        )
-
-
-def _run_commit(days: Days, checkpoint_id: int, tag: str) -> dg.ExecuteInProcessResult:
-    from dstl_dagster.orchestration.commit import commit_run_config
-
-    return build_commit_job(days.code.JOB).execute_in_process(
-        run_config=commit_run_config("days", checkpoint_id),
-        resources={"changelog": days.resource()},
-        tags={"dstl/checkpoint_id": tag},
-        instance=days.instance,
-        raise_on_error=False,
-    )
-
-
-def _any() -> Any:
-    from dstl_dagster.storage import ANY
-
-    return ANY
-
-
 def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
     """A person sees in the cursor where the sensor stands, and what waits for step 6."""
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
@@ -411,3 +226,16 @@ def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
     assert cursor["slot"] == 2
     assert cursor["uncommitted"]["checkpoint"] == 1
     assert cursor["owner"] == "spark-submit"
+
+
+def test_snapshots_on_the_timeline_change_nothing(days: Days, daemon: Daemon) -> None:
+    """Records that sum up others stand between the checkpoints: each is told once, in ticks and from anew."""
+    options = CheckpointOptions(snapshot_interval=8, num_retained=2)
+    for number in range(1, 10):
+        days.code.make_outside(days.uri, f"2024-01-0{number}", files=0, options=options)
+        if number % 4 == 0:
+            daemon.tick()
+    assert days.kinds().count("snapshot") >= 3
+    daemon.cursor = None
+    daemon.tick()
+    assert told(days) == [f"chk-0000000{number}" for number in range(1, 10)]
