@@ -287,12 +287,13 @@ def _verify(context: dg.OpExecutionContext, assets: JobAssets, coordinator: Chec
 
 
 def _damaged(coordinator: CheckpointCoordinator, found: Verification) -> dg.Failure:
-    older, _ = coordinator.newest_verified()
-    way_out = (
-        f"or roll the job back: the state of checkpoint {older.checkpoint_id} is undamaged"
-        if older is not None
-        else "no older checkpoint is undamaged either"
-    )
+    sound, _ = coordinator.newest_verified()
+    if sound is None:
+        way_out = "no older checkpoint is undamaged either"
+    elif sound.checkpoint_id == found.checkpoint_id:
+        way_out = "or do without them: the state is undamaged, and the job can go on"
+    else:
+        way_out = f"or roll the job back: the state of checkpoint {sound.checkpoint_id} is undamaged"
     shown = [f"* `{problem.object_name}` {problem.what}" for problem in found.problems[:_PROBLEMS_SHOWN]]
     return dg.Failure(
         description=(

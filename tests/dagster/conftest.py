@@ -19,6 +19,7 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_commit_job
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.storage import ObjectStore, open_store
 
 DAYS_FILE = Path(__file__).with_name("days.py")
@@ -78,6 +79,11 @@ class Days:
     def objects(self) -> dict[str, int]:
         """Every object's generation."""
         return {stat.name: stat.generation for stat in self.store.list()}
+
+    def components(self) -> list[str]:
+        """What files are composed of, by their names in the bucket, above the job's own prefix."""
+        bucket = self.store.in_bucket(self.store.bucket_name)
+        return [stat.name for stat in bucket.list(COMPONENTS_PREFIX)]
 
     def kinds(self) -> list[str]:
         """The timeline, in words."""

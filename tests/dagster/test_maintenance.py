@@ -251,6 +251,16 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(how: str, days: Days) ->
     assert stream.name in str(failed.step_failure_data.user_failure_data.metadata["problems"].value)
 
 
+def test_a_lost_file_does_not_condemn_the_state(days: Days) -> None:
+    """What a file is to be composed of is gone: it is named, and nobody is sent to an older checkpoint."""
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    lost, *_ = days.components()
+    days.store.in_bucket(days.store.bucket_name).delete(lost, precondition=ANY)
+    _, message = days.failure(run_job(days, build_verify_job))
+    assert lost in message
+    assert "the state is undamaged, and the job can go on" in message
+
+
 def test_a_job_without_a_checkpoint_has_nothing_to_verify_or_fold(days: Days) -> None:
     """A schedule may be on before the first run."""
     for build in (build_verify_job, build_materialize_job, build_cleanup_job):
