@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_SECONDS = 120.0
-SHORT_SECONDS = 30.0
+PATIENCE_SECONDS = 240.0
+SHORT_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.ui.conftest import Site
 
-pytestmark = [pytest.mark.dagster, pytest.mark.ui, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.dagster, pytest.mark.ui, pytest.mark.timeout(600)]
 
 RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 """A count of bytes that nobody made readable: six digits in a row that are no part of a name."""
@@ -129,15 +129,6 @@ def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, pi
     picture("checkpoint-partitions")
 
 
-def test_a_restore_is_offered_for_each_checkpoint(site: Site, browser_page: Page) -> None:
-    """The launchpad of the restore job asks for a checkpoint, and offers exactly those that there are."""
-    browser_page.goto(site.location("jobs/nyc_flights_restore/playground"))
-    browser_page.get_by_placeholder("Partition").click()
-    browser_page.get_by_text("chk-00000004").first.wait_for()
-    offered = browser_page.get_by_text(re.compile(r"^chk-\d+$")).all_inner_texts()
-    assert offered == [f"chk-0000000{number}" for number in range(1, 5)]
-
-
 def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None:
     """Switched on in the page, the sensor tells of the checkpoint that was made outside Dagster."""
     browser_page.goto(site.location("sensors/nyc_flights_checkpoints"))
@@ -155,3 +146,20 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
     browser_page.get_by_text("reported chk-00000005").first.wait_for()
     browser_page.goto(site.asset("checkpoints", "partitions"))
     browser_page.get_by_text("Materialized (5)").wait_for()
+
+
+def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page) -> None:
+    """The launchpad offers exactly the checkpoints that there are; a run of one leaves later ones behind."""
+    browser_page.goto(site.location("jobs/nyc_flights_restore/playground"))
+    browser_page.get_by_placeholder("Partition").click()
+    browser_page.get_by_text("chk-00000005").first.wait_for()
+    offered = browser_page.get_by_text(re.compile(r"^chk-\d+$"))
+    assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
+    offered.nth(2).click()
+    launch = browser_page.get_by_role("button", name="Launch Run")
+    launch.click()
+    browser_page.wait_for_url("**/runs/**")
+    browser_page.get_by_text("restore: nyc_flights goes on from checkpoint 3").first.wait_for(timeout=90_000)
+    browser_page.get_by_text("Success", exact=True).first.wait_for(timeout=90_000)
+    browser_page.goto(site.asset("checkpoints", "partitions"))
+    browser_page.get_by_text("Materialized (3)").wait_for()
