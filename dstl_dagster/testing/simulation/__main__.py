@@ -38,8 +38,16 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
-    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
     asked = _parser().parse_args(arguments)
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
+    try:
+        return _run(asked)
+    finally:
+        logging.disable(before)
+
+
+def _run(asked: argparse.Namespace) -> int:
     if (asked.point, asked.duel, asked.seed) != (None, None, None):
         return _replay(asked)
     began = time.monotonic()

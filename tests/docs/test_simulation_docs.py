@@ -1,0 +1,55 @@
+"""What docs/simulation.md shows runs, and its lists are whole."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dstl_dagster.testing.simulation.__main__ import main
+from dstl_dagster.testing.simulation.points import Harm
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ python -m dstl_dagster\.testing\.simulation (.*)$", PAGE, re.MULTILINE)
+
+
+def test_every_harm_is_listed():
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == [harm.value for harm in Harm]
+
+
+def test_the_broken_protocols_are_counted():
+    tests = (ROOT / "tests" / "simulation").glob("test_broken_*.py")
+    count = sum(path.read_text(encoding="utf-8").count("\n@caught_by(") for path in tests)
+    assert f"{count} in all" in PAGE
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "--trace" in each])
+def test_a_replay_prints_what_happened(capsys, command):
+    assert main(shlex.split(command)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "all is well"
+    assert any(" put " in line for line in lines)
+    assert any("slot" in line and " is " in line for line in lines)
+
+
+def test_runs_are_counted_and_end_well(capsys):
+    """The last lines of a run are for people and for CI."""
+    assert main(["--runs", "8", "--first", "1000", "--jobs", "1"]) == 0
+    assert re.search(r"^8 runs, 8 distinct, 0 wrong, \d+ seconds$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
+    """A protocol in which nobody fences: the exit code says so, and how to see it again."""
+    from dstl_dagster.checkpoint import decisions
+
+    monkeypatch.setattr(
+        decisions, "to_complete", lambda view, attempt, **said: decisions.Completed(
+            attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
+            idempotency_key=attempt.idempotency_key, **{**said, "files": tuple(said["files"])},
+        ),
+    )  # fmt: skip
+    assert main(["--point", "blocked-replace:7:29:pause"]) == 1
+    assert "WRONG: slot 10 (completed): the attempt is not the open one" in capsys.readouterr().out
