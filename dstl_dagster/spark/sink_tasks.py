@@ -25,7 +25,8 @@ from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.spark.query_batches import QueryBatch
 from dstl_dagster.spark.sink_plan import FileSink, SinkPlan, StateSink
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, key_group_of
+from dstl_dagster.state import ChangeEncoder, EncodedChanges
+from dstl_dagster.state.hashing import group_of_hashes, key_hashes
 from dstl_dagster.storage import open_store
 
 __all__ = ["groups_of", "write_partition"]
@@ -89,9 +90,10 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
     def changes() -> Iterator[EncodedChanges | None]:
         for each in batches:
             rows, deleted = _parted(each, sink.deleted)
-            key_groups = key_group_of(rows, schema)
+            hashes = key_hashes(rows, schema)
+            key_groups = group_of_hashes(hashes, schema.max_parallelism)
             present[key_groups] = True
-            yield encoder.add(rows, pa.array(key_groups), deleted)
+            yield encoder.add(rows, key_groups, deleted, hashes=hashes)
         yield encoder.finish()
 
     every_group = KeyGroupRange.of(0, schema.max_parallelism - 1)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
 
@@ -26,6 +27,7 @@ DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
 _LARGEST_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
 
 Groups = npt.NDArray[np.uint16]
+Hashes = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def encode_changes(
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
     column that the schema does not know, a value that does not fit, more than 2 GiB at once.
     """
-    chunk = _Chunk.of(schema, rows, key_groups, deleted)
+    chunk = _Chunk.joined([_Chunk.of(schema, rows, key_groups, deleted)])
     refuse_repeated_keys(chunk.wire, schema.key_columns, chunk.groups)
     return chunk.encoded()
 
@@ -89,7 +91,7 @@ class ChangeEncoder:
     """Encodes a stream of batches in chunks, for one writer. One thread.
 
     Holds about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
-    in a checkpoint, and its repetition can stand in a later chunk.
+    in a checkpoint, and its repetition can stand in a later chunk. So it is at the end that one is refused.
     """
 
     def __init__(self, schema: StateSchema, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
@@ -98,6 +100,7 @@ class ChangeEncoder:
         self._waiting: list[_Chunk] = []
         self._waiting_bytes = 0
         self._keys: list[_Chunk] = []
+        self._hashes: list[Hashes] = []
         self._deletes = 0
         self._rows = 0
 
@@ -112,12 +115,24 @@ class ChangeEncoder:
         return self._deletes
 
     def add(
-        self, rows: pa.RecordBatch, key_groups: pa.Array, deleted: pa.Array | None = None
+        self,
+        rows: pa.RecordBatch,
+        key_groups: pa.Array | npt.NDArray[np.integer],
+        deleted: pa.Array | None = None,
+        *,
+        hashes: Hashes | None = None,
     ) -> EncodedChanges | None:
-        """Take rows, as `encode_changes` does; give a chunk of changes when one is full."""
+        """Take rows, as `encode_changes` does; give a chunk of changes when one is full.
+
+        `hashes`: of the rows' keys (`hashing.key_hashes`), where the caller has them already.
+        """
         chunk = _Chunk.of(self._schema, rows, key_groups, deleted)
+        keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)
+        self._keys.append(keys)
+        self._hashes.append(key_hashes(keys.wire, self._schema) if hashes is None else hashes)
         self._rows += rows.num_rows
-        self._deletes += int(pc.sum(chunk.wire.column(-1)).as_py() or 0)
+        if deleted is not None:
+            self._deletes += int(pc.sum(chunk.wire.column(-1)).as_py() or 0)
         self._waiting.append(chunk)
         self._waiting_bytes += chunk.wire.nbytes
         return self._take_waiting() if self._waiting_bytes >= self._chunk_bytes else None
@@ -125,27 +140,37 @@ class ChangeEncoder:
     def finish(self) -> EncodedChanges | None:
         """Give what is left.
 
-        Raises: InvalidInputError (kind `duplicate_key`) also for a repetition across chunks; what `add`
-        gave before must then not be used.
+        Raises: InvalidInputError (kind `duplicate_key`); what `add` gave before must then not be used.
         """
         last = self._take_waiting() if self._waiting else None
-        if len(self._keys) > 1:
-            everything = _Chunk.joined(self._keys)
-            refuse_repeated_keys(everything.wire, self._schema.key_columns, everything.groups)
-        self._keys = []
+        self._refuse_repeated()
+        self._keys, self._hashes = [], []
         return last
 
     def _take_waiting(self) -> EncodedChanges:
         chunk = _Chunk.joined(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        refuse_repeated_keys(chunk.wire, self._schema.key_columns, chunk.groups)
-        self._keys.append(_Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups))
         return chunk.encoded()
+
+    def _refuse_repeated(self) -> None:
+        """Compare the keys of rows whose hashes are equal, which are few, and no others."""
+        if not self._hashes:
+            return
+        in_order = np.sort(np.concatenate(self._hashes))
+        twice = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+        if not len(twice):
+            return
+        suspects = []
+        for keys, hashes in zip(self._keys, self._hashes, strict=True):
+            found = np.flatnonzero(np.isin(hashes, twice))
+            suspects.append(_Chunk(keys.wire.take(pa.array(found)), keys.groups[found]))
+        everything = _Chunk.joined(suspects)
+        refuse_repeated_keys(everything.wire, self._schema.key_columns, everything.groups)
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Rows in wire form, and their key groups, ascending."""
+    """Rows in wire form, and their key groups; ascending once they are `joined`."""
 
     wire: pa.Table
     groups: Groups
@@ -159,17 +184,17 @@ class _Chunk:
         deleted: pa.Array | pa.ChunkedArray | None,
     ) -> _Chunk:
         groups = _checked_groups(key_groups, rows.num_rows, schema.max_parallelism)
-        return cls._sorted(_in_wire_form(schema, rows, deleted), groups)
+        return cls(_in_wire_form(schema, rows, deleted), groups)
 
     @classmethod
     def joined(cls, chunks: list[_Chunk]) -> _Chunk:
-        tables = [chunk.wire for chunk in chunks]
-        return cls._sorted(pa.concat_tables(tables), np.concatenate([chunk.groups for chunk in chunks]))
-
-    @classmethod
-    def _sorted(cls, wire: pa.Table, groups: Groups) -> _Chunk:
-        # Stable, so rows of a group keep their order; on 16-bit numbers it is a radix sort, and costs less
-        # than taking the rows.
+        """All rows, by key group; rows of a group keep their order."""
+        # In one piece first: rows are taken from many pieces more slowly than they are copied.
+        wire = pa.concat_tables([chunk.wire for chunk in chunks]).combine_chunks()
+        groups = np.concatenate([chunk.groups for chunk in chunks])
+        if bool((groups[1:] >= groups[:-1]).all()):
+            return cls(wire, groups)
+        # On 16-bit numbers a stable sort is a radix sort, and costs less than taking the rows.
         order = np.argsort(groups, kind="stable")
         return cls(wire.take(pa.array(order)), groups[order])
 
@@ -179,16 +204,26 @@ class _Chunk:
         (batch,) = self.wire.combine_chunks().to_batches()
         present, starts = np.unique(self.groups, return_index=True)
         ends = np.append(starts[1:], len(self.groups))
-        sink = pa.BufferOutputStream()
+        messages = [
+            batch.slice(start, end - start).serialize()
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
         offsets = np.zeros(len(present) + 1, np.int64)
-        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            sink.write(batch.slice(start, end - start).serialize())
-            offsets[index + 1] = sink.tell()
+        np.cumsum([message.size for message in messages], out=offsets[1:])
         if offsets[-1] > _LARGEST_ENCODED_BYTES:
             raise InvalidInputError(f"{offsets[-1]} bytes of changes at once: encode at most 2 GiB at a time")
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), sink.getvalue()]
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), _one_buffer(messages, int(offsets[-1]))]
         changes = pa.Array.from_buffers(pa.binary(), len(present), buffers)
         return EncodedChanges(pa.array(present.astype(np.int32)), changes)
+
+
+def _one_buffer(messages: list[pa.Buffer], size: int) -> pa.Buffer:
+    # Of its size at once: one that grows is copied again and again.
+    whole = pa.allocate_buffer(size)
+    sink = pa.FixedSizeBufferWriter(whole)
+    for message in messages:
+        sink.write(message)
+    return whole
 
 
 def _checked_groups(
@@ -214,6 +249,10 @@ def _in_wire_form(
     if unknown:
         raise InvalidInputError(f"column {unknown[0]!r} is not in the state's schema: {schema.columns.names}")
     flags = _flags(deleted, rows.num_rows)
+    if deleted is None:
+        return pa.table(
+            [*(_stored_column(rows, field) for field in schema.columns), flags], schema=schema.wire
+        )
     # Taking row "null" gives a null of any type: what is deleted must not stay readable in the log.
     kept = pa.array(np.arange(rows.num_rows), mask=flags.to_numpy(zero_copy_only=False))
     columns = []

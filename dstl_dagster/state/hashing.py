@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state.schema import StateSchema
 
-__all__ = ["hash_columns", "key_group_of"]
+__all__ = ["group_of_hashes", "hash_columns", "key_group_of", "key_hashes"]
 
 _SEED = 42
 _LONG_DECIMAL_DIGITS = 18
@@ -39,9 +39,18 @@ def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s
 
     Raises: InvalidInputError where a key column is missing or does not fit its type.
     """
-    columns = [_key_column(rows, schema.columns.field(name)) for name in schema.key_columns]
+    return group_of_hashes(key_hashes(rows, schema), schema.max_parallelism)
+
+
+def key_hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
+    """Spark's `hash` of each row's key. Equal keys have equal ones; raises as `key_group_of`."""
+    return hash_columns([_key_column(rows, schema.columns.field(name)) for name in schema.key_columns])
+
+
+def group_of_hashes(hashes: Int32s, max_parallelism: int) -> Int32s:
+    """The key groups of keys with these hashes."""
     # The remainder of numpy has the divisor's sign, as pmod's.
-    return np.mod(hash_columns(columns), np.int32(schema.max_parallelism)).astype(np.int32)
+    return np.mod(hashes, np.int32(max_parallelism)).astype(np.int32)
 
 
 def hash_columns(columns: list[pa.Array]) -> Int32s:

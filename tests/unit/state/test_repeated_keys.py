@@ -1,0 +1,41 @@
+"""A key that occurs twice is found by its hash; equal hashes alone prove nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state import ChangeEncoder, StateSchema, key_group_of
+
+SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], 16)
+
+
+def batch(ids: range) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(list(ids)), pa.array([0] * len(ids))], ["id", "value"])
+
+
+def test_other_keys_with_one_hash_are_taken() -> None:
+    """All keys collide, none is repeated: every row is encoded."""
+    encoder = ChangeEncoder(SCHEMA, chunk_bytes=100)
+    for ids in (range(50), range(50, 100)):
+        rows = batch(ids)
+        encoder.add(rows, key_group_of(rows, SCHEMA), hashes=np.zeros(50, np.int32))
+    encoder.finish()
+    assert encoder.upserts == 100
+
+
+@pytest.mark.parametrize("second", [range(49, 60), range(60, 70)])
+def test_a_key_in_two_chunks_is_named(second: range) -> None:
+    """Found at the end, wherever its rows were; one row fewer and all is well."""
+    encoder = ChangeEncoder(SCHEMA, chunk_bytes=100)
+    for ids in (range(50), second):
+        rows = batch(ids)
+        encoder.add(rows, key_group_of(rows, SCHEMA))
+    if 49 not in second:
+        encoder.finish()
+        return
+    with pytest.raises(InvalidInputError, match=r"key \(id=49\) occurs 2 times") as refused:
+        encoder.finish()
+    assert refused.value.kind == "duplicate_key"
