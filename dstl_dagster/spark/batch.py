@@ -27,6 +27,7 @@ from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.spark.bases import with_due_bases
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
+from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.state import read_state, write_state
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class CheckpointBatch:
         take_over: end another owner's open attempt.
         check: called with the checkpoint that the batch builds on (`None`: the first) before the attempt
             opens; it raises where the batch must not run now. The attempt opens on exactly that checkpoint.
+        progress: called with (tasks that have ended, tasks known of) while a write runs.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class CheckpointBatch:
         take_over: bool = False,
         check: Callable[[Checkpoint | None], None] | None = None,
         clock: Clock | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._key = idempotency_key
         self._take_over = take_over
         self._check = check
         self._clock = clock or SystemClock()
+        self._progress = progress
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         self._positions: dict[str, Any] = {}
@@ -168,6 +172,7 @@ class CheckpointBatch:
             keys=keys,
             max_parallelism=max_parallelism,
             deleted=deleted,
+            progress=self._progress,
         )
         self.add(report)
         return report
@@ -194,6 +199,7 @@ class CheckpointBatch:
             schema=schema,
             delete=delete,
             max_parallelism=max_parallelism,
+            progress=self._progress,
         )
         self.add(report)
         return report
@@ -217,6 +223,7 @@ class CheckpointBatch:
             single_file=single_file,
             options=options,
             file_options=self._coordinator.file_options,
+            progress=self._progress,
         )
         for report in reports:
             self.add(report)

@@ -27,6 +27,7 @@ from dstl_dagster.spark.file_formats import (
 )
 from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
 
@@ -42,6 +43,7 @@ def write_files(
     single_file: bool | None = None,
     options: Mapping[str, str] | None = None,
     file_options: GSFileSystemOptions | None = None,
+    progress: Progress | None = None,
 ) -> tuple[FileReport, ...]:
     """Write the rows of `df` durably and invisibly: steps 2 and 3 for files.
 
@@ -60,6 +62,7 @@ def write_files(
             `ignoreNullFields` is `false`); for `csv` also `header`; for `parquet` and `arrow` only
             `compression` (`snappy`; none).
         file_options: names of temporary objects; as the coordinator has them.
+        progress: called with (tasks that have ended, tasks known of) while they run.
 
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or what else is wrong with the
     call), UnavailableError. The same rows in the same partitions make the same bytes.
@@ -80,7 +83,8 @@ def write_files(
         attempt, format, encoder, b"" if one_file else header, file_options or GSFileSystemOptions()
     )
     # The one action: a second one would write everything again.
-    found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
+    with watched(df.sparkSession, progress):
+        found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:

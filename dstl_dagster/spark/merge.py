@@ -20,6 +20,7 @@ from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
+from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.state import expected_schema, report_of, schema_to_write, state_before
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema
@@ -42,6 +43,7 @@ def merge_state(
     max_parallelism: int | None = None,
     partitions: int | None = None,
     options: FsStateChangelogOptions | None = None,
+    progress: Progress | None = None,
 ) -> OperatorReport:
     """Merge a batch's rows, one a key, into the state of `operator`: steps 2 and 3 for it.
 
@@ -78,7 +80,9 @@ def merge_state(
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
     # The one action: a second one would write everything again.
-    return report_of(operator, plan.schema, outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect()))
+    with watched(changes.sparkSession, progress):
+        found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    return report_of(operator, plan.schema, found)
 
 
 class _Merge:

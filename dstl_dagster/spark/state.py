@@ -26,6 +26,7 @@ from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
+from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, spark_schema
@@ -55,6 +56,7 @@ def write_state(
     partitions: int | None = None,
     deleted: str | Column | None = None,
     options: FsStateChangelogOptions | None = None,
+    progress: Progress | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` to the changelog, durably: steps 2 and 3 for its state.
 
@@ -73,6 +75,7 @@ def write_state(
         deleted: a boolean column (by name: it is then not part of the state) or expression that says
             which rows delete their key. Null counts as no.
         options: of the changelog; `None`: `keyed_writer.batch_options`.
+        progress: called with (tasks that have ended, tasks known of) while they run.
 
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, `unsupported_type`, or another that
     says what is wrong with the call. Nothing was appended then that a report would name.
@@ -87,7 +90,8 @@ def write_state(
         options=options or batch_options(),
     )
     # The one action: a second one would write everything again.
-    found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    with watched(df.sparkSession, progress):
+        found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
     return report_of(operator, plan.schema, found)
 
 
