@@ -62,7 +62,6 @@ class Rivals:
         self._rate = self._random.choice((0.0, 0.01, 0.03, 0.06))
         self._made = 0
         self._dead: list[Process] = []
-        self.faults = 0
 
     def run(self) -> list[str]:
         """Everything that is wrong when all is over."""
