@@ -140,10 +140,11 @@ def _launch(days: list[str], answered: Path) -> str:
 
 @pytest.mark.dagster
 @pytest.mark.timeout(600)
-def test_a_backfill_runs_ten_days_in_order(home: Path, daemon: Daemon) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -> None:
     """Asked for at once and in any order, ten days become ten checkpoints, one behind the other."""
-    days = [f"2024-01-{number:02}" for number in range(1, 11)]
-    backfill = _launch(random.Random(7).sample(days, k=10), home / "answer.json")
+    days = [f"2024-01-{number:02}" for number in range(1, count + 1)]
+    backfill = _launch(random.Random(7).sample(days, k=count), home / "answer.json")
     with dg.DagsterInstance.get() as instance:
 
         def ended() -> bool:
@@ -153,13 +154,13 @@ def test_a_backfill_runs_ten_days_in_order(home: Path, daemon: Daemon) -> None:
 
         _wait_for(ended, "the backfill did not end", home)
         runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill}))
-        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 10
-        assert _told(instance) == [f"chk-{number:08}" for number in range(1, 11)]
+        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * count
+        assert _told(instance) == [f"chk-{number:08}" for number in range(1, count + 1)]
     coordinator = CheckpointCoordinator("days", open_store(os.environ["DSTL_DAYS_URI"]))
     assert [checkpoint.positions["calendar"] for checkpoint in coordinator.list()] == days
     # No run had to be refused: order is Dagster's doing here, not the refusal's.
     kinds = [record.kind for record in coordinator.timeline.records()]
-    assert kinds == ["opened", "completed", "committed"] * 10
+    assert kinds == ["opened", "completed", "committed"] * count
 
 
 @pytest.mark.dagster

@@ -1,4 +1,4 @@
-"""The flights example under kill -9: one moment of each kind. All others: `flights_kills.py`."""
+"""The flights example under kill -9: one moment. All others: `flights_kills.py`, and `-m soak`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 @pytest.mark.kill
 @pytest.mark.dagster
 @pytest.mark.spark
-@pytest.mark.parametrize(("target", "seed"), [("step", 4), ("jvm", 5)])
+@pytest.mark.parametrize(("target", "seed"), [("step", 4), pytest.param("jvm", 5, marks=pytest.mark.soak)])
 def test_a_kill_changes_nothing(
     target: str, seed: int, baseline: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
