@@ -48,6 +48,8 @@ def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> Non
     browser_page.get_by_text("KiB of changelog").wait_for()
     operators = browser_page.get_by_role("cell", name="tailnum", exact=True)
     operators.first.wait_for()
+    for late in ("Passing", "checkpoint 3", "2013-01-04"):  # each comes with an answer of its own
+        browser_page.get_by_text(late).first.wait_for()
     text = text_of(browser_page)
     for shown in ("Passing", "team:flights", "origin, dest, carrier", "checkpoint 3", "2013-01-04"):
         assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
