@@ -1,6 +1,7 @@
-"""One change set as bytes, both ways, in Flink's layout. Pure.
+"""One change set as bytes, in Flink's layout, and how to read it. Pure.
 
-Owns the body's layout; does not own files, compression or checksums (`changelog_file`, `compression`).
+Owns the body's layout; does not own how it is written (`change_set_encoding`), files, compression or
+checksums (`changelog_file`, `compression`).
 
 All integers are big-endian signed 32-bit:
 
@@ -18,35 +19,28 @@ take any order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError, InternalError
-from dstl_dagster.format.changes import META_KEY_GROUP, ChangeColumns, value_offsets
+from dstl_dagster.format.changes import META_KEY_GROUP
 
-__all__ = [
-    "ChangeSetLayout",
-    "DecodedChangeSet",
-    "EncodePlan",
-    "decode_change_set",
-    "encoded_chunks",
-    "plan_change_set",
-    "walk_change_set",
-]
+__all__ = ["ChangeSetLayout", "DecodedChangeSet", "decode_change_set", "walk_change_set"]
 
 _COUNT: Final = struct.Struct(">i")
 _GROUP: Final = struct.Struct(">ii")
-_COUNT_BYTES: Final = 4
-_GROUP_BYTES: Final = 8
-_LENGTH_BYTES: Final = 4
-_INT32_ROOM_BYTES: Final = 2**31 - 2**17
+COUNT_BYTES: Final = 4
+GROUP_BYTES: Final = 8
+LENGTH_BYTES: Final = 4
+INT32_ROOM_BYTES: Final = 2**31 - 2**17
 _WALK_READ_BYTES: Final = 1 << 20
+MAX_INLINE_VIEW_BYTES: Final = 12
+"""Arrow keeps a view of up to 12 bytes inside the 16 bytes of the view itself."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -69,130 +63,8 @@ class ChangeSetLayout:
     @property
     def encoded_bytes(self) -> int:
         """How long a body of this layout is."""
-        headers = _COUNT_BYTES + _GROUP_BYTES * len(self.key_groups) + _LENGTH_BYTES * len(self.lengths)
+        headers = COUNT_BYTES + GROUP_BYTES * len(self.key_groups) + LENGTH_BYTES * len(self.lengths)
         return headers + int(self.lengths.sum())
-
-
-@dataclass(frozen=True)
-class EncodePlan:
-    """What to write for one change set: the layout, and which appended change comes when.
-
-    `order` is None where the changes were appended in the body's order already. `changes` are columns of
-    one type, in the order of appending.
-    """
-
-    layout: ChangeSetLayout
-    order: Int64s | None
-    changes: tuple[pa.Array, ...]
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether 32-bit offsets do not reach."""
-        return bool(self.changes) and pa.types.is_large_binary(self.changes[0].type)
-
-
-def plan_change_set(columns: ChangeColumns) -> EncodePlan:
-    """Group the changes by key group, ascending and stable. Copies no change."""
-    parts = [run.columns() for run in columns.runs if len(run) > 0]
-    if not parts:
-        empty = ChangeSetLayout(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
-        return EncodePlan(empty, None, ())
-    key_groups = parts[0][0] if len(parts) == 1 else np.concatenate([part[0] for part in parts])
-    changes = _of_one_type([part[1] for part in parts], columns.size_bytes + 4 * len(key_groups))
-    lengths = np.concatenate([np.diff(value_offsets(array)) for array in changes]).astype(
-        np.int64, copy=False
-    )
-    order = _group_order(key_groups)
-    if order is not None:
-        key_groups, lengths = key_groups[order], lengths[order]
-    first_rows = np.concatenate([[0], np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1])
-    counts = np.diff(np.append(first_rows, len(key_groups))).astype(np.int64)
-    return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), order, changes)
-
-
-def _of_one_type(arrays: list[pa.Array], size_bytes: int) -> tuple[pa.Array, ...]:
-    if size_bytes > _INT32_ROOM_BYTES or any(pa.types.is_large_binary(array.type) for array in arrays):
-        return tuple(array.cast(pa.large_binary()) for array in arrays)
-    return tuple(arrays)
-
-
-def _group_order(key_groups: Int32s) -> Int64s | None:
-    """A stable order by key group, metadata first; None where it is the order they are in."""
-    if not np.any(key_groups[1:] < key_groups[:-1]):
-        return None
-    shifted = key_groups - META_KEY_GROUP
-    highest = int(shifted.max())
-    # numpy sorts 8- and 16-bit integers by radix, ten times faster than wider ones.
-    narrow: npt.DTypeLike = np.uint8 if highest < 2**8 else np.uint16 if highest < 2**16 else np.int32
-    return np.argsort(shifted.astype(narrow), kind="stable").astype(np.int64, copy=False)
-
-
-def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
-    """The body, in pieces of about `chunk_bytes` (one larger change makes one larger piece).
-
-    Only one piece exists at a time, so memory does not grow with the set.
-    """
-    layout = plan.layout
-    row_count = len(layout.lengths)
-    if row_count == 0:
-        yield pa.py_buffer(_COUNT.pack(0))
-        return
-    interleaved = _interleaver(plan)
-    row_ends = np.cumsum(layout.lengths + _LENGTH_BYTES)
-    start = 0
-    while start < row_count:
-        done_bytes = int(row_ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(row_ends, done_bytes + chunk_bytes, side="right"))
-        stop = max(stop, start + 1)
-        rows = interleaved(start, stop)
-        offsets = value_offsets(rows)
-        yield rows.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        start = stop
-
-
-def _interleaver(plan: EncodePlan) -> Callable[[int, int], pa.Array]:
-    """Rows [start, stop) of the body as an array whose bytes, end to end, are that part of the body."""
-    headers = _header_column(plan.layout, plan.is_wide)
-    if plan.order is None:
-        changes = plan.changes[0] if len(plan.changes) == 1 else pa.concat_arrays(plan.changes)
-        separator = pa.scalar(b"", changes.type)
-
-        def joined(start: int, stop: int) -> pa.Array:
-            part = slice(start, stop)
-            return pc.binary_join_element_wise(headers[part], changes[part], separator)
-
-        return joined
-    # Headers and changes in one column, taken in turn: both sorted and interleaved by a single pass.
-    column = pa.concat_arrays([headers, *plan.changes])
-    row_count = len(headers)
-    turns = np.empty(2 * row_count, dtype=np.int32 if row_count < 2**30 else np.int64)
-    turns[0::2] = np.arange(row_count)
-    np.add(plan.order, row_count, out=turns[1::2], casting="same_kind")
-    indices = pa.array(turns)
-
-    def taken(start: int, stop: int) -> pa.Array:
-        return column.take(indices[2 * start : 2 * stop])
-
-    return taken
-
-
-def _header_column(layout: ChangeSetLayout, wide: bool) -> pa.Array:
-    """What stands before each change: its length, and before the first of a group the group's header."""
-    row_count, group_count = len(layout.lengths), len(layout.key_groups)
-    # In words of 4 bytes: the set's header is one, a group's two, a change's one.
-    length_at = np.arange(row_count, dtype=np.int32)
-    length_at += np.repeat(np.arange(3, 2 * group_count + 3, 2, dtype=np.int32), layout.counts)
-    first_length_at = length_at[np.cumsum(layout.counts) - layout.counts]
-    words = np.empty(int(length_at[-1]) + 1, dtype=np.int32)
-    words[0] = group_count
-    words[length_at] = layout.lengths
-    words[first_length_at - 2] = layout.counts
-    words[first_length_at - 1] = layout.key_groups
-    words.byteswap(inplace=True)  # little-endian in memory, as Arrow's buffers are
-    offsets = np.zeros(row_count + 1, dtype=np.int64 if wide else np.int32)
-    np.multiply(length_at + 1, 4, out=offsets[1:])
-    arrow_type = pa.large_binary() if wide else pa.binary()
-    return pa.Array.from_buffers(arrow_type, row_count, [None, pa.py_buffer(offsets), pa.py_buffer(words)])
 
 
 @dataclass(frozen=True)
@@ -219,7 +91,7 @@ class DecodedChangeSet:
             return pa.array([], pa.binary())
         first = int(self.starts[start])
         end = int(self.starts[stop - 1] + self.layout.lengths[stop - 1])
-        if end - first > _INT32_ROOM_BYTES:
+        if end - first > INT32_ROOM_BYTES:
             raise InternalError(f"{end - first} bytes do not fit one binary column: take fewer rows")
         # Headers and changes alternate in the body: as one array of both, every second value is a change.
         bounds = np.empty(2 * (stop - start), dtype=np.int32)
@@ -238,7 +110,7 @@ class DecodedChangeSet:
             return pa.array([], pa.binary_view())
         first = int(self.starts[start])
         end = int(self.starts[stop - 1] + self.layout.lengths[stop - 1])
-        if end - first > _INT32_ROOM_BYTES:
+        if end - first > INT32_ROOM_BYTES:
             raise InternalError(f"{end - first} bytes do not fit one view column: take fewer rows")
         window = self.body.slice(first, end - first)
         starts = self.starts[start:stop] - first
@@ -256,13 +128,9 @@ class DecodedChangeSet:
         return [bytes(body[at:end]) for at, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-_MAX_INLINE_VIEW_BYTES: Final = 12
-"""Arrow keeps a view of up to 12 bytes inside the 16 bytes of the view itself."""
-
-
 def _fill_views(views: Int32s, window: npt.NDArray[np.uint8], starts: Int64s, lengths: Int64s) -> None:
     """Arrow's string-view layout: length, then the bytes inline, or prefix, buffer index 0 and offset."""
-    long_rows = lengths > _MAX_INLINE_VIEW_BYTES
+    long_rows = lengths > MAX_INLINE_VIEW_BYTES
     if long_rows.all():
         views[:, 1] = _words_at(window, starts, "<i4")
         views[:, 3] = starts
@@ -272,7 +140,7 @@ def _fill_views(views: Int32s, window: npt.NDArray[np.uint8], starts: Int64s, le
         views[at, 1] = _words_at(window, starts[at], "<i4")
         views[at, 3] = starts[at]
     inline_bytes = views.view(np.uint8).reshape(len(views), 16)
-    for length in range(1, _MAX_INLINE_VIEW_BYTES + 1):
+    for length in range(1, MAX_INLINE_VIEW_BYTES + 1):
         rows = np.flatnonzero(lengths == length)
         for byte in range(length if len(rows) else 0):
             inline_bytes[rows, 4 + byte] = window[starts[rows] + byte]
@@ -303,15 +171,15 @@ def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLay
     window = np.frombuffer(buffer, dtype=np.uint8)
     group_ends = np.cumsum(counts)
     headers_before = np.repeat(np.arange(1, len(counts) + 1, dtype=np.int64), counts)
-    row_ends = np.cumsum(lengths + _LENGTH_BYTES)
-    starts = row_ends - lengths + _COUNT_BYTES + _GROUP_BYTES * headers_before
+    row_ends = np.cumsum(lengths + LENGTH_BYTES)
+    starts = row_ends - lengths + COUNT_BYTES + GROUP_BYTES * headers_before
     rows_before = np.concatenate([[0], row_ends])[group_ends - counts]
-    group_at = rows_before + _COUNT_BYTES + _GROUP_BYTES * np.arange(len(counts), dtype=np.int64)
+    group_at = rows_before + COUNT_BYTES + GROUP_BYTES * np.arange(len(counts), dtype=np.int64)
     agrees = (
         int(_words_at(window, np.zeros(1, np.int64), ">i4")[0]) == len(counts)
         and bool(np.all(_words_at(window, group_at, ">i4") == counts))
         and bool(np.all(_words_at(window, group_at + 4, ">i4") == layout.key_groups))
-        and bool(np.all(_words_at(window, starts - _LENGTH_BYTES, ">i4") == lengths))
+        and bool(np.all(_words_at(window, starts - LENGTH_BYTES, ">i4") == lengths))
     )
     if not agrees:
         raise FormatError("the headers of a change set are not those recorded for it")
@@ -375,14 +243,14 @@ class _Walker:
         unpack, buffer, at = _COUNT.unpack_from, self.buffer, self.at
         known = len(buffer)
         for _ in range(count):
-            if at + _LENGTH_BYTES > known:
+            if at + LENGTH_BYTES > known:
                 self.at = at
-                self._ensure(_LENGTH_BYTES)
+                self._ensure(LENGTH_BYTES)
                 known = len(buffer)
             (length,) = unpack(buffer, at)
             if length < 0:
                 raise FormatError(f"a change claims a length of {length} bytes")
-            at += _LENGTH_BYTES + length
+            at += LENGTH_BYTES + length
             lengths.append(length)
             if at > known:
                 self.at = at

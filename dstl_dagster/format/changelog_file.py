@@ -25,10 +25,9 @@ from dstl_dagster.format.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
     decode_change_set,
-    encoded_chunks,
-    plan_change_set,
     walk_change_set,
 )
+from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
 from dstl_dagster.format.changes import META_KEY_GROUP, ChangeColumns, StateChangeSet
 from dstl_dagster.format.compression import (
     Compression,

@@ -10,6 +10,7 @@ inode, size and time of modification.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -79,21 +80,10 @@ class Records:
 
         Raises: FormatError naming the damaged file.
         """
-        path = self._path(name)
-        try:
-            text = Path(path).read_bytes()
-        except FileNotFoundError:
-            return []
-        try:
-            document = json.loads(text)
-            if document["version"] != _VERSION or document["name"] != name:
-                raise FormatError(f"{path} is of version {document['version']} or of another name")
-            return [_from_json(entry) for entry in document["generations"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(
-                f"{path}, which records the object {name!r}, is damaged ({error}); "
-                "move it away to have the file taken as one put there by hand"
-            ) from error
+        for path in (self._path(name), self._earlier_path(name)):
+            with contextlib.suppress(FileNotFoundError):
+                return _from_text(Path(path).read_bytes(), path, name)
+        return []
 
     def write(self, name: str, records: Sequence[Record]) -> None:
         """Replace the records of the name, durably."""
@@ -106,11 +96,31 @@ class Records:
 
     def remove(self, name: str) -> None:
         """Forget the name. A record that comes back after a loss of power matches no file."""
-        Path(self._path(name)).unlink(missing_ok=True)
+        for path in (self._path(name), self._earlier_path(name)):
+            Path(path).unlink(missing_ok=True)
 
     def _path(self, name: str) -> str:
+        # Few folders, because making one costs as much as making a file, and a new store makes them all.
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        return f"{self._folder}/{digest[:1]}/{digest[1:]}.json"
+
+    def _earlier_path(self, name: str) -> str:
+        """Where the first versions wrote: 256 folders. What stands there counts until it is written anew."""
         digest = hashlib.sha256(name.encode()).hexdigest()
         return f"{self._folder}/{digest[:2]}/{digest[2:]}.json"
+
+
+def _from_text(text: bytes, path: str, name: str) -> list[Record]:
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION or document["name"] != name:
+            raise FormatError(f"{path} is of version {document['version']} or of another name")
+        return [_from_json(entry) for entry in document["generations"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{path}, which records the object {name!r}, is damaged ({error}); "
+            "move it away to have the file taken as one put there by hand"
+        ) from error
 
 
 def _to_json(record: Record) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dstl_dagster.format import (
     KeyGroupRange,
     SequenceNumber,
     StreamStateHandle,
-    change_set_codec,
+    change_set_encoding,
 )
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import LocalRecoveryConfig
@@ -446,8 +446,8 @@ def _unstable_groups(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
         return np.lexsort((-np.arange(len(key_groups)), key_groups))
 
-    original = change_set_codec._group_order
-    monkeypatch.setattr(change_set_codec, "_group_order", order)
+    original = change_set_encoding._group_order
+    monkeypatch.setattr(change_set_encoding, "_group_order", order)
 
 
 def _close_forgets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
-from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet, change_set_codec, changelog_file
-from dstl_dagster.format.change_set_codec import (
-    ChangeSetLayout,
-    decode_change_set,
-    encoded_chunks,
-    plan_change_set,
-    walk_change_set,
+from dstl_dagster.format import (
+    SequenceNumber,
+    StateChange,
+    StateChangeSet,
+    change_set_codec,
+    change_set_encoding,
+    changelog_file,
 )
+from dstl_dagster.format.change_set_codec import ChangeSetLayout, decode_change_set, walk_change_set
+from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
 from dstl_dagster.format.changelog_file import ChangelogFileEncoder, ChangelogFileReader
 from dstl_dagster.format.changes import ChangeColumns, ChangeRun
 from dstl_dagster.format.compression import Compression
@@ -33,12 +35,16 @@ def _body(changes: ChangeColumns, chunk_bytes: int = 1 << 20) -> bytes:
 def test_offsets_of_64_bits_give_the_same_bytes(
     chunk_bytes: int, presorted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A set too large for 32-bit offsets is encoded alike; the limit is lowered here, to need no 2 GiB."""
-    rows = sorted(ROWS, key=lambda row: row.key_group) if presorted else ROWS
+    """A column too large for 32-bit offsets is encoded alike; the limit is lowered here, to need no 2 GiB."""
+    rows = [*ROWS, StateChange(3, b"thirteen long"), StateChange(1, b"fourteen bytes"), StateChange(9, b"z")]
+    rows = sorted(rows, key=lambda row: row.key_group) if presorted else rows
     narrow = _body(ChangeColumns.of_changes(rows))
-    monkeypatch.setattr(change_set_codec, "_INT32_ROOM_BYTES", 3)
-    wide = ChangeColumns.of_changes(rows)
-    assert plan_change_set(wide).is_wide
+    values = pa.array([b"before", *(row.change for row in rows)], pa.large_binary()).slice(1)
+    key_groups = np.array([row.key_group for row in rows], np.int32)
+    wide = ChangeColumns([ChangeRun.of_columns(key_groups, values)])
+    assert len(plan_change_set(wide).buffers) == 1
+    monkeypatch.setattr(change_set_encoding, "INT32_ROOM_BYTES", 3)
+    assert len(plan_change_set(wide).buffers) == 6
     assert _body(wide, chunk_bytes) == narrow
 
 
