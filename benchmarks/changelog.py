@@ -24,7 +24,6 @@ import platform
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from flink_side import FlinkSide
+from folders import fresh_folder
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
@@ -175,8 +175,8 @@ class Bench:
         self._before = self._slowdown()
 
     def _slowdown(self) -> float:
-        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
-            taken = [bare_steps(self._bare, Path(directory)) for _ in range(15)]
+        with fresh_folder() as directory:
+            taken = [bare_steps(self._bare, directory) for _ in range(15)]
         return statistics.median(taken) / BARE_STEPS_SECONDS
 
     def _slowdown_around(self) -> float:
@@ -187,7 +187,7 @@ class Bench:
     def seconds(self, work: Callable[[LocalObjectStore], object]) -> float:
         taken = []
         for _ in range(self.repetitions + 1):
-            with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+            with fresh_folder() as directory:
                 store = LocalObjectStore(directory, durable=self.durable)
                 began = time.perf_counter()
                 work(store)
@@ -223,8 +223,8 @@ def machine_limits() -> None:
     np.copyto(target, content)
     best = min(_timed(lambda: np.copyto(target, content)) for _ in range(7))
     print(f"{'memcpy of 64 MiB, warm':44} {content.nbytes / best / 1e9:8.2f} GB/s")
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
-        path = Path(directory) / "file"
+    with fresh_folder() as directory:
+        path = directory / "file"
         for label, sync in (
             ("file write of 64 MiB, page cache", False),
             ("file write of 64 MiB, synced", True),
@@ -273,7 +273,7 @@ def columns_rows(bench: Bench, workload: Workload) -> None:
         seconds = bench.seconds(partial(write_columns, workload=workload, delay_ms=delay_ms))
         label = f"append+persist {workload.value_bytes} B, delay {delay_ms}{' ms' if delay_ms else ''}"
         bench.rate(label, workload.row_count, seconds)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+    with fresh_folder() as directory:
         store = LocalObjectStore(directory, durable=False)
         handles = write_columns(store, workload, 0)
         for views in (True, False):
@@ -313,8 +313,8 @@ def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
 
     def in_fresh_folder(work: Callable[[Path], float]) -> Callable[[], float]:
         def worked() -> float:
-            with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
-                return work(Path(directory))
+            with fresh_folder() as directory:
+                return work(directory)
 
         return worked
 
@@ -331,8 +331,8 @@ def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
                 in_fresh_folder(lambda folder, write=write: _timed(lambda: write(_unsynced(folder)))),
                 in_fresh_folder(flink_write),
             )
-        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
-            ours, flinks = Path(directory, "ours"), Path(directory, "flinks")
+        with fresh_folder() as directory:
+            ours, flinks = directory / "ours", directory / "flinks"
             handles = write_columns(_unsynced(ours), workload, 0)
             flink.write_seconds(flinks, value_bytes, 0, row_count)
             for views in (True, False):
@@ -405,7 +405,7 @@ def main() -> None:
     seconds = bench.seconds(lambda store: write_rows(store, rows, row_count))
     bench.rate("append (rows)+persist 100 B, delay 10 ms", row_count, seconds)
     for delay_ms in (10, 0):
-        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as directory:
+        with fresh_folder() as directory:
             store = LocalObjectStore(directory, durable=bench.durable)
             label = f"persist of 1,000, delay {delay_ms}{' ms' if delay_ms else ''}"
             bench.latency(label, persist_latency_ms(store, delay_ms, bench.repetitions))

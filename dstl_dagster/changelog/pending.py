@@ -125,7 +125,11 @@ def cut_by_size(changes: pa.Array, room_bytes: int, cut_bytes: int) -> Iterator[
     room_bytes, cut_bytes = max(room_bytes, _SMALLEST_CUT_BYTES), max(cut_bytes, _SMALLEST_CUT_BYTES)
     start, limit_bytes = 0, room_bytes
     while start < len(changes):
-        reached = int(np.searchsorted(offsets, int(offsets[start]) + limit_bytes, side="left"))
-        stop = min(max(reached, start + 1), len(changes))
+        reached = len(changes)
+        bound_bytes = int(offsets[start]) + limit_bytes
+        if bound_bytes < int(offsets[-1]):
+            # A bound of the offsets' own type: numpy would widen all of them for another.
+            reached = int(np.searchsorted(offsets, offsets.dtype.type(bound_bytes), side="left"))
+        stop = max(reached, start + 1)
         yield start, stop
         start, limit_bytes = stop, cut_bytes

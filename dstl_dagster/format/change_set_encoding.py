@@ -8,7 +8,9 @@ Nothing here loops over changes in Python.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +35,11 @@ __all__ = ["EncodePlan", "encoded_chunks", "plan_change_set"]
 _VIEW: Final = np.dtype(np.complex128)
 """16 bytes that numpy moves as one, ten times faster than rows of four words; never reckoned with."""
 
+_KEPT_ARRAYS: Final = 8
+_SMALLEST_KEPT_VIEWS: Final = 1 << 12
+_LARGEST_KEPT_VIEWS: Final = 1 << 18
+"""Of 16 bytes each: at most 32 MiB are kept, and 4 MiB of one set."""
+
 Views = npt.NDArray[np.complex128]
 
 
@@ -40,47 +47,30 @@ Views = npt.NDArray[np.complex128]
 class EncodePlan:
     """What to write for one change set: the layout, and where each change's bytes are.
 
-    `views` are Arrow's 16 bytes for each change (its length, then its bytes or where they stand in
-    `buffers`), in the body's order.
+    `columns` are binary arrays of narrow offsets, in the order of appending. `order` gives the body's; None
+    where that is the same.
     """
 
     layout: ChangeSetLayout
-    views: Views
-    buffers: tuple[pa.Buffer, ...]
+    order: Int64s | None
+    columns: tuple[pa.Array, ...]
 
 
 def plan_change_set(columns: ChangeColumns) -> EncodePlan:
-    """Group the changes by key group, ascending and stable. Copies no change of more than 12 bytes."""
+    """Group the changes by key group, ascending and stable. Copies no change."""
     parts = [run.columns() for run in columns.runs if len(run) > 0]
     if not parts:
         empty = ChangeSetLayout(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
-        return EncodePlan(empty, np.empty(0, _VIEW), ())
-    key_groups = np.concatenate([part[0] for part in parts])
-    views, buffers = _views_of([part[1] for part in parts])
+        return EncodePlan(empty, None, ())
+    key_groups = parts[0][0] if len(parts) == 1 else np.concatenate([part[0] for part in parts])
+    changes = tuple(piece for part in parts for piece in _of_narrow_offsets(part[1]))
+    lengths = np.concatenate([np.diff(value_offsets(piece)) for piece in changes]).astype(np.int64)
     order = _group_order(key_groups)
     if order is not None:
-        key_groups, views = key_groups[order], views.take(order)
-    lengths = _words_of(views)[:, 0].astype(np.int64)
+        key_groups, lengths = key_groups[order], lengths[order]
     first_rows = np.concatenate([[0], np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1])
     counts = np.diff(np.append(first_rows, len(key_groups))).astype(np.int64)
-    return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), views, buffers)
-
-
-def _views_of(arrays: list[pa.Array]) -> tuple[Views, tuple[pa.Buffer, ...]]:
-    """One view for each value of all arrays, and the buffers that they point into."""
-    pieces = [piece for array in arrays for piece in _of_narrow_offsets(array)]
-    every, buffers = [], []
-    for index, piece in enumerate(pieces):
-        column = piece.cast(pa.binary_view())
-        views = np.frombuffer(column.buffers()[1], _VIEW, len(column), offset=16 * column.offset)
-        if index:
-            views = views.copy()
-            words = _words_of(views)
-            # A short change stands inside its view, where a long one names its buffer.
-            words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
-        every.append(views)
-        buffers.append(piece.buffers()[2] or pa.py_buffer(b""))
-    return np.concatenate(every), tuple(buffers)
+    return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), order, changes)
 
 
 def _of_narrow_offsets(array: pa.Array) -> Iterator[pa.Array]:
@@ -123,40 +113,87 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
     if row_count == 0:
         yield pa.py_buffer(bytes(COUNT_BYTES))
         return
-    body = _body_views(plan)
     row_ends = np.cumsum(layout.lengths + LENGTH_BYTES)
-    start = first = 0
-    while start < row_count:
-        done_bytes = int(row_ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(row_ends, done_bytes + chunk_bytes, side="right"))
-        stop = max(stop, start + 1)
-        # This cast is the one copy of all bytes: they come out end to end.
-        copied = body[first : 2 * stop + 1].cast(pa.large_binary())
-        offsets = value_offsets(copied)
-        yield copied.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        start, first = stop, 2 * stop + 1
+    with _scratch.borrowed(2 * row_count + 1) as views:
+        body = _body_views(plan, views)
+        start = first = 0
+        while start < row_count:
+            done_bytes = int(row_ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(row_ends, done_bytes + chunk_bytes, side="right"))
+            stop = max(stop, start + 1)
+            # This cast is the one copy of all bytes: they come out end to end.
+            copied = body[first : 2 * stop + 1].cast(pa.large_binary())
+            offsets = value_offsets(copied)
+            yield copied.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+            start, first = stop, 2 * stop + 1
 
 
-def _body_views(plan: EncodePlan) -> pa.Array:
+def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
     """The body as a column of views: the set's header, then a header and a change in turn.
 
     A header is at most 12 bytes (the group's two words where one begins, and the change's length), so it
-    stands inside its view.
+    stands inside its view. Fills `views`, whose memory the column keeps.
     """
-    layout, row_count = plan.layout, len(plan.views)
-    views = np.zeros(2 * row_count + 1, _VIEW)
+    layout = plan.layout
     words = _words_of(views)
-    words[0, :2] = COUNT_BYTES, _swapped(np.int32(len(layout.key_groups)))
+    words[0] = COUNT_BYTES, _swapped(np.int32(len(layout.key_groups))), 0, 0
     headers = words[1::2]
-    headers[:, 0] = LENGTH_BYTES
+    headers[:] = LENGTH_BYTES, 0, 0, 0
     headers[:, 1] = _swapped(layout.lengths)
     first_rows = np.cumsum(layout.counts) - layout.counts
     headers[first_rows, 3] = headers[first_rows, 1]
     headers[first_rows, 0] = GROUP_BYTES + LENGTH_BYTES
     headers[first_rows, 1] = _swapped(layout.counts)
     headers[first_rows, 2] = _swapped(layout.key_groups)
-    views[2::2] = plan.views
-    return pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *plan.buffers])
+    row_count = len(layout.lengths)
+    with _scratch.borrowed(row_count) as appended, _scratch.borrowed(row_count) as sorted_:
+        _fill_views(plan.columns, appended)
+        if plan.order is None:
+            views[2::2] = appended
+        else:
+            # In range as all of an order is; "raise" would look, and buffer what it gives out.
+            views[2::2] = appended.take(plan.order, out=sorted_, mode="clip")
+    buffers = [column.buffers()[2] or pa.py_buffer(b"") for column in plan.columns]
+    return pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
+
+
+def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> None:
+    """Arrow's view of each value of all columns, end to end: its bytes, or which buffer holds them where."""
+    start = 0
+    for index, column in enumerate(columns):
+        cast = column.cast(pa.binary_view())
+        part = views[start : start + len(cast)]
+        part[:] = np.frombuffer(cast.buffers()[1], _VIEW, len(cast), offset=16 * cast.offset)
+        if index:
+            words = _words_of(part)
+            # A short change stands inside its view, where a long one names its buffer.
+            words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
+        start += len(cast)
+
+
+class _Scratch:
+    """Memory for views that is used again: fresh pages cost more than what is written to them. Any thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Views] = deque(maxlen=_KEPT_ARRAYS)
+
+    @contextmanager
+    def borrowed(self, count: int) -> Iterator[Views]:
+        """So many views that hold anything, and are nobody else's until this is left."""
+        try:
+            views = self._kept.pop()
+        except IndexError:
+            views = np.empty(0, _VIEW)
+        if len(views) < count:
+            views = np.empty(max(count, _SMALLEST_KEPT_VIEWS), _VIEW)
+        try:
+            yield views[:count]
+        finally:
+            if len(views) <= _LARGEST_KEPT_VIEWS:
+                self._kept.append(views)
+
+
+_scratch = _Scratch()
 
 
 def _words_of(views: Views) -> Int32s:

@@ -47,7 +47,7 @@ class FsStateChangelogOptions:
             which the wait ends (inclusive).
         max_batch_bytes: `batch.max-size` (ours); a file takes no more payload, except one larger task alone.
         upload_buffer_bytes: `upload.buffer-size`; bytes encoded and sent at a time.
-        num_upload_threads: `upload.num-threads`.
+        num_upload_threads: `upload.num-threads`. Into a folder no more than the machine has cores (but 2).
         num_discard_threads: `discard.num-threads`.
         max_in_flight_bytes: `upload.max-in-flight`; at this many bytes `upload` blocks.
         retry_policy: `upload.retry-policy`: `fixed` or `none`.

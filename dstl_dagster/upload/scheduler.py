@@ -9,6 +9,7 @@ Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadSched
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -379,8 +380,15 @@ def scheduler_from_config(
         options.batch_persist_size_threshold_bytes,
         RetryPolicy.from_options(options),
         uploader,
-        options.num_upload_threads,
+        _thread_count(options, store),
         options.max_in_flight_bytes,
         metrics,
         max_batch_bytes=options.max_batch_bytes,
     )
+
+
+def _thread_count(options: FsStateChangelogOptions, store: ObjectStore) -> int:
+    """How many upload at once. Into a folder nobody waits for a network: more than the cores only contend."""
+    if not store.uri.startswith("file://"):
+        return options.num_upload_threads
+    return min(options.num_upload_threads, max(2, os.cpu_count() or 2))

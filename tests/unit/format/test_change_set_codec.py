@@ -42,9 +42,9 @@ def test_offsets_of_64_bits_give_the_same_bytes(
     values = pa.array([b"before", *(row.change for row in rows)], pa.large_binary()).slice(1)
     key_groups = np.array([row.key_group for row in rows], np.int32)
     wide = ChangeColumns([ChangeRun.of_columns(key_groups, values)])
-    assert len(plan_change_set(wide).buffers) == 1
+    assert len(plan_change_set(wide).columns) == 1
     monkeypatch.setattr(change_set_encoding, "INT32_ROOM_BYTES", 3)
-    assert len(plan_change_set(wide).buffers) == 6
+    assert len(plan_change_set(wide).columns) == 6
     assert _body(wide, chunk_bytes) == narrow
 
 
