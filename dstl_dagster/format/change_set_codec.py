@@ -87,21 +87,7 @@ class DecodedChangeSet:
 
     def binary_column(self, start: int, stop: int) -> pa.Array:
         """Changes `[start, stop)` as a `binary` array of their own. Below 2 GiB together."""
-        if start == stop:
-            return pa.array([], pa.binary())
-        first = int(self.starts[start])
-        end = int(self.starts[stop - 1] + self.layout.lengths[stop - 1])
-        if end - first > INT32_ROOM_BYTES:
-            raise InternalError(f"{end - first} bytes do not fit one binary column: take fewer rows")
-        # Headers and changes alternate in the body: as one array of both, every second value is a change.
-        bounds = np.empty(2 * (stop - start), dtype=np.int32)
-        bounds[0::2] = self.starts[start:stop] - first
-        bounds[1::2] = bounds[0::2] + self.layout.lengths[start:stop]
-        window = self.body.slice(first, end - first)
-        alternating = pa.Array.from_buffers(
-            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), window]
-        )
-        return alternating.take(pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int64)))
+        return self.view_column(start, stop).cast(pa.binary())
 
     def view_column(self, start: int, stop: int) -> pa.Array:
         """Changes `[start, stop)` as a `binary_view` array into the body, copying none. Body below 2 GiB."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -200,6 +202,8 @@ class LocalMachine(StoreMachine):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(payload)
+        # Hands are slower than one tick of the file system's clock, in which an inode may be used again.
+        os.utime(path, ns=(time.time_ns(), time.time_ns()))
         stat = self.store.stat(name)
         assert stat is not None
         # The same foreign bytes may have been there before: then it is the same generation again.

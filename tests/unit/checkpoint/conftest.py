@@ -22,6 +22,33 @@ from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 JOB = "orders"
 
 
+class CountingStore(MemoryObjectStore):
+    """Notes which objects are read, in whole or in part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        self.read.append(name)
+        return super().get(name, generation=generation)
+
+    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
+        self.read.append(name)
+        return super().get_range(name, start, length, generation=generation)
+
+    @property
+    def changelog_files(self) -> int:
+        """How many reads were of changelog files."""
+        return sum("/changelog/" in name for name in self.read)
+
+
+@pytest.fixture
+def counting_store() -> CountingStore:
+    """An empty store that counts."""
+    return CountingStore()
+
+
 class Job:
     """One job and its tasks."""
 

@@ -12,10 +12,9 @@ from dstl_dagster.checkpoint.history import KeyChange, key_history
 from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.storage import MemoryObjectStore
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import KeyedJob
+    from tests.unit.checkpoint.conftest import CountingStore, KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, Any]:
@@ -100,27 +99,19 @@ def test_rows_are_told_in_the_newest_columns(keyed: KeyedJob) -> None:
     ]
 
 
-def test_files_of_other_key_groups_are_not_read(keyed_on: type[KeyedJob]) -> None:
+def test_files_of_other_key_groups_are_not_read(
+    keyed_on: type[KeyedJob], counting_store: CountingStore
+) -> None:
     """Of sixteen files a checkpoint, one can hold the key."""
-
-    class CountingStore(MemoryObjectStore):
-        read: list[str]
-
-        def get(self, name: str, *, generation: int | None = None) -> bytes:
-            self.read.append(name)
-            return super().get(name, generation=generation)
-
-    store = CountingStore()
-    store.read = []
-    keyed = keyed_on(store)
+    keyed = keyed_on(counting_store)
     tails = [f"N{number}" for number in range(100)]
     assert len(set(key_group_of(pa.table({"tail": tails}), keyed.SCHEMA).tolist())) == 16
     for flights in range(2):
         keyed.changes([row(tail, flights) for tail in tails], partitions=16)
     latest = keyed.coordinator.latest()
-    store.read.clear()
+    counting_store.read.clear()
     assert len(history(keyed, "N7", latest)) == 2
-    assert sum("/changelog/" in name for name in store.read) == 2
+    assert counting_store.changelog_files == 2
 
 
 def test_what_has_no_state_has_no_history(keyed: KeyedJob) -> None:

@@ -12,10 +12,10 @@ from dstl_dagster.checkpoint.keyed_state import KeyedState, key_table, rows_of_k
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.storage import Generation, MemoryObjectStore
+from dstl_dagster.storage import Generation
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import Job, KeyedJob
+    from tests.unit.checkpoint.conftest import CountingStore, Job, KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, object]:
@@ -23,22 +23,6 @@ def row(tail: str | None, flights: int) -> dict[str, object]:
 
 
 TAILS = [f"N{number}" for number in range(40)]
-
-
-class CountingStore(MemoryObjectStore):
-    """Notes which objects are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        self.read.append(name)
-        return super().get(name, generation=generation)
-
-    @property
-    def changelog_files(self) -> int:
-        return sum("/changelog/" in name for name in self.read)
 
 
 def test_the_last_word_on_each_key_is_read(keyed: KeyedJob) -> None:
@@ -64,9 +48,11 @@ def test_the_schema_is_that_of_all_reports(keyed: KeyedJob) -> None:
     ]
 
 
-def test_a_range_reads_only_files_that_meet_it(keyed_on: type[KeyedJob]) -> None:
+def test_a_range_reads_only_files_that_meet_it(
+    keyed_on: type[KeyedJob], counting_store: CountingStore
+) -> None:
     """One of four handles is opened for key groups that it alone has."""
-    store = CountingStore()
+    store = counting_store
     keyed = keyed_on(store)
     keyed.changes([row(tail, 1) for tail in TAILS], partitions=4)
     store.read.clear()
@@ -78,9 +64,9 @@ def test_a_range_reads_only_files_that_meet_it(keyed_on: type[KeyedJob]) -> None
     assert store.changelog_files == 1
 
 
-def test_one_row_is_found_by_its_key(keyed_on: type[KeyedJob]) -> None:
+def test_one_row_is_found_by_its_key(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:
     """Null is a key like any other; what is deleted or was never there is None; one file is read."""
-    store = CountingStore()
+    store = counting_store
     keyed = keyed_on(store)
     keyed.changes([row(tail, at) for at, tail in enumerate(TAILS)] + [row(None, 7)], partitions=16)
     keyed.changes([], [{"tail": "N3"}], partitions=16)

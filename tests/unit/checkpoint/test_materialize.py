@@ -33,7 +33,7 @@ from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_ch
 from dstl_dagster.storage import MemoryObjectStore
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import Job, KeyedJob
+    from tests.unit.checkpoint.conftest import CountingStore, Job, KeyedJob
 
 MIB = 1 << 20
 
@@ -43,18 +43,6 @@ def row(tail: str, flights: int) -> dict[str, Any]:
 
 
 ROWS = [row(f"N{number:02}", number) for number in range(30)]
-
-
-class CountingStore(MemoryObjectStore):
-    """Notes which objects are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        self.read.append(name)
-        return super().get(name, generation=generation)
 
 
 def entry(checkpoint: Checkpoint, operator: str = "aircraft") -> Any:
@@ -265,9 +253,9 @@ def test_sizes_are_of_base_and_log(keyed: KeyedJob) -> None:
     assert base_and_log(keyed.store, after.manifest, "nobody") == BaseAndLog()
 
 
-def test_what_is_older_than_the_base_goes(keyed_on: type[KeyedJob]) -> None:
+def test_what_is_older_than_the_base_goes(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:
     """With one checkpoint kept, clean-up deletes the old log, and a restore reads base and log since."""
-    store = CountingStore()
+    store = counting_store
     keyed = keyed_on(store, num_retained=1, reader_grace=timedelta(0))
     for day in range(6):
         keyed.changes([row("a", day), row(f"N{day}", day)])

@@ -384,3 +384,21 @@ def test_a_large_range_is_the_bytes(tmp_path, start, length):
     found = store.get_range("large", start, length)
     assert found == payload[start : start + length]
     assert memoryview(found).readonly
+
+
+def test_records_of_the_first_layout_count(tmp_path: Path) -> None:
+    """Records once lay in 256 folders. What stands there is read, replaced by a new one, and goes with it."""
+    store = LocalObjectStore(tmp_path, durable=False)
+    made = store.put("a", b"1", precondition=ABSENT, metadata={"writer": "x"})
+    records = tmp_path / ".dstl-store" / "records"
+    (record,) = records.rglob("*.json")
+    digest = record.parent.name + record.name
+    earlier = records / digest[:2] / digest[2:]
+    earlier.parent.mkdir()
+    record.rename(earlier)
+    assert store.stat("a") == made
+    newer = store.put("a", b"2", precondition=Generation(made.generation))
+    assert store.stat("a") == newer
+    assert record.exists()
+    store.delete("a", precondition=Generation(newer.generation))
+    assert list(records.rglob("*.json")) == []
