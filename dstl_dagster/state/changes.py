@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
@@ -202,28 +202,33 @@ class _Chunk:
         if not len(self.groups):
             return EncodedChanges(pa.array([], pa.int32()), pa.array([], pa.binary()))
         (batch,) = self.wire.combine_chunks().to_batches()
-        present, starts = np.unique(self.groups, return_index=True)
-        ends = np.append(starts[1:], len(self.groups))
-        messages = [
-            batch.slice(start, end - start).serialize()
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        starts = np.flatnonzero(np.append(True, self.groups[1:] != self.groups[:-1]))
+        present, ends = self.groups[starts], np.append(starts[1:], len(self.groups))
+        parts = [
+            batch.slice(start, end - start) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
         offsets = np.zeros(len(present) + 1, np.int64)
-        np.cumsum([message.size for message in messages], out=offsets[1:])
+        np.cumsum([pa.ipc.get_record_batch_size(part) for part in parts], out=offsets[1:])
         if offsets[-1] > _LARGEST_ENCODED_BYTES:
             raise InvalidInputError(f"{offsets[-1]} bytes of changes at once: encode at most 2 GiB at a time")
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), _one_buffer(messages, int(offsets[-1]))]
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), _messages(parts, int(offsets[-1]))]
         changes = pa.Array.from_buffers(pa.binary(), len(present), buffers)
         return EncodedChanges(pa.array(present.astype(np.int32)), changes)
 
 
-def _one_buffer(messages: list[pa.Buffer], size: int) -> pa.Buffer:
+def _messages(parts: list[pa.RecordBatch], size: int) -> pa.Buffer:
+    """The messages of all parts end to end, `size` bytes: an IPC stream without the schema it begins with."""
+    schema = parts[0].schema
+    schema_bytes = schema.serialize().size
     # Of its size at once: one that grows is copied again and again.
-    whole = pa.allocate_buffer(size)
-    sink = pa.FixedSizeBufferWriter(whole)
-    for message in messages:
-        sink.write(message)
-    return whole
+    stream = pa.allocate_buffer(schema_bytes + size)
+    sink = pa.FixedSizeBufferWriter(stream)
+    writer = pa.ipc.RecordBatchStreamWriter(sink, schema)
+    for part in parts:
+        writer.write_batch(part)
+    if sink.tell() != stream.size:
+        raise InternalError(f"Arrow wrote {sink.tell()} bytes of messages where it had said {stream.size}")
+    return stream.slice(schema_bytes)
 
 
 def _checked_groups(
