@@ -26,6 +26,7 @@ from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Proces
 from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
 
 __all__ = [
+    "GivenUpError",
     "abort",
     "append",
     "checkpoint_of",
@@ -137,6 +138,10 @@ def confirm(process: Process, notes: Notes) -> Notes:
     return notes
 
 
+class GivenUpError(NotFoundError):
+    """A restore to what is rightly gone: no try brings it back."""
+
+
 def compose_commit(process: Process, notes: Notes) -> Notes:
     """Step 6. A file that was taken away meanwhile is no failure."""
     try:
@@ -212,7 +217,12 @@ def restore(batch: int, request: str) -> Action:
             ]:
                 return notes
             held = checkpoint_of(coordinator, batch)
-        coordinator.restore(held, request_id=_request(request, "restore"))
+        try:
+            coordinator.restore(held, request_id=_request(request, "restore"))
+        except NotFoundError as error:
+            if held in read_ledger(process.world, process.setting.num_retained).subsumed:
+                raise GivenUpError(error.message, error.kind) from error
+            raise
         return {**notes, "attempt": None}
 
     return act

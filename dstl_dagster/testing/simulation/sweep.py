@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dstl_dagster.errors import ConflictError, DstlError, FencedError, NotFoundError, UnavailableError
 from dstl_dagster.testing.fault_schedules import AtRequests, FaultSchedule, SimulatedCrash
 from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.actions import GivenUpError
 from dstl_dagster.testing.simulation.ending import end_and_judge
 from dstl_dagster.testing.simulation.histories import History
 from dstl_dagster.testing.simulation.ledger import Ledger
@@ -221,6 +222,9 @@ class Simulation:
         except SimulatedCrash as crash:
             self._tell(f"dead: {crash}")
             return str(crash)
+        except GivenUpError as refused:
+            # A clean-up that woke late keeps the newest of a later time. The history goes on without.
+            self._tell(f"passed over: {refused}")
         except REFUSALS as refused:
             self._tell(f"told: {refused}")
             return str(refused)
