@@ -6,10 +6,10 @@ Prints one JSON line a measurement, and the ratios that the documentation names 
 
 * sink: rows of (long, 100 bytes) that lie by key group, into `format("dstl")`, into a source that throws
   Arrow batches away, into Parquet, into `noop`; and the shuffle by key group alone.
-* aggregation: events on 10^5 keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
+* aggregation: events on many keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
   `groupBy().agg` on RocksDB with its changelog, `transformWithState` with rows and with Pandas.
 * bytes: what each micro-batch left on storage, ours and RocksDB's changelog.
-* state: reading all of it, `format("dstl")` and `format("statestore")`.
+* state: reading all of it, `format("dstl")` and `format("statestore")`, which has fresh snapshots.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.storage import open_store
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-KEYS = 100_000
+MAINTENANCE_SECONDS = 10
 BATCH_EVENTS = 500_000
 PARTITIONS = 2
 
@@ -143,13 +143,13 @@ def sink(spark: SparkSession, folder: Path, rows: int, rounds: int) -> dict[str,
     return {name: best_of(found, name) for name in contenders}
 
 
-def events_files(folder: Path, events: int) -> Path:
+def events_files(folder: Path, events: int, distinct_keys: int) -> Path:
     """One Parquet file a micro-batch, in time order."""
     target = folder / "events"
     target.mkdir()
     random = np.random.default_rng(2)
     for each in range(events // BATCH_EVENTS):
-        keys = random.integers(0, KEYS, BATCH_EVENTS, np.int64)
+        keys = random.integers(0, distinct_keys, BATCH_EVENTS, np.int64)
         values = random.integers(0, 1000, BATCH_EVENTS, np.int64)
         pq.write_table(pa.table({"key": keys, "value": values}), target / f"{each:04d}.parquet")
         time.sleep(0.02)  # the file source goes by times of files
@@ -208,8 +208,10 @@ def steady(what: str, seconds: list[float]) -> float:
     return speed
 
 
-def aggregation(spark: SparkSession, folder: Path, events: int, slow_batches: int) -> dict[str, float]:
-    source = events_files(folder, events)
+def aggregation(
+    spark: SparkSession, folder: Path, events: int, distinct_keys: int, slow_batches: int
+) -> dict[str, float]:
+    source = events_files(folder, events, distinct_keys)
     few = folder / "few"
     few.mkdir()
     for path in sorted(source.iterdir())[:slow_batches]:
@@ -267,7 +269,20 @@ def stored_bytes(folder: Path) -> dict[str, float]:
     return found
 
 
-def full_state(spark: SparkSession, folder: Path, rounds: int) -> dict[str, float]:
+def await_snapshots(folder: Path) -> bool:
+    """Whether Spark's maintenance has made a snapshot of each partition: without one a read replays all."""
+    deadline = time.monotonic() + 4 * MAINTENANCE_SECONDS
+    partitions = [path for path in (folder / "ck-rocks" / "state" / "0").iterdir() if path.name.isdigit()]
+    while not all(any(path.rglob("*.zip")) for path in partitions):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def full_state(spark: SparkSession, folder: Path, rounds: int, distinct_keys: int) -> dict[str, float]:
+    print(json.dumps({"what": "read: statestore has snapshots", "value": await_snapshots(folder)}))
+
     def read(df: DataFrame) -> Callable[[], None]:
         return lambda: df.write.format("noop").mode("overwrite").save()
 
@@ -279,7 +294,7 @@ def full_state(spark: SparkSession, folder: Path, rounds: int) -> dict[str, floa
             "read: statestore": lambda: spark.read.format("statestore").load(str(folder / "ck-rocks")),
         }
         for name, made in contenders.items():
-            speed = measured(name, KEYS, lambda made=made: read(made())())
+            speed = measured(name, distinct_keys, lambda made=made: read(made())())
             if each:
                 found.setdefault(name, []).append(speed)
     return {name: best_of(found, name) for name in found}
@@ -296,6 +311,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--events", type=int, default=5_000_000)
+    parser.add_argument("--keys", type=int, default=100_000, help="of the events")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--slow-batches", type=int, default=2, help="micro-batches of transformWithState")
     parser.add_argument("--only", choices=["sink", "aggregation"])
@@ -306,6 +322,8 @@ def main() -> None:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+        "spark.sql.streaming.stateStore.maintenanceInterval": f"{MAINTENANCE_SECONDS}s",
     }
     spark = local_session("benchmark", conf=conf)
     found: dict[str, float] = {}
@@ -316,9 +334,9 @@ def main() -> None:
             if given.only in (None, "sink"):
                 found |= sink(spark, folder, given.rows, given.rounds)
             if given.only in (None, "aggregation"):
-                found |= aggregation(spark, folder, given.events, given.slow_batches)
+                found |= aggregation(spark, folder, given.events, given.keys, given.slow_batches)
                 found |= stored_bytes(folder)
-                found |= full_state(spark, folder, given.rounds)
+                found |= full_state(spark, folder, given.rounds, given.keys)
     finally:
         stop_session(spark)
     ratio(found, "sink: dstl", "sink: discard")
