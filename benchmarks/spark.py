@@ -269,19 +269,27 @@ def stored_bytes(folder: Path) -> dict[str, float]:
     return found
 
 
-def await_snapshots(folder: Path) -> bool:
-    """Whether Spark's maintenance has made a snapshot of each partition: without one a read replays all."""
+def await_snapshots(folder: Path) -> int:
+    """How many versions Spark's snapshots are behind, which a read replays. Waits for its maintenance."""
     deadline = time.monotonic() + 4 * MAINTENANCE_SECONDS
     partitions = [path for path in (folder / "ck-rocks" / "state" / "0").iterdir() if path.name.isdigit()]
-    while not all(any(path.rglob("*.zip")) for path in partitions):
-        if time.monotonic() > deadline:
-            return False
+
+    def newest(path: Path, kind: str) -> int:
+        return max((int(each.stem.partition("_")[0]) for each in path.rglob(f"*.{kind}")), default=0)
+
+    while True:
+        behind = max(newest(path, "changelog") - newest(path, "zip") for path in partitions)
+        if behind <= 0 or time.monotonic() > deadline:
+            return behind
         time.sleep(0.5)
-    return True
 
 
 def full_state(spark: SparkSession, folder: Path, rounds: int, distinct_keys: int) -> dict[str, float]:
-    print(json.dumps({"what": "read: statestore has snapshots", "value": await_snapshots(folder)}))
+    print(
+        json.dumps(
+            {"what": "read: statestore's snapshots, versions behind", "value": await_snapshots(folder)}
+        )
+    )
 
     def read(df: DataFrame) -> Callable[[], None]:
         return lambda: df.write.format("noop").mode("overwrite").save()
