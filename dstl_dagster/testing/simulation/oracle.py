@@ -147,9 +147,7 @@ class Watch:
 
     def _at_committed(self, record: dict[str, Any]) -> Iterator[str]:
         completed = self.ledger.completed[record["checkpoint_id"]]
-        manifest = self._world.payload(completed["manifest"])
-        files = [] if manifest is None else document(manifest)["files"]
-        made = {part["object_name"]: part["generation"] for file in files for part in file["components"]}
+        made = components_in(self._world, completed["manifest"])
         half = uuid.UUID(completed["attempt"]).int >> 64
         for name in record["published"]:
             for source, generation in _temporary(self._world, f"/{name}/", half).items():
@@ -234,17 +232,29 @@ class Watch:
                 self.broken.append(f"foreign {name} was deleted without a word")
 
 
+def components_in(world: World, manifest_name: str) -> dict[str, int]:
+    """Names and generations of the temporary objects that a manifest's files are composed of."""
+    manifest = world.payload(manifest_name)
+    files = [] if manifest is None else document(manifest)["files"]
+    return {part["object_name"]: part["generation"] for file in files for part in file["components"]}
+
+
 def leftovers_of_abandoned(world: World, ledger: Ledger) -> Iterator[str]:
-    """Sources and final objects of checkpoints that a restore left behind."""
+    """Sources and final objects of checkpoints that a restore left behind.
+
+    A source of another generation than the manifest's is none: what repeats a finished upload makes it once
+    more, no compose takes it, and clean-up finds it by its attempt.
+    """
     attempts = {ledger.completed[each]["attempt"] for each in ledger.abandoned}
     if not attempts:
         return
-    halves = {uuid.UUID(attempt).int >> 64 for attempt in attempts}
-    for _bucket_name, name, payload, _stat in world.objects():
-        if ".inprogress/" in name:
-            if uuid.UUID(name.rpartition("/")[2]).int >> 64 in halves:
-                yield name
-        elif name.startswith("out/") and payload.partition(b"/")[0].decode() in attempts:
+    sources: dict[str, int] = {}
+    for each in ledger.abandoned:
+        sources.update(components_in(world, ledger.completed[each]["manifest"]))
+    for _bucket_name, name, payload, stat in world.objects():
+        is_source = sources.get(name) == stat.generation
+        is_final = name.startswith("out/") and payload.partition(b"/")[0].decode() in attempts
+        if is_source or is_final:
             yield name
 
 
