@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import sys
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -31,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from conditions import conditions
+from folders import fresh_folder
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.checkpoint.keyed_state import KeyedState
@@ -113,10 +113,10 @@ def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table, *, fold: boo
 
 def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
     """The same changes on states of several sizes, in turns."""
-    with tempfile.TemporaryDirectory() as root:
+    with fresh_folder() as root:
         jobs = {}
         for row_count in row_counts:
-            store = FaultStore(LocalObjectStore(Path(root) / str(row_count), durable=False))
+            store = FaultStore(LocalObjectStore(root / str(row_count), durable=False))
             # Snapshots and folds fall on the same checkpoints for all sizes or, as here, on none.
             jobs[row_count] = coordinator_on(store, materialize=False, snapshot_interval=100_000)
             begin(jobs[row_count], row_count)
@@ -158,9 +158,9 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
 
 def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Numbers:
     """100 checkpoints, folds included, and some that write every row. Steps 1 to 6 of both."""
-    with tempfile.TemporaryDirectory() as root:
+    with fresh_folder() as root:
         coordinator = coordinator_on(
-            LocalObjectStore(Path(root) / "log", durable=False), materialize_min_log_bytes=0
+            LocalObjectStore(root / "log", durable=False), materialize_min_log_bytes=0
         )
         begin(coordinator, row_count)
         seconds, folds = [], 0
@@ -169,7 +169,7 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
             began = time.perf_counter()
             folds += checkpoint(coordinator, table)
             seconds.append(time.perf_counter() - began)
-        full = coordinator_on(LocalObjectStore(Path(root) / "full", durable=False), materialize=False)
+        full = coordinator_on(LocalObjectStore(root / "full", durable=False), materialize=False)
         begin(full, row_count)
         everything = whole_state(row_count)
         whole = []
@@ -316,13 +316,13 @@ def measure_restore(row_count: int, rounds: int, tasks: int) -> Numbers:
     The state is a base, as a fold leaves it. A task is a process, as in Spark; it runs already.
     """
     pa.set_cpu_count(tasks)
-    with tempfile.TemporaryDirectory() as root, ProcessPoolExecutor(tasks) as pool:
-        folder = Path(root) / "state"
+    with fresh_folder() as root, ProcessPoolExecutor(tasks) as pool:
+        folder = root / "state"
         coordinator = coordinator_on(LocalObjectStore(folder, durable=False))
         begin(coordinator, row_count)
         based = materialize(coordinator, force=True)
         assert based is not None
-        path = Path(root) / "rows.parquet"
+        path = root / "rows.parquet"
         pq.write_table(whole_state(row_count), path, compression="zstd", row_group_size=1 << 20)
         work = [(folder, task, tasks) for task in range(tasks)]
         taken: list[tuple[float, float]] = []

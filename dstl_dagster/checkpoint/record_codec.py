@@ -66,8 +66,8 @@ def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
 def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
     """The record as a JSON object; `record_from_plain` takes it back."""
     fields: dict[str, Any] = {"kind": record.kind}
-    for field in dataclasses.fields(record):
-        fields[field.name] = _plain(getattr(record, field.name))
+    for name, _, _ in _FIELDS[type(record)]:
+        fields[name] = _plain(getattr(record, name))
     return fields
 
 
@@ -191,4 +191,4 @@ _READERS: dict[str, Any] = {
     "checkpoint_ids": lambda plain: tuple(_count(item) for item in _list(plain)),
 }
 _FIELDS = {kind: _readers_of(kind) for kind in _KINDS.values()}
-"""Looked up once: tails of many records are read."""
+"""Looked up once: tails of many records are read, and snapshots of many written."""

@@ -65,7 +65,7 @@ class Timeline:
         *,
         clock: Clock | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
-        snapshot_interval: int = 128,
+        snapshot_interval: int = 32,
         reader_grace: timedelta = timedelta(hours=1),
         threads: int = 8,
     ) -> None:

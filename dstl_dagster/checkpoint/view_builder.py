@@ -23,7 +23,7 @@ from dstl_dagster.checkpoint.records import (
     Subsumed,
     TimelineRecord,
 )
-from dstl_dagster.checkpoint.snapshot import view_from_plain, view_to_plain
+from dstl_dagster.checkpoint.snapshot import kept_of, view_from_plain
 from dstl_dagster.checkpoint.view import (
     CheckpointEntry,
     Ending,
@@ -61,6 +61,7 @@ class ViewBuilder:
         self._ended: dict[uuid.UUID, Fate] = {}
         self._keys: dict[str, tuple[int, ...]] = {}
         self._requests: dict[uuid.UUID, int] = {}
+        self._checked: tuple[Snapshot, TimelineView] | None = None
 
     @property
     def slot(self) -> int:
@@ -106,11 +107,11 @@ class ViewBuilder:
 
     def add(self, record: TimelineRecord) -> None:
         """Raises: FormatError as `check` does."""
+        if isinstance(record, Snapshot):
+            self._become(self._check_snapshot(record))
+            return
         self.check(record)
         self._began = True
-        if isinstance(record, Snapshot):
-            self._become(view_from_plain(record.view, record.slot))
-            return
         self._fold(record)
         if isinstance(record, Savepoint | Released | Resolved | Restored):
             self._requests[record.decision_id] = record.slot
@@ -145,6 +146,8 @@ class ViewBuilder:
                 self._restore(record)
 
     def _become(self, view: TimelineView) -> None:
+        self._began = True
+        self._checked = None
         self._slot = view.slot
         self._snapshot_slot = view.snapshot_slot
         self._open = view.open_attempt
@@ -159,19 +162,24 @@ class ViewBuilder:
         self._requests = dict(view.requests)
         self._view = None
 
-    def _check_snapshot(self, record: Snapshot) -> None:
+    def _check_snapshot(self, record: Snapshot) -> TimelineView:
+        """What it says. Checked once, though who appends it asks before it is written and after."""
+        if self._checked is not None and self._checked[0] is record:
+            return self._checked[1]
         said = view_from_plain(record.view, record.slot)  # raises where it is not as documented
         if not self._began:
-            return  # reading begins here: there is nothing to hold it against
+            return said  # reading begins here: there is nothing to hold it against
         if record.slot != self._slot + 1:
             raise FormatError(f"record of slot {record.slot} cannot follow slot {self._slot}")
         readable = {entry.checkpoint_id for entry in said.checkpoints.values() if entry.subsumed is not None}
-        if view_to_plain(said, readable) != view_to_plain(self.view(), readable):
+        if kept_of(said, readable) != kept_of(self.view(), readable):
             raise FormatError(
                 f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
                 "written by a faulty release, or by hand",
                 kind="bad_snapshot",
             )
+        self._checked = (record, said)
+        return said
 
     def _end(self, fate: Fate) -> None:
         self._ended[fate.attempt] = fate

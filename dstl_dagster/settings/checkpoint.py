@@ -65,7 +65,7 @@ class CheckpointOptions:
     num_retained: int = 10
     reader_grace: timedelta = timedelta(hours=1)
     commit_threads: int = 8
-    snapshot_interval: int = 128
+    snapshot_interval: int = 32
     materialize: bool = True
     materialize_log_ratio: float = 1.0
     materialize_min_log_bytes: int = 16 * 1024 * 1024

@@ -65,6 +65,20 @@ def test_a_history_with_snapshots_says_what_it_says_without(job):
     assert read.applied_in("batch-40") is None
 
 
+def test_who_read_on_from_before_agrees_with_a_snapshot_by_another(job):
+    """In whatever order savepoints were named: JSON gives names back in its own."""
+    writer, reader = job.coordinator(num_retained=5, **EVERY), job.coordinator(num_retained=5, **EVERY)
+    job.checkpoint(writer, 1)
+    for name in ("zebra", "ant"):
+        writer.savepoint(1, name)
+    assert reader.timeline.tail().snapshot_slot == 0
+    for position in range(2, 6):
+        job.checkpoint(writer, position)
+    view = reader.timeline.tail()
+    assert view.snapshot_slot > 0
+    assert view.savepoints == {"zebra": 1, "ant": 1}
+
+
 def test_reading_the_tail_does_not_cost_more_with_age(job):
     """A reader that knows nothing makes as many requests after 40 checkpoints as after 400."""
     costs = []
