@@ -7,17 +7,18 @@ not own which rows these are, nor what makes a checkpoint of them (`coordinator`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.changelog import FsStateChangelogStorage
+from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, MailboxFuture
 from dstl_dagster.checkpoint.attempt import Attempt
 from dstl_dagster.checkpoint.reports import OperatorReport
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes, key_group_of
 from dstl_dagster.state.partitioning import ranges_of_tasks
@@ -62,12 +63,26 @@ def write_range(
 ) -> ChangelogStateHandle:
     """The schema, then these changes, durably in one handle. `None` among them is passed over."""
     with storage.create_writer(operator, key_groups) as writer:
-        writer.append_meta(schema.to_bytes())
-        for each in changes:
-            if each is not None and len(each.key_groups):
-                writer.append_batch(each.key_groups, each.changes)
-        persisted = writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id).result()
-    handle = persisted.job_manager_owned_snapshot
+        return _handle_of(_begin(writer, attempt, schema, changes))
+
+
+def _begin(
+    writer: FsStateChangelogWriter,
+    attempt: Attempt,
+    schema: StateSchema,
+    changes: Iterable[EncodedChanges | None],
+) -> MailboxFuture[SnapshotResult]:
+    """Append all of it, and let it leave."""
+    writer.append_meta(schema.to_bytes())
+    for each in changes:
+        if each is not None and len(each.key_groups):
+            writer.append_batch(each.key_groups, each.changes)
+    return writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id)
+
+
+def _handle_of(persisted: MailboxFuture[SnapshotResult]) -> ChangelogStateHandle:
+    """Wait until it is durable."""
+    handle = persisted.result().job_manager_owned_snapshot
     if handle is None:
         raise InternalError("changes were appended, but persist gave no handle")
     return handle
@@ -99,14 +114,17 @@ def write_rows(
     """
     groups = key_group_of(rows, schema)
     flags = pa.array(np.zeros(rows.num_rows, np.bool_)) if deleted is None else pc.fill_null(deleted, False)
-    handles = []
-    with open_attempt_changelog(store, attempt, options) as storage:
+    with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
+        leaving = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
             mine = (groups >= key_groups.start_key_group) & (groups <= key_groups.end_key_group)
             if mine.any():
                 own = pa.array(np.flatnonzero(mine))
                 changes = encode_changes(schema, rows.take(own), groups[mine], flags.take(own))
-                handles.append(write_range(storage, attempt, operator, schema, key_groups, [changes]))
+                writer = writers.enter_context(storage.create_writer(operator, key_groups))
+                # Waited for when all have begun: one is encoded while the one before it is uploaded.
+                leaving.append(_begin(writer, attempt, schema, [changes]))
+        handles = [_handle_of(each) for each in leaving]
     deletes = int(pc.sum(flags).as_py() or 0)
     return OperatorReport(
         operator=operator,
