@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint.documents import write_once
 from dstl_dagster.checkpoint.view import Ending, Fate, TimelineView
+from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.format.names import JobNames
@@ -31,14 +32,22 @@ __all__ = ["Archive"]
 _KIND = "archived"
 _VERSION = 1
 _REMEMBERED = 10_000
+_QUICK_SECONDS = 2e-3
 T = TypeVar("T")
 
 
 class Archive:
-    """The archive of one job. Any thread. Remembers the ends of attempts, which never change."""
+    """The archive of one job. Any thread. Remembers the ends of attempts, which never change.
 
-    def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 1) -> None:
+    Args:
+        threads: that write side by side, where the store proves slow.
+    """
+
+    def __init__(
+        self, store: ObjectStore, names: JobNames, *, threads: int = 1, clock: Clock | None = None
+    ) -> None:
         self._store = store
+        self._clock = clock or SystemClock()
         self._names = names
         self._threads = threads
         self._fates: dict[int, Fate] = {}
@@ -49,13 +58,15 @@ class Archive:
 
         Raises: UnavailableError (then no snapshot may be written), ConflictError (a foreign object).
         """
-        documents = list(self._documents(view))
-        if self._threads == 1:
-            for name, fields in documents:
-                self._write(name, fields)
+        documents = self._documents(view)
+        for name, fields in documents:
+            seconds = self._write(name, fields)
+            if self._threads > 1 and seconds > _QUICK_SECONDS:
+                break  # a thread costs less than waiting for the store
+        else:
             return
         with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-archive") as pool:
-            for done in [pool.submit(self._write, name, fields) for name, fields in documents]:
+            for done in [pool.submit(self._write, *each) for each in documents]:
                 done.result()
 
     def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
@@ -105,9 +116,12 @@ class Archive:
         for decision_id, slot in view.requests.items():
             yield self._names.archived_request(decision_id), {"slot": slot}
 
-    def _write(self, name: str, fields: dict[str, Any]) -> None:
+    def _write(self, name: str, fields: dict[str, Any]) -> float:
+        """Returns how many seconds it took."""
+        began_seconds = self._clock.monotonic_seconds()
         foreign = ConflictError(f"foreign object {name} in the archive: move it away", kind="foreign_object")
         write_once(self._store, name, encode_document(_KIND, _VERSION, fields), otherwise=foreign)
+        return self._clock.monotonic_seconds() - began_seconds
 
     def _read(self, name: str, reader: Callable[[dict[str, Any]], T]) -> T | None:
         try:
