@@ -60,9 +60,12 @@ def encode_changes(
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
     column that the schema does not know, a value that does not fit, more than 2 GiB at once.
     """
-    chunk = _Chunk.joined([_Chunk.of(schema, rows, key_groups, deleted)])
-    refuse_repeated_keys(chunk.wire, schema.key_columns, chunk.groups)
-    return chunk.encoded()
+    encoder = ChangeEncoder(schema, chunk_bytes=_LARGEST_ENCODED_BYTES + 1)
+    whole = encoder.add(rows, key_groups, deleted)
+    last = encoder.finish()
+    changes = last if whole is None else whole
+    assert changes is not None
+    return changes
 
 
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
@@ -116,9 +119,9 @@ class ChangeEncoder:
 
     def add(
         self,
-        rows: pa.RecordBatch,
-        key_groups: pa.Array | npt.NDArray[np.integer],
-        deleted: pa.Array | None = None,
+        rows: pa.Table | pa.RecordBatch,
+        key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
+        deleted: pa.Array | pa.ChunkedArray | None = None,
         *,
         hashes: Hashes | None = None,
     ) -> EncodedChanges | None:
