@@ -22,7 +22,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -160,26 +159,24 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
 def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Numbers:
     """100 checkpoints, folds included, and some that write every row. Steps 1 to 6 of both.
 
-    Clean-up runs after each, beside the clock. It gives readers no grace, as if a checkpoint came each hour:
-    at thirty a second all of them would be kept, and named in each snapshot of the timeline.
+    Nothing is given up, so each snapshot of the timeline names all checkpoints up to then.
     """
 
     def taken(coordinator: CheckpointCoordinator, table: pa.Table, *, fold: bool) -> tuple[float, bool]:
         began = time.perf_counter()
         folded = checkpoint(coordinator, table, fold=fold)
-        seconds = time.perf_counter() - began
-        coordinator.clean_up()
-        return seconds, folded
+        return time.perf_counter() - began, folded
 
     with fresh_folder() as root:
-        chosen = {"materialize_min_log_bytes": 0, "reader_grace": timedelta(0)}
-        coordinator = coordinator_on(LocalObjectStore(root / "log", durable=False), **chosen)
+        coordinator = coordinator_on(
+            LocalObjectStore(root / "log", durable=False), materialize_min_log_bytes=0
+        )
         begin(coordinator, row_count)
         changed = [
             taken(coordinator, rows(changed_keys(number), number), fold=True)
             for number in range(1, checkpoints + 1)
         ]
-        full = coordinator_on(LocalObjectStore(root / "full", durable=False), **chosen)
+        full = coordinator_on(LocalObjectStore(root / "full", durable=False), materialize=False)
         begin(full, row_count)
         everything = whole_state(row_count)
         whole = [taken(full, everything, fold=False)[0] for _ in range(snapshots)]
