@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dstl_dagster.errors import InternalError
 from dstl_dagster.format.change_set_codec import (
     COUNT_BYTES,
     GROUP_BYTES,
@@ -147,28 +148,36 @@ def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
     headers[first_rows, 2] = _swapped(layout.key_groups)
     row_count = len(layout.lengths)
     with _scratch.borrowed(row_count) as appended, _scratch.borrowed(row_count) as sorted_:
-        _fill_views(plan.columns, appended)
+        buffers = _fill_views(plan.columns, appended)
         if plan.order is None:
             views[2::2] = appended
         else:
             # In range as all of an order is; "raise" would look, and buffer what it gives out.
             views[2::2] = appended.take(plan.order, out=sorted_, mode="clip")
-    buffers = [column.buffers()[2] or pa.py_buffer(b"") for column in plan.columns]
     return pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
 
 
-def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> None:
-    """Arrow's view of each value of all columns, end to end: its bytes, or which buffer holds them where."""
+def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
+    """Arrow's view of each value of all columns, end to end: its bytes, or which buffer holds them where.
+
+    Returns the buffers: one a column, which is the column's own, for the cast copies no value.
+    """
     start = 0
+    buffers = []
     for index, column in enumerate(columns):
         cast = column.cast(pa.binary_view())
         part = views[start : start + len(cast)]
-        part[:] = np.frombuffer(cast.buffers()[1], _VIEW, len(cast), offset=16 * cast.offset)
+        _, of_views, *of_values = cast.buffers()
+        part[:] = np.frombuffer(of_views, _VIEW, len(cast), offset=16 * cast.offset)
         if index:
             words = _words_of(part)
             # A short change stands inside its view, where a long one names its buffer.
             words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
+        if len(of_values) > 1:
+            raise InternalError(f"Arrow spread the values of one column over {len(of_values)} buffers")
+        buffers.append(of_values[0] if of_values else pa.py_buffer(b""))
         start += len(cast)
+    return buffers
 
 
 class _Scratch:
