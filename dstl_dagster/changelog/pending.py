@@ -127,7 +127,7 @@ def cut_by_size(changes: pa.Array, room_bytes: int, cut_bytes: int) -> Iterator[
     while start < len(changes):
         reached = len(changes)
         bound_bytes = int(offsets[start]) + limit_bytes
-        if bound_bytes < int(offsets[-1]):
+        if bound_bytes <= int(offsets[-1]):
             # A bound of the offsets' own type: numpy would widen all of them for another.
             reached = int(np.searchsorted(offsets, offsets.dtype.type(bound_bytes), side="left"))
         stop = max(reached, start + 1)

@@ -33,6 +33,7 @@ _KIND = "archived"
 _VERSION = 1
 _REMEMBERED = 10_000
 _QUICK_SECONDS = 2e-3
+"""A store that answers within it is asked one by one: starting threads would take longer."""
 T = TypeVar("T")
 
 
@@ -62,7 +63,7 @@ class Archive:
         for name, fields in documents:
             seconds = self._write(name, fields)
             if self._threads > 1 and seconds > _QUICK_SECONDS:
-                break  # a thread costs less than waiting for the store
+                break  # what is left of `documents` goes side by side
         else:
             return
         with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-archive") as pool:

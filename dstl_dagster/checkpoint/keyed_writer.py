@@ -20,7 +20,8 @@ from dstl_dagster.checkpoint.reports import OperatorReport
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes, key_group_of
+from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes
+from dstl_dagster.state.hashing import group_of_hashes, key_hashes
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 
@@ -112,7 +113,8 @@ def write_rows(
     Raises: InvalidInputError: kind `duplicate_key`, or another that says what does not fit. Nothing was
     appended then that a report would name.
     """
-    groups = key_group_of(rows, schema)
+    hashes = key_hashes(rows, schema)
+    groups = group_of_hashes(hashes, schema.max_parallelism)
     flags = pa.array(np.zeros(rows.num_rows, np.bool_)) if deleted is None else pc.fill_null(deleted, False)
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         leaving = []
@@ -120,7 +122,9 @@ def write_rows(
             mine = (groups >= key_groups.start_key_group) & (groups <= key_groups.end_key_group)
             if mine.any():
                 own = pa.array(np.flatnonzero(mine))
-                changes = encode_changes(schema, rows.take(own), groups[mine], flags.take(own))
+                changes = encode_changes(
+                    schema, rows.take(own), groups[mine], flags.take(own), hashes=hashes[mine]
+                )
                 writer = writers.enter_context(storage.create_writer(operator, key_groups))
                 # Waited for when all have begun: one is encoded while the one before it is uploaded.
                 leaving.append(_begin(writer, attempt, schema, [changes]))

@@ -79,7 +79,7 @@ class Timeline:
         self._new_id = new_id
         self._snapshot_interval = snapshot_interval
         self._reader_grace = reader_grace
-        self._archive = Archive(store, self._names, threads=threads)
+        self._archive = Archive(store, self._names, threads=threads, clock=self._clock)
         self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None

@@ -48,6 +48,8 @@ def encode_changes(
     rows: pa.Table | pa.RecordBatch,
     key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
     deleted: pa.Array | pa.ChunkedArray | None = None,
+    *,
+    hashes: Hashes | None = None,
 ) -> EncodedChanges:
     """One change for every key group that occurs, its rows in the order in which they stand in `rows`.
 
@@ -56,16 +58,14 @@ def encode_changes(
         rows: columns by name; a column of the schema that is not among them is null.
         key_groups: of each row, 0 to `max_parallelism` - 1.
         deleted: which rows are tombstones (null: no). Their values beside the key are not kept.
+        hashes: of the rows' keys (`hashing.key_hashes`), where the caller has them already.
 
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
     column that the schema does not know, a value that does not fit, more than 2 GiB at once.
     """
-    encoder = ChangeEncoder(schema, chunk_bytes=_LARGEST_ENCODED_BYTES + 1)
-    whole = encoder.add(rows, key_groups, deleted)
-    last = encoder.finish()
-    changes = last if whole is None else whole
-    assert changes is not None
-    return changes
+    chunk = _Chunk.of(schema, rows, key_groups, deleted)
+    _refuse_repeated(schema, [chunk], [key_hashes(chunk.wire, schema) if hashes is None else hashes])
+    return _Chunk.joined([chunk]).encoded()
 
 
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
@@ -119,9 +119,9 @@ class ChangeEncoder:
 
     def add(
         self,
-        rows: pa.Table | pa.RecordBatch,
-        key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
-        deleted: pa.Array | pa.ChunkedArray | None = None,
+        rows: pa.RecordBatch,
+        key_groups: pa.Array | npt.NDArray[np.integer],
+        deleted: pa.Array | None = None,
         *,
         hashes: Hashes | None = None,
     ) -> EncodedChanges | None:
@@ -146,7 +146,7 @@ class ChangeEncoder:
         Raises: InvalidInputError (kind `duplicate_key`); what `add` gave before must then not be used.
         """
         last = self._take_waiting() if self._waiting else None
-        self._refuse_repeated()
+        _refuse_repeated(self._schema, self._keys, self._hashes)
         self._keys, self._hashes = [], []
         return last
 
@@ -154,21 +154,6 @@ class ChangeEncoder:
         chunk = _Chunk.joined(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         return chunk.encoded()
-
-    def _refuse_repeated(self) -> None:
-        """Compare the keys of rows whose hashes are equal, which are few, and no others."""
-        if not self._hashes:
-            return
-        in_order = np.sort(np.concatenate(self._hashes))
-        twice = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
-        if not len(twice):
-            return
-        suspects = []
-        for keys, hashes in zip(self._keys, self._hashes, strict=True):
-            found = np.flatnonzero(np.isin(hashes, twice))
-            suspects.append(_Chunk(keys.wire.take(pa.array(found)), keys.groups[found]))
-        everything = _Chunk.joined(suspects)
-        refuse_repeated_keys(everything.wire, self._schema.key_columns, everything.groups)
 
 
 @dataclass(frozen=True)
@@ -217,6 +202,22 @@ class _Chunk:
         buffers = [None, pa.py_buffer(offsets.astype(np.int32)), _messages(parts, int(offsets[-1]))]
         changes = pa.Array.from_buffers(pa.binary(), len(present), buffers)
         return EncodedChanges(pa.array(present.astype(np.int32)), changes)
+
+
+def _refuse_repeated(schema: StateSchema, chunks: list[_Chunk], hashes: list[Hashes]) -> None:
+    """Compare the keys of rows whose hashes are equal, which are few, and no others."""
+    if not hashes:
+        return
+    in_order = np.sort(np.concatenate(hashes))
+    twice = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+    if not len(twice):
+        return
+    suspects = []
+    for chunk, own in zip(chunks, hashes, strict=True):
+        found = np.flatnonzero(np.isin(own, twice))
+        suspects.append(_Chunk(chunk.wire.take(pa.array(found)), chunk.groups[found]))
+    everything = _Chunk.joined(suspects)
+    refuse_repeated_keys(everything.wire, schema.key_columns, everything.groups)
 
 
 def _messages(parts: list[pa.RecordBatch], size: int) -> pa.Buffer:

@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+class GivenUpError(NotFoundError):
+    """A restore to what is rightly gone: no try brings it back."""
+
+
 def append(batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER) -> Action:
     """Steps 1 to 3: trigger, write, and leave a report. A batch that is applied is passed over."""
 
@@ -136,10 +140,6 @@ def confirm(process: Process, notes: Notes) -> Notes:
     if attempt is not None:
         process.coordinator().confirm(attempt)
     return notes
-
-
-class GivenUpError(NotFoundError):
-    """A restore to what is rightly gone: no try brings it back."""
 
 
 def compose_commit(process: Process, notes: Notes) -> Notes:
