@@ -11,7 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.changes import MAX_CHANGE_BYTES, ChangeColumns, ChangeRun, value_offsets
+from dstl_dagster.format.changes import (
+    MAX_CHANGE_BYTES,
+    ChangeColumns,
+    ChangeRun,
+    payload_bytes,
+    value_offsets,
+)
 from dstl_dagster.format.key_groups import KeyGroupRange
 
 __all__ = ["PendingChanges", "checked_columns", "cut_by_size"]
@@ -99,8 +105,10 @@ def checked_columns(
     if not (key_group_range.contains(lowest) and key_group_range.contains(highest)):
         outside = lowest if not key_group_range.contains(lowest) else highest
         raise InvalidInputError(f"key group {outside} is outside the writer's range {key_group_range}")
-    longest_bytes = int(np.diff(value_offsets(changes)).max())
-    if longest_bytes > MAX_CHANGE_BYTES:
+    # All together are no more than one may be, nearly always: then none needs a look.
+    if payload_bytes(changes) > MAX_CHANGE_BYTES and (
+        (longest_bytes := int(np.diff(value_offsets(changes)).max())) > MAX_CHANGE_BYTES
+    ):
         raise InvalidInputError(
             f"a change of {longest_bytes} bytes is larger than {MAX_CHANGE_BYTES}: split it"
         )

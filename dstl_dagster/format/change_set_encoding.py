@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format.change_set_codec import (
@@ -29,7 +30,7 @@ from dstl_dagster.format.change_set_codec import (
     Int32s,
     Int64s,
 )
-from dstl_dagster.format.changes import META_KEY_GROUP, ChangeColumns, value_offsets
+from dstl_dagster.format.changes import ChangeColumns, value_offsets
 
 __all__ = ["EncodePlan", "encoded_chunks", "plan_change_set"]
 
@@ -65,13 +66,34 @@ def plan_change_set(columns: ChangeColumns) -> EncodePlan:
         return EncodePlan(empty, None, ())
     key_groups = parts[0][0] if len(parts) == 1 else np.concatenate([part[0] for part in parts])
     changes = tuple(piece for part in parts for piece in _of_narrow_offsets(part[1]))
-    lengths = np.concatenate([np.diff(value_offsets(piece)) for piece in changes]).astype(np.int64)
+    lengths = _lengths_of(changes, len(key_groups))
     order = _group_order(key_groups)
     if order is not None:
-        key_groups, lengths = key_groups[order], lengths[order]
+        key_groups = key_groups[order]
+        lengths = lengths.take(order, out=_pooled_int64s(len(order)), mode="clip")
     first_rows = np.concatenate([[0], np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1])
     counts = np.diff(np.append(first_rows, len(key_groups))).astype(np.int64)
     return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), order, changes)
+
+
+def _lengths_of(columns: tuple[pa.Array, ...], row_count: int) -> Int64s:
+    lengths = _pooled_int64s(row_count)
+    start = 0
+    for column in columns:
+        offsets = value_offsets(column)
+        stop = start + len(column)
+        np.subtract(offsets[1:], offsets[:-1], out=lengths[start:stop])
+        start = stop
+    return lengths
+
+
+def _pooled_int64s(count: int) -> Int64s:
+    """So many numbers that hold anything, in memory of Arrow's pool, which keeps freed pages.
+
+    The C library's heap gives a large array back to the system when it is freed, and its pages come back
+    one fault at a time.
+    """
+    return np.frombuffer(pa.allocate_buffer(8 * count), np.int64)
 
 
 def _of_narrow_offsets(array: pa.Array) -> Iterator[pa.Array]:
@@ -97,11 +119,9 @@ def _group_order(key_groups: Int32s) -> Int64s | None:
     """A stable order by key group, metadata first; None where it is the order they are in."""
     if not np.any(key_groups[1:] < key_groups[:-1]):
         return None
-    shifted = key_groups - META_KEY_GROUP
-    highest = int(shifted.max())
-    # numpy sorts 8- and 16-bit integers by radix, ten times faster than wider ones.
-    narrow: npt.DTypeLike = np.uint8 if highest < 2**8 else np.uint16 if highest < 2**16 else np.int32
-    return np.argsort(shifted.astype(narrow), kind="stable").astype(np.int64, copy=False)
+    # Arrow counts where numbers are few, and its result comes from its own pool (`_pooled_int64s`).
+    order: Int64s = pc.array_sort_indices(pa.array(key_groups)).to_numpy().view(np.int64)
+    return order
 
 
 def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
@@ -114,7 +134,9 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
     if row_count == 0:
         yield pa.py_buffer(bytes(COUNT_BYTES))
         return
-    row_ends = np.cumsum(layout.lengths + LENGTH_BYTES)
+    row_ends = _pooled_int64s(row_count)
+    np.add(layout.lengths, LENGTH_BYTES, out=row_ends)
+    np.cumsum(row_ends, out=row_ends)
     with _scratch.borrowed(2 * row_count + 1) as views:
         body = _body_views(plan, views)
         start = first = 0
@@ -137,10 +159,12 @@ def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
     """
     layout = plan.layout
     words = _words_of(views)
-    words[0] = COUNT_BYTES, _swapped(np.int32(len(layout.key_groups))), 0, 0
+    words[:2] = (COUNT_BYTES, _swapped(np.int32(len(layout.key_groups))), 0, 0), (LENGTH_BYTES, 0, 0, 0)
+    # As whole views: each is moved as one.
+    views[3::2] = views[1]
     headers = words[1::2]
-    headers[:] = LENGTH_BYTES, 0, 0, 0
-    headers[:, 1] = _swapped(layout.lengths)
+    headers[:, 1] = layout.lengths
+    headers[:, 1].byteswap(inplace=True)
     first_rows = np.cumsum(layout.counts) - layout.counts
     headers[first_rows, 3] = headers[first_rows, 1]
     headers[first_rows, 0] = GROUP_BYTES + LENGTH_BYTES

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -154,6 +155,12 @@ class RetryingExecutor:
                     "the upload executor was closed meanwhile: open another storage"
                 ) from refusal
             raise
+
+    def run_aside(self, work: Callable[[], None]) -> None:
+        """Run something on one of the threads that nobody waits for; not at all once closed."""
+        # Refused only when shut down: then there is nothing to prepare any more.
+        with suppress(RuntimeError):
+            self._executor.submit(work)
 
     def _ended(self, execution: _Execution[ResultT]) -> None:
         with self._lock:

@@ -1,35 +1,36 @@
-"""When tasks leave, and together with which others.
+"""When tasks leave.
 
-Owns the queue, the batches, the in-flight limit and the threads. Does not own what an upload is
-(`uploader`) nor when it is tried again (`retry`).
+Owns the queue, the in-flight limit and the threads. Does not own which tasks share a file (`batches`), what
+an upload is (`uploader`) nor when it is tried again (`retry`).
 
 Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadScheduler`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, Protocol
 
-from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.compression import Compression
-from dstl_dagster.format.footer import MAX_CHANGE_SETS_PER_FILE
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
+from dstl_dagster.upload.batches import BatchAction, complete_all, fail_all, split_into_batches
+from dstl_dagster.upload.early import EarlyUpload
+from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import local_changelog_directory
 from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
-from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (
     DuplicatingStateChangeFsUploader,
-    FileTracker,
+    EarlyStateChangeUploader,
     StateChangeFsUploader,
     StateChangeUploader,
 )
@@ -39,10 +40,7 @@ __all__ = [
     "StateChangeUploadScheduler",
     "direct_scheduler",
     "scheduler_from_config",
-    "split_into_batches",
 ]
-
-_logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BATCH_BYTES: Final = 64 << 20
 
@@ -84,7 +82,7 @@ class _DirectScheduler:
         except BaseException as error:
             task.fail(error)
             raise
-        _complete(result, [task])
+        complete_all(result, [task])
 
     @property
     def availability(self) -> Availability:
@@ -100,71 +98,13 @@ def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadSchedule
     return _DirectScheduler(uploader)
 
 
-def _complete(result: UploadTasksResult, tasks: Sequence[UploadTask]) -> None:
-    try:
-        result.complete()
-    finally:
-        for task in tasks:
-            # A task that an uploader forgot would be waited for without end.
-            task.fail(InternalError("the uploader returned, but without a result for this task"))
-
-
-class _BatchAction:
-    """The upload of one batch, as something to retry."""
-
-    def __init__(self, uploader: StateChangeUploader, tasks: Sequence[UploadTask]) -> None:
-        self._uploader = uploader
-        self._tasks = tasks
-
-    def attempt(self) -> UploadTasksResult:
-        return self._uploader.upload(self._tasks)
-
-    def complete(self, result: UploadTasksResult) -> None:
-        _complete(result, self._tasks)
-
-    def discard(self, result: UploadTasksResult) -> None:
-        result.discard()
-
-    def fail(self, error: BaseException) -> None:
-        _fail_all(self._tasks, error)
-
-
-def _fail_all(tasks: Collection[UploadTask], error: BaseException) -> None:
-    for task in tasks:
-        try:
-            task.fail(error)
-        except Exception:
-            _logger.exception("an upload failed, and telling its writer failed too")
-
-
-def split_into_batches(
-    sizes_bytes: Sequence[int], set_counts: Sequence[int], max_batch_bytes: int
-) -> list[int]:
-    """Where each batch ends (exclusive) in a queue of tasks with these sizes and numbers of change sets.
-
-    The order stays; a batch holds at most `max_batch_bytes`, or one larger task alone.
-    """
-    ends: list[int] = []
-    batch_bytes = batch_sets = 0
-    for index, (size, set_count) in enumerate(zip(sizes_bytes, set_counts, strict=True)):
-        begins = index == (ends[-1] if ends else 0)
-        overflows = batch_bytes + size > max_batch_bytes or batch_sets + set_count > MAX_CHANGE_SETS_PER_FILE
-        if overflows and not begins:
-            ends.append(index)
-            batch_bytes = batch_sets = 0
-        batch_bytes += size
-        batch_sets += set_count
-    if sizes_bytes:
-        ends.append(len(sizes_bytes))
-    return ends
-
-
 class BatchingStateChangeUploadScheduler:
     """Waits a little so that tasks of many writers share a file; retries; limits bytes in flight.
 
-    A batch closes at the first of: `persist_delay_seconds` after its first task; `size_threshold_bytes`
-    waiting (inclusive; then it leaves in the thread of the task that reached it). With a delay of 0 every
-    task leaves at once. Batches upload in parallel and may end in any order.
+    A batch is due at the first of: `persist_delay_seconds` after its first task; `size_threshold_bytes`
+    waiting (inclusive). It leaves with the first free thread, and tasks still join it until then. With a
+    delay of 0 every task is due at once, and alone. Batches upload in parallel and may end in any order.
+    A batch that waits is written early, where the uploader can (`EarlyStateChangeUploader`).
 
     Args:
         persist_delay_seconds, size_threshold_bytes, retry_policy, uploader, num_upload_threads,
@@ -208,9 +148,15 @@ class BatchingStateChangeUploadScheduler:
             self._timer,
             self._metrics.upload_wins,
         )
+        self._early_uploader = uploader if isinstance(uploader, EarlyStateChangeUploader) else None
         self._lock = threading.Lock()
         self._queue: list[UploadTask] = []
         self._queued_bytes = 0
+        self._early: EarlyUpload | None = None
+        self._early_is_due = False
+        """Whether a thread was asked to write early and has not begun."""
+        self._claims = 0
+        """Batches that are due and that no thread has taken out of the queue yet."""
         self._cancel_drain: Callable[[], None] | None = None
         self._fatal_error: BaseException | None = None
         self._closed = False
@@ -263,10 +209,13 @@ class BatchingStateChangeUploadScheduler:
             due = self._delay_seconds == 0 or self._queued_bytes >= self._size_threshold_bytes
             if not closed and not due and self._cancel_drain is None:
                 self._cancel_drain = self._timer.schedule(self._delay_seconds, self._drain)
+            asks_for_thread = not closed and not due and self._asks_to_write_early()
         if closed:
             task.fail(ClosedError("the upload scheduler is closed: open another storage"))
         elif due:
             self._drain()
+        elif asks_for_thread:
+            self._retrying.run_aside(self._write_early)
 
     def _withdraw(self, task: UploadTask) -> None:
         with self._lock:
@@ -274,36 +223,92 @@ class BatchingStateChangeUploadScheduler:
                 self._queue.remove(task)
                 self._queued_bytes -= task.size
 
-    def _take_queue(self) -> list[UploadTask]:
+    # -- before a batch is due
+
+    def _asks_to_write_early(self) -> bool:
+        """Whether a thread is to be sent to write what waits. Call under the lock."""
+        # A batch that is half full is about to be due: then a second thread would only be in the way of the
+        # one that takes it.
+        if self._early_uploader is None or self._queued_bytes > self._size_threshold_bytes // 2:
+            return False
+        if self._early is None:
+            self._early = EarlyUpload(self._early_uploader)
+        asked, self._early_is_due = self._early_is_due, True
+        return not asked
+
+    def _write_early(self) -> None:
         with self._lock:
-            taken, self._queue = self._queue, []
-            self._queued_bytes = 0
-            cancel, self._cancel_drain = self._cancel_drain, None
-        if cancel is not None:
-            cancel()
-        return taken
+            self._early_is_due = False
+            early = self._early
+            batch = self._queue[: self._batch_ends()[0]] if self._queue else []
+        if early is not None:
+            early.write(batch)
+
+    # -- when it is due
+
+    def _batch_ends(self) -> list[int]:
+        # Who asked for no delay asked for a file of its own.
+        enough_bytes = 0 if self._delay_seconds == 0 else self._size_threshold_bytes
+        return split_into_batches(self._queue, enough_bytes, self._max_batch_bytes)
 
     def _drain(self) -> None:
-        taken = self._take_queue()
-        start = 0
-        for end in split_into_batches(
-            [task.size for task in taken], [len(task.change_sets) for task in taken], self._max_batch_bytes
-        ):
-            batch = taken[start:end]
-            start = end
+        """All that waits is due: see to it that there is a claim for each of its batches."""
+        with self._lock:
+            cancel, self._cancel_drain = self._cancel_drain, None
+            missing_claims = len(self._batch_ends()) - self._claims
+            self._claims += max(0, missing_claims)
+        if cancel is not None:
+            cancel()
+        for _ in range(missing_claims):
+            if self._fatal_error is not None:
+                self._fail_queue(self._fatal_error)
+                return
             try:
-                if self._fatal_error is not None:
-                    _fail_all(batch, self._fatal_error)
-                    continue
-                self._metrics.batch_begins(len(batch))
-                self._retrying.execute(self._retry_policy, _BatchAction(self._uploader, batch))
+                self._retrying.execute(self._retry_policy, BatchAction(self._uploader, self._claim))
             except (ClosedError, UnavailableError, OSError) as error:
-                _fail_all(batch, error)
+                self._fail_next_batch(error)
             except BaseException as error:
                 # No batch could be begun any more: say so at once, to all who come.
                 self._fatal_error = error
-                _fail_all(taken, error)
+                self._fail_queue(error)
                 raise
+
+    def _claim(self) -> tuple[list[UploadTask], EarlyUpload | None]:
+        """Take the next batch out of the queue, in the thread that uploads it."""
+        with self._lock:
+            self._claims -= 1
+            end = self._batch_ends()[0] if self._queue else 0
+            taken, self._queue = self._queue[:end], self._queue[end:]
+            self._queued_bytes -= sum(task.size for task in taken)
+            early, self._early = self._early, None
+            cancel = None
+            if not self._queue:
+                # Nobody waits any more; whoever comes next waits the whole delay.
+                cancel, self._cancel_drain = self._cancel_drain, None
+        if cancel is not None:
+            cancel()
+        if taken:
+            self._metrics.batch_begins(len(taken))
+        return taken, early
+
+    def _fail_next_batch(self, error: BaseException) -> None:
+        tasks, early = self._claim()
+        fail_all(tasks, error)
+        if early is not None:
+            early.abandon()
+
+    def _fail_queue(self, error: BaseException) -> None:
+        """Nothing that waits will be uploaded."""
+        with self._lock:
+            tasks, self._queue = self._queue, []
+            self._queued_bytes = 0
+            early, self._early = self._early, None
+            cancel, self._cancel_drain = self._cancel_drain, None
+        if cancel is not None:
+            cancel()
+        fail_all(tasks, error)
+        if early is not None:
+            early.abandon()
 
     def close(self) -> None:
         """Fail what waits and what runs with ClosedError; wait until no thread is left. May be called again.
@@ -314,8 +319,7 @@ class BatchingStateChangeUploadScheduler:
         with self._lock:
             self._closed = True
         self._throttle.close()
-        error = ClosedError("the upload waited for its batch when its storage was closed")
-        _fail_all(self._take_queue(), error)
+        self._fail_queue(ClosedError("the upload waited for its batch when its storage was closed"))
         self._retrying.close()
         self._end_gauge()
         self._uploader.close()

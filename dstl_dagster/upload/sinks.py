@@ -40,6 +40,8 @@ class ObjectSink:
         self._pieces: list[bytes | memoryview] = []
         self._writer: ObjectWriter | None = None
         self._size_bytes = 0
+        self.has_sent = False
+        """Whether the store was asked for anything: until then there can be no object."""
 
     def write(self, piece: bytes | memoryview) -> None:
         """Take a piece. It is kept, not copied, and must not change."""
@@ -52,6 +54,7 @@ class ObjectSink:
             self._begin_stream()
 
     def _begin_stream(self) -> None:
+        self.has_sent = True
         chunk_size = max(1, self._buffer_bytes // _CHUNK_STEP_BYTES) * _CHUNK_STEP_BYTES
         self._writer = self._store.open_write(
             self._name,
@@ -65,6 +68,7 @@ class ObjectSink:
 
     def close(self) -> ObjectStat:
         """Make the object durable. As `ObjectWriter.close`; a lost answer was read back already."""
+        self.has_sent = True
         if self._writer is None:
             payload = b"".join(self._pieces)
             return put_own(self._store, self._name, payload, writer_id=self._writer_id)

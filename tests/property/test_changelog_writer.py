@@ -46,6 +46,7 @@ from dstl_dagster.upload import (
     UploadTask,
     UploadTasksResult,
 )
+from dstl_dagster.upload.batches import BatchAction
 
 TIMEOUT_SECONDS = 10.0
 DELAY_SECONDS = 1.0
@@ -401,16 +402,16 @@ def _forget_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def _fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upstream: an attempt that fails also fails its tasks, and its successor's file leaks."""
 
-    def upload(self: Any, tasks: Any) -> Any:
+    def attempt(self: Any) -> Any:
         try:
-            return original(self, tasks)
+            return original(self)
         except UnavailableError as error:
-            for task in tasks:
+            for task in self._tasks:
                 task.fail(error)
             raise
 
-    original = StateChangeFsUploader.upload
-    monkeypatch.setattr(StateChangeFsUploader, "upload", upload)
+    original = BatchAction.attempt
+    monkeypatch.setattr(BatchAction, "attempt", attempt)
     # The faulty attempt must not stop its successor, as upstream's does not.
     monkeypatch.setattr(UploadTask, "is_finished", False)
 

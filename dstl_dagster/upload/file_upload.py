@@ -1,0 +1,181 @@
+"""The one file of one attempt: begun, written task by task, and then durable or gone.
+
+Owns the file's bytes and what becomes of it. Does not own its name, nor which tasks it takes (`uploader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import ClosedError, InternalError
+from dstl_dagster.format.changelog_file import ChangelogFileEncoder
+from dstl_dagster.format.changes import StateChangeSet
+from dstl_dagster.format.handles import StreamStateHandle
+from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.upload.metrics import UploadMetrics
+from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece, WriteBehind
+from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+
+__all__ = ["FileTracker", "FileUpload"]
+
+_WRITE_BEHIND_BUFFERS: Final = 16
+"""From so many buffers of payload on a task is written on a thread of its own while it is encoded."""
+
+
+class FileTracker(Protocol):
+    """Who is told of the files an uploader makes. Any thread."""
+
+    def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
+        """The file is there; so many change sets need it."""
+        ...
+
+    def discard(self, handle: StreamStateHandle) -> None:
+        """Nobody needs the file, if it is there at all: delete it."""
+        ...
+
+
+class FileUpload:
+    """One attempt under way. One thread at a time; `finish` or `abort` ends it, or the first error.
+
+    After an error nothing of it is left, as far as the store let it be deleted.
+
+    Args:
+        name, sink, local: the object to be, where its bytes go, and its copy on local disk, if any.
+        buffer_bytes: about how much is encoded at a time.
+        is_in_vain: asked now and then; once it is true, writing raises ClosedError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: ObjectSink,
+        local: LocalCopySink | None,
+        encoder: ChangelogFileEncoder,
+        registry: FileTracker,
+        metrics: UploadMetrics,
+        clock: Clock,
+        buffer_bytes: int,
+        is_in_vain: Callable[[], bool],
+    ) -> None:
+        self._name = name
+        self._sink = sink
+        self._local = local
+        self._encoder = encoder
+        self._registry = registry
+        self._metrics = metrics
+        self._clock = clock
+        self._buffer_bytes = buffer_bytes
+        self._is_in_vain = is_in_vain
+        self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
+        self._busy_seconds = 0.0
+        self._over = False
+        metrics.attempt_begins()
+        with self._attempting():
+            self._write_piece(encoder.header())
+
+    @property
+    def tasks(self) -> Sequence[UploadTask]:
+        """What it holds so far, in order."""
+        return tuple(self._tasks_offsets)
+
+    def write(self, task: UploadTask) -> None:
+        """Append a task. Raises what the store raises, or ClosedError where it became in vain."""
+        with self._attempting():
+            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
+                # Files of usual size overlap with each other, on the scheduler's threads; one more thread
+                # for each would cost more than it gives. A large one is alone most often.
+                self._write_task(task, self._write_piece)
+                return
+            behind = WriteBehind(self._write_piece, "dstl-changelog-write-behind")
+            try:
+                self._write_task(task, behind.write)
+                behind.finish()
+            finally:
+                # The sink is closed or aborted next, and by one thread at a time.
+                behind.abort()
+
+    def finish(self) -> UploadTasksResult:
+        """Make the file durable, and have it tracked. Raises as `write`."""
+        with self._attempting():
+            for part in self._encoder.footer():
+                self._write_piece(part)
+            stat = self._sink.close()
+        self._over = True
+        self._metrics.attempt_succeeds(self._encoder.body_size, self._busy_seconds)
+        return self._registered(stat)
+
+    def abort(self) -> None:
+        """Give it up and delete what is there. Never raises; does nothing once it is over."""
+        if self._over:
+            return
+        self._over = True
+        self._sink.abort()
+        if self._local is not None:
+            self._local.abort()
+        if self._sink.has_sent:
+            # The answer may have been lost: then an object may be there, or may still arrive. The first is
+            # deleted here; the second lies under the attempt's name, where garbage collection finds it.
+            self._registry.discard(StreamStateHandle(self._name, None))
+
+    @contextmanager
+    def _attempting(self) -> Iterator[None]:
+        if self._over:
+            raise InternalError("an upload that is over was written to")
+        began_seconds = self._clock.monotonic_seconds()
+        try:
+            yield
+        except BaseException:
+            self.abort()
+            self._metrics.attempt_fails()
+            raise
+        self._busy_seconds += self._clock.monotonic_seconds() - began_seconds
+
+    def _write_piece(self, piece: Piece) -> None:
+        self._sink.write(piece)
+        if self._local is not None:
+            self._local.write(piece)
+
+    def _write_task(self, task: UploadTask, write: Callable[[Piece], None]) -> None:
+        offsets = self._tasks_offsets.setdefault(task, {})
+        for change_set in sorted(task.change_sets, key=_order_in_task):
+            offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
+            for piece in self._encoder.change_set(change_set):
+                write(piece)
+                if self._is_in_vain():
+                    raise ClosedError("every task of this upload ended meanwhile: it is in vain")
+
+    def _registered(self, stat: ObjectStat) -> UploadTasksResult:
+        body_size = self._encoder.body_size
+        handle = StreamStateHandle(stat.name, body_size, stat.generation, stat.crc32c, stat.size)
+        local_handle = None
+        if self._local is not None:
+            local_handle = self._local.close(body_size, stat.size)
+            if self._local.failed:
+                self._metrics.local_copy_fails()
+        set_count = sum(len(offsets) for offsets in self._tasks_offsets.values())
+        kept: list[StreamStateHandle] = [handle] if local_handle is None else [handle, local_handle]
+        if set_count > 0:
+            for each in kept:
+                self._registry.start_tracking(each, set_count)
+
+        def discard() -> None:
+            self._metrics.result_discarded()
+            for each in kept:
+                self._registry.discard(each)
+
+        return UploadTasksResult(self._tasks_offsets, handle, local_handle, discard)
+
+
+def _order_in_task(change_set: StateChangeSet) -> tuple[int, int, int]:
+    """Flink's order in a task: by log id as Java compares UUIDs (two signed halves), then position."""
+    high, low = divmod(change_set.log_id.int, 1 << 64)
+    return (_signed(high), _signed(low), change_set.sequence_number.number)
+
+
+def _signed(half: int) -> int:
+    if not 0 <= half < 1 << 64:
+        raise InternalError("half a UUID has 64 bits")
+    return half - (1 << 64) if half >= 1 << 63 else half
