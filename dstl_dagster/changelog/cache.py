@@ -27,6 +27,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.open import is_folder
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
@@ -87,7 +88,7 @@ class ChangelogFileCache:
 
     def open(self, store: ObjectStore, handle: StreamStateHandle) -> _CachedSource | None:
         """The file, from disk; None where it cannot be cached (a local store, no room, closed)."""
-        if store.uri.startswith("file:"):
+        if is_folder(store):
             return None
         key = (store.uri_of(handle.name), handle.generation)
         with self._lock:

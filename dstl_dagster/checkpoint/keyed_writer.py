@@ -12,7 +12,6 @@ from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, MailboxFuture
 from dstl_dagster.checkpoint.attempt import Attempt
@@ -21,6 +20,7 @@ from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes
+from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.state.hashing import group_of_hashes, key_hashes
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
@@ -115,21 +115,29 @@ def write_rows(
     """
     hashes = key_hashes(rows, schema)
     groups = group_of_hashes(hashes, schema.max_parallelism)
-    flags = pa.array(np.zeros(rows.num_rows, np.bool_)) if deleted is None else pc.fill_null(deleted, False)
+    # Rows are moved once, into the order in which they are written: what each range has then lies together.
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    hashes, groups = hashes[order], groups[order]
+    ordered = rows.combine_chunks().take(pa.array(order))
+    flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         leaving = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
-            mine = (groups >= key_groups.start_key_group) & (groups <= key_groups.end_key_group)
-            if mine.any():
-                own = pa.array(np.flatnonzero(mine))
+            bounds = [key_groups.start_key_group, key_groups.end_key_group + 1]
+            start, stop = np.searchsorted(groups, np.array(bounds, groups.dtype)).tolist()
+            if start < stop:
                 changes = encode_changes(
-                    schema, rows.take(own), groups[mine], flags.take(own), hashes=hashes[mine]
+                    schema,
+                    ordered.slice(start, stop - start),
+                    groups[start:stop],
+                    None if flags is None else flags.slice(start, stop - start),
+                    hashes=hashes[start:stop],
                 )
                 writer = writers.enter_context(storage.create_writer(operator, key_groups))
                 # Waited for when all have begun: one is encoded while the one before it is uploaded.
                 leaving.append(_begin(writer, attempt, schema, [changes]))
         handles = [_handle_of(each) for each in leaving]
-    deletes = int(pc.sum(flags).as_py() or 0)
+    deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,
         handles=tuple(handles),

@@ -21,7 +21,7 @@ from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
 
-__all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "encode_changes"]
+__all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "delete_flags", "encode_changes"]
 
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
 _LARGEST_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
@@ -257,7 +257,7 @@ def _in_wire_form(
     unknown = [name for name in rows.schema.names if name not in schema.columns.names]
     if unknown:
         raise InvalidInputError(f"column {unknown[0]!r} is not in the state's schema: {schema.columns.names}")
-    flags = _flags(deleted, rows.num_rows)
+    flags = delete_flags(deleted, rows.num_rows)
     if deleted is None:
         return pa.table(
             [*(_stored_column(rows, field) for field in schema.columns), flags], schema=schema.wire
@@ -272,7 +272,8 @@ def _in_wire_form(
     return pa.table([*columns, flags], schema=schema.wire)
 
 
-def _flags(deleted: pa.Array | pa.ChunkedArray | None, row_count: int) -> pa.Array:
+def delete_flags(deleted: pa.Array | pa.ChunkedArray | None, row_count: int) -> pa.Array:
+    """Of each row, whether it is a tombstone: nulls, and none at all, say no. Raises: InvalidInputError."""
     if deleted is None:
         return pa.array(np.zeros(row_count, np.bool_))
     if len(deleted) != row_count:

@@ -138,13 +138,19 @@ class RetryingExecutor:
         self._live: set[_Execution[object]] = set()
         self._closed = False
 
-    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
-        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun."""
+    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT], *, here: bool = False) -> None:
+        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun.
+
+        `here`: make the first attempt in the calling thread, without a time-out.
+        """
         execution = _Execution(self, policy, action)
         with self._lock:
             if self._closed:
                 raise ClosedError("the upload executor is closed: open another storage")
             self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
+        if here:
+            execution.run(1, timed=False)
+            return
         try:
             self._executor.submit(execution.run, 1)
         except BaseException as refusal:
@@ -194,14 +200,14 @@ class _Execution(Generic[ResultT]):
         self._active_attempts = 1
         self._total_attempts = 1
 
-    def run(self, attempt: int) -> None:
+    def run(self, attempt: int, *, timed: bool = True) -> None:
         if self._ended:
             return
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
             seconds = self._policy.timeout_seconds
-            if seconds is not None:
+            if timed and seconds is not None:
                 cancel_timeout = self._owner._timer.schedule(
                     seconds, lambda: self._timed_out(attempt, gave_up)
                 )

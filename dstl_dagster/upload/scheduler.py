@@ -19,6 +19,7 @@ from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, Unava
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.open import is_folder
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.batches import BatchAction, complete_all, fail_all, split_into_batches
 from dstl_dagster.upload.early import EarlyUpload
@@ -110,6 +111,8 @@ class BatchingStateChangeUploadScheduler:
         persist_delay_seconds, size_threshold_bytes, retry_policy, uploader, num_upload_threads,
         max_bytes_in_flight, metrics: as upstream's constructor.
         max_batch_bytes: the most payload of one file; one larger task goes alone.
+        bytes_uploaded_here: without delay, a task of at most so many bytes is uploaded in the thread that
+            brings it, without a time-out (0: none is); for stores that answer sooner than a thread wakes up.
         timer, executor: where waiting and uploading happen; by default threads of its own. They are closed
             with it.
 
@@ -127,6 +130,7 @@ class BatchingStateChangeUploadScheduler:
         metrics: UploadMetrics | None = None,
         *,
         max_batch_bytes: int = _DEFAULT_MAX_BATCH_BYTES,
+        bytes_uploaded_here: int = 0,
         timer: Timer | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -138,6 +142,7 @@ class BatchingStateChangeUploadScheduler:
         self._delay_seconds = persist_delay_seconds
         self._size_threshold_bytes = size_threshold_bytes
         self._max_batch_bytes = max_batch_bytes
+        self._bytes_uploaded_here = bytes_uploaded_here if persist_delay_seconds == 0 else 0
         self._retry_policy = retry_policy
         self._uploader = uploader
         self._metrics = metrics or UploadMetrics()
@@ -257,6 +262,7 @@ class BatchingStateChangeUploadScheduler:
             cancel, self._cancel_drain = self._cancel_drain, None
             missing_claims = len(self._batch_ends()) - self._claims
             self._claims += max(0, missing_claims)
+            here = self._queued_bytes <= self._bytes_uploaded_here
         if cancel is not None:
             cancel()
         for _ in range(missing_claims):
@@ -264,7 +270,9 @@ class BatchingStateChangeUploadScheduler:
                 self._fail_queue(self._fatal_error)
                 return
             try:
-                self._retrying.execute(self._retry_policy, BatchAction(self._uploader, self._claim))
+                self._retrying.execute(
+                    self._retry_policy, BatchAction(self._uploader, self._claim), here=here
+                )
             except (ClosedError, UnavailableError, OSError) as error:
                 self._fail_next_batch(error)
             except BaseException as error:
@@ -379,20 +387,18 @@ def scheduler_from_config(
             buffer_bytes=options.upload_buffer_bytes,
             metrics=metrics,
         )
+    # Without a network nobody waits: more threads than cores would contend, and waking one takes longer than
+    # a small file.
+    quick = is_folder(store)
+    cores = max(2, os.cpu_count() or 2)
     return BatchingStateChangeUploadScheduler(
         options.batch_persist_delay.total_seconds(),
         options.batch_persist_size_threshold_bytes,
         RetryPolicy.from_options(options),
         uploader,
-        _thread_count(options, store),
+        min(options.num_upload_threads, cores) if quick else options.num_upload_threads,
         options.max_in_flight_bytes,
         metrics,
         max_batch_bytes=options.max_batch_bytes,
+        bytes_uploaded_here=options.upload_buffer_bytes if quick else 0,
     )
-
-
-def _thread_count(options: FsStateChangelogOptions, store: ObjectStore) -> int:
-    """How many upload at once. Into a folder nobody waits for a network: more than the cores only contend."""
-    if not store.uri.startswith("file://"):
-        return options.num_upload_threads
-    return min(options.num_upload_threads, max(2, os.cpu_count() or 2))
