@@ -8,7 +8,7 @@ that readers may still be reading (`readable`): clean-up must know what they nee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,16 +17,52 @@ from dstl_dagster.checkpoint.records import Committed, Completed, Opened, Resolv
 from dstl_dagster.checkpoint.view import CheckpointEntry, Retraction, TimelineView
 from dstl_dagster.errors import FormatError
 
-__all__ = ["kept_of", "view_from_plain", "view_to_plain"]
+__all__ = ["KnownEntries", "kept_of", "view_from_plain", "view_to_plain"]
 
 R = TypeVar("R", bound=TimelineRecord)
 
 
-def view_to_plain(view: TimelineView, readable: Collection[int] = ()) -> dict[str, Any]:
+class KnownEntries:
+    """Entries beside their plain form, so that a snapshot converts only what is new since the one before.
+
+    An entry is read back from its form before it is known: the form says it, all of it. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CheckpointEntry, dict[str, Any]]] = {}
+
+    def plain_of(self, entries: Iterable[CheckpointEntry]) -> list[dict[str, Any]]:
+        """The forms, which nobody may change; from now on these entries are known, and no others.
+
+        Raises: FormatError (kind `bad_snapshot`) for an entry that cannot be read back.
+        """
+        before, self._known = self._known, {}
+        for entry in entries:
+            known = before.get(entry.checkpoint_id)
+            if known is None or known[0] is not entry:
+                plain = _entry_to_plain(entry)
+                if _entry_from_plain(plain, "a snapshot") != entry:
+                    raise FormatError(
+                        f"checkpoint {entry.checkpoint_id} changes when written", "bad_snapshot"
+                    )
+                known = entry, plain
+            self._known[entry.checkpoint_id] = known
+        return [plain for _, plain in self._known.values()]
+
+    def entry_of(self, plain: Mapping[str, Any], where: str) -> CheckpointEntry:
+        """The entry: as it is known, where this very form is, or read. Raises: FormatError."""
+        known = self._known.get(plain["completed"]["checkpoint_id"])
+        return known[0] if known is not None and known[1] is plain else _entry_from_plain(plain, where)
+
+
+def view_to_plain(
+    view: TimelineView, readable: Collection[int] = (), known: KnownEntries | None = None
+) -> dict[str, Any]:
     """The part of the view that a snapshot keeps. `readable` are ids of subsumed checkpoints to keep."""
+    known = known or KnownEntries()
     return {
         "open": None if view.open_attempt is None else record_to_plain(view.open_attempt),
-        "checkpoints": [_entry_to_plain(entry) for entry in _kept_entries(view, readable)],
+        "checkpoints": known.plain_of(_kept_entries(view, readable)),
         "last_completed_id": view.last_completed_id,
         "highest_id": view.highest_id,
         "abandoned": [list(each) for each in view.abandoned],
@@ -58,11 +94,12 @@ def _kept_entries(view: TimelineView, readable: Collection[int]) -> list[Checkpo
     ]
 
 
-def view_from_plain(plain: Mapping[str, Any], slot: int) -> TimelineView:
+def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | None = None) -> TimelineView:
     """The view as of the snapshot record in `slot`. Raises: FormatError."""
     where = f"the snapshot in slot {slot}"
+    known = known or KnownEntries()
     try:
-        entries = [_entry_from_plain(each, where) for each in plain["checkpoints"]]
+        entries = [known.entry_of(each, where) for each in plain["checkpoints"]]
         last = plain["last_completed_id"]
         view = TimelineView(
             slot=slot,

@@ -26,7 +26,7 @@ from dstl_dagster.checkpoint.archive import Archive
 from dstl_dagster.checkpoint.grace import GraceClock
 from dstl_dagster.checkpoint.record_codec import decode_record, encode_record
 from dstl_dagster.checkpoint.records import Snapshot, TimelineRecord
-from dstl_dagster.checkpoint.snapshot import view_to_plain
+from dstl_dagster.checkpoint.snapshot import KnownEntries, view_to_plain
 from dstl_dagster.checkpoint.tail import TailReader, hole
 from dstl_dagster.checkpoint.view import TimelineView
 from dstl_dagster.checkpoint.view_builder import ViewBuilder
@@ -83,6 +83,7 @@ class Timeline:
         self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None
+        self._known = KnownEntries()
 
     @property
     def job(self) -> str:
@@ -110,7 +111,7 @@ class Timeline:
         """
         with self._lock:
             # A hole is looked for once, on the first read: from then on this object knows what was there.
-            builder = self._builder or ViewBuilder(self._archive)
+            builder = self._builder or ViewBuilder(self._archive, self._known)
             for record in self._tail_reader.records() if self._builder is None else self._walk(builder.slot):
                 builder.add(record)
             self._builder = builder
@@ -180,7 +181,8 @@ class Timeline:
         view = self._builder.view()
         try:
             self._archive.put_away(view)
-            snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
+            kept = view_to_plain(view, self._still_readable(view), self._known)
+            snapshot = self.append(Snapshot(view=kept))
         except DstlError as error:
             log.info("timeline %s: no snapshot behind slot %d now: %s", self.job, view.slot, error)
             return

@@ -23,7 +23,7 @@ from dstl_dagster.checkpoint.records import (
     Subsumed,
     TimelineRecord,
 )
-from dstl_dagster.checkpoint.snapshot import kept_of, view_from_plain
+from dstl_dagster.checkpoint.snapshot import KnownEntries, kept_of, view_from_plain
 from dstl_dagster.checkpoint.view import (
     CheckpointEntry,
     Ending,
@@ -43,10 +43,12 @@ class ViewBuilder:
 
     Args:
         archive: where views shall look for what snapshots leave out.
+        known: entries that need not be read from a snapshot that was made of them.
     """
 
-    def __init__(self, archive: PutAway | None = None) -> None:
+    def __init__(self, archive: PutAway | None = None, known: KnownEntries | None = None) -> None:
         self._archive = archive or NothingArchived()
+        self._known = known or KnownEntries()
         self._began = False
         self._view: TimelineView | None = None
         self._slot = 0
@@ -166,7 +168,8 @@ class ViewBuilder:
         """What it says. Checked once, though who appends it asks before it is written and after."""
         if self._checked is not None and self._checked[0] is record:
             return self._checked[1]
-        said = view_from_plain(record.view, record.slot)  # raises where it is not as documented
+        # Raises where it is not as documented.
+        said = view_from_plain(record.view, record.slot, self._known)
         if not self._began:
             return said  # reading begins here: there is nothing to hold it against
         if record.slot != self._slot + 1:
