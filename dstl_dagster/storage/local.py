@@ -14,6 +14,7 @@ that are empty, `.`, `..`, or too long for the file system, and its own hidden f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -282,7 +283,7 @@ class LocalObjectStore:
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         rules.check_delete(name, precondition)
         path = object_path(self._root, name)
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113 - a third of the time of Path.is_file
             return False
         with self._hidden.locked([name]):
             current = self._reading.live_record(name)
@@ -294,7 +295,8 @@ class LocalObjectStore:
 
     def _remove(self, name: str) -> None:
         path = object_path(self._root, name)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - as above
         self._hidden.sync_removal(path)
         self._records.remove(name)
         prune_empty_folders(self._root, path.parent)

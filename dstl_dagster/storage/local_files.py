@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -186,20 +186,14 @@ class HiddenFolder:
 
     # -- locks and generations
 
-    @contextlib.contextmanager
-    def locked(self, exclusive: Iterable[str], shared: Iterable[str] = ()) -> Iterator[None]:
-        """Hold the locks of these names. Names share locks, so never nest two calls.
+    def locked(self, exclusive: Iterable[str], shared: Iterable[str] = ()) -> _HeldLocks:
+        """Hold the locks of these names while in its `with`. Names share locks, so never nest two calls.
 
         Ascending order over all processes is why no two callers wait for each other.
         """
         modes = dict.fromkeys((_stripe(name) for name in shared), fcntl.LOCK_SH)
         modes.update(dict.fromkeys((_stripe(name) for name in exclusive), fcntl.LOCK_EX))
-        with contextlib.ExitStack() as held:
-            for stripe in sorted(modes):
-                descriptor = self.open_file(f"{self._locks_path}/{stripe:02x}", os.O_RDWR | os.O_CREAT)
-                held.callback(os.close, descriptor)
-                fcntl.flock(descriptor, modes[stripe])
-            yield
+        return _HeldLocks(self, [(f"{self._locks_path}/{each:02x}", modes[each]) for each in sorted(modes)])
 
     def next_generation(self, floor: int) -> int:
         """A number above every earlier one of this root, and above `floor`."""
@@ -216,6 +210,29 @@ class HiddenFolder:
             return generation
         finally:
             os.close(descriptor)
+
+
+class _HeldLocks:
+    """Locks on files, taken in order when it is entered and freed when it is left. One thread, once."""
+
+    def __init__(self, hidden: HiddenFolder, modes: Sequence[tuple[str, int]]) -> None:
+        self._hidden = hidden
+        self._modes = modes
+        self._descriptors: list[int] = []
+
+    def __enter__(self) -> None:
+        try:
+            for path, mode in self._modes:
+                descriptor = self._hidden.open_file(path, os.O_RDWR | os.O_CREAT)
+                self._descriptors.append(descriptor)
+                fcntl.flock(descriptor, mode)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 class TemporaryFile:
@@ -265,12 +282,13 @@ class TemporaryFile:
 
 def prune_empty_folders(root: Path, folder: Path) -> None:
     """Remove `folder` and those above it, up to but not including `root`, as far as they are empty."""
-    while folder != root and root in folder.parents:
+    above, current = os.fspath(root).rstrip(os.sep) + os.sep, os.fspath(folder)
+    while current.startswith(above):
         try:
-            folder.rmdir()
+            os.rmdir(current)  # noqa: PTH106 - a text: see HiddenFolder
         except OSError:
             return
-        folder = folder.parent
+        current = os.path.dirname(current)  # noqa: PTH120 - as above
 
 
 def empty_folder_removed(path: Path) -> bool:

@@ -28,13 +28,13 @@ _PLACE_ATTEMPTS = 100
 
 def object_path(root: Path, name: str) -> Path:
     """The file of an object. Raises: InvalidInputError for a name that cannot be a path under `root`."""
-    return _object_path(root, rules.check_name(name))
+    return _object_path(root, name if isinstance(name, str) else rules.check_name(name))
 
 
 @functools.lru_cache(maxsize=256)
 def _object_path(root: Path, name: str) -> Path:
     # Kept, because one write asks for it at each of its steps.
-    levels = name.split("/")
+    levels = rules.check_name(name).split("/")
     for level in levels:
         if level in ("", ".", ".."):
             raise InvalidInputError(f"{name!r} cannot be a path: one of its levels is {level!r}")

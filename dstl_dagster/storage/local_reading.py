@@ -240,7 +240,7 @@ def _is_name(name: str) -> bool:
 
 def _regular_file(path: Path) -> FileIdentity | None:
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except OSError:
         return None
     return FileIdentity.of(status) if stat.S_ISREG(status.st_mode) else None

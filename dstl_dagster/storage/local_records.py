@@ -17,7 +17,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +27,8 @@ from dstl_dagster.storage.local_files import HiddenFolder
 __all__ = ["FileIdentity", "Record", "Records", "match_record"]
 
 _VERSION = 1
+_READ_BYTES = 1 << 16
+_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Records:
 
         Raises: FormatError naming the damaged file.
         """
-        for path in (self._path(name), self._earlier_path(name)):
+        for path in self._paths(name):
             with contextlib.suppress(FileNotFoundError):
-                return _from_text(Path(path).read_bytes(), path, name)
+                return _from_text(_content(path), path, name)
         return []
 
     def write(self, name: str, records: Sequence[Record]) -> None:
@@ -92,22 +93,37 @@ class Records:
             "name": name,
             "generations": [_to_json(record) for record in records],
         }
-        self._hidden.replace_file(self._path(name), json.dumps(document, sort_keys=True).encode())
+        self._hidden.replace_file(self._paths(name)[0], _ENCODER.encode(document).encode())
 
     def remove(self, name: str) -> None:
         """Forget the name. A record that comes back after a loss of power matches no file."""
-        for path in (self._path(name), self._earlier_path(name)):
-            Path(path).unlink(missing_ok=True)
+        for path in self._paths(name):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - a text: see HiddenFolder
 
-    def _path(self, name: str) -> str:
-        # Few folders, because making one costs as much as making a file, and a new store makes them all.
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        return f"{self._folder}/{digest[:1]}/{digest[1:]}.json"
+    def _paths(self, name: str) -> tuple[str, str]:
+        """Where the name's records are, and where the first versions wrote them: in 256 folders.
 
-    def _earlier_path(self, name: str) -> str:
-        """Where the first versions wrote: 256 folders. What stands there counts until it is written anew."""
+        What stands there counts until it is written anew. There are few folders now, because making one
+        costs as much as making a file, and a new store makes them all.
+        """
         digest = hashlib.sha256(name.encode()).hexdigest()
-        return f"{self._folder}/{digest[:2]}/{digest[2:]}.json"
+        return (
+            f"{self._folder}/{digest[:1]}/{digest[1:]}.json",
+            f"{self._folder}/{digest[:2]}/{digest[2:]}.json",
+        )
+
+
+def _content(path: str) -> bytes:
+    """All of a small file. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _from_text(text: bytes, path: str, name: str) -> list[Record]:
