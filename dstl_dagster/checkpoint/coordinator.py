@@ -193,7 +193,7 @@ class CheckpointCoordinator(CheckpointReader):
             )
         )
         log.info("step 5 confirm: checkpoint %d of job %s is complete", attempt.checkpoint_id, self.job)
-        return self.get(attempt.checkpoint_id)
+        return self._get(attempt.checkpoint_id, manifest)
 
     def abort(self, attempt: Attempt, reason: str = "given up by its owner") -> None:
         """End the attempt before step 5. What it left is deleted by the next clean-up.
@@ -250,7 +250,7 @@ class CheckpointCoordinator(CheckpointReader):
             )
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
-        return self.get(checkpoint_id)
+        return self._get(checkpoint_id, checkpoint.manifest)
 
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
         """Step 7: give up checkpoints beyond the last `num_retained`, and delete what nothing needs.

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 
 from dstl_dagster.checkpoint.checkpoint import Checkpoint
-from dstl_dagster.checkpoint.manifest import load_manifest
+from dstl_dagster.checkpoint.manifest import Manifest, load_manifest
 from dstl_dagster.checkpoint.restore import OperatorState, operator_state
 from dstl_dagster.checkpoint.timeline import Timeline
 from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
@@ -72,10 +72,14 @@ class CheckpointReader:
 
     def get(self, checkpoint_id: int) -> Checkpoint:
         """Raises: NotFoundError (kind `no_checkpoint`: never completed; `checkpoint_gone`), FormatError."""
+        return self._get(checkpoint_id)
+
+    def _get(self, checkpoint_id: int, manifest: Manifest | None = None) -> Checkpoint:
+        """The same; with its manifest, which never changes, where the caller has just read it."""
         view = self.timeline.tail()
         entry = view.checkpoints.get(checkpoint_id)
         if entry is not None:
-            return self._checkpoint(view, entry)
+            return self._checkpoint(view, entry, manifest)
         if 1 <= checkpoint_id <= view.highest_id:
             raise self._gone(checkpoint_id)
         raise NotFoundError(
@@ -137,9 +141,11 @@ class CheckpointReader:
             return Verification(entry.checkpoint_id, (problem,), (), 1, 0)
         return verify_state(self._store, checkpoint.manifest, threads=self._options.commit_threads)
 
-    def _checkpoint(self, view: TimelineView, entry: CheckpointEntry) -> Checkpoint:
+    def _checkpoint(
+        self, view: TimelineView, entry: CheckpointEntry, manifest: Manifest | None = None
+    ) -> Checkpoint:
         try:
-            manifest = load_manifest(self._store, entry.completed.manifest)
+            manifest = manifest or load_manifest(self._store, entry.completed.manifest)
         except NotFoundError as error:
             if entry.subsumed is None:
                 raise

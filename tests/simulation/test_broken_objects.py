@@ -157,7 +157,7 @@ def older_handles_are_not_references(monkeypatch):
     monkeypatch.setattr(References, "_needed_by", needed_by)
 
 
-@caught_by("rivals 4", "(subsumed): 3 is not committed")
+@caught_by("rivals 33", "(subsumed): 1 is not committed")
 def last_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 
