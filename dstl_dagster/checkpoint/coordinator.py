@@ -163,7 +163,7 @@ class CheckpointCoordinator(CheckpointReader):
             seconds=persist_seconds,
         )
         verify_report(self._store, report, attempt)
-        parent = None if attempt.parent is None else self._manifest_of(attempt.parent)
+        parent = None if attempt.parent is None else self._get(view, attempt.parent).manifest
         manifest = build_manifest(attempt, report, parent)
         store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
@@ -193,7 +193,7 @@ class CheckpointCoordinator(CheckpointReader):
             )
         )
         log.info("step 5 confirm: checkpoint %d of job %s is complete", attempt.checkpoint_id, self.job)
-        return self._get(attempt.checkpoint_id, manifest)
+        return self._get(self.timeline.tail(), attempt.checkpoint_id, manifest)
 
     def abort(self, attempt: Attempt, reason: str = "given up by its owner") -> None:
         """End the attempt before step 5. What it left is deleted by the next clean-up.
@@ -220,7 +220,7 @@ class CheckpointCoordinator(CheckpointReader):
         return [self._publish(each, progress) for each in wanted]
 
     def _publish(self, checkpoint_id: int, progress: Callable[[int, int], None] | None) -> Checkpoint:
-        checkpoint = self.get(checkpoint_id)
+        checkpoint = self._get(self.timeline.seen(), checkpoint_id)
         committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
         if committed is not None and not resolutions:
             return checkpoint
@@ -250,7 +250,7 @@ class CheckpointCoordinator(CheckpointReader):
             )
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
-        return self._get(checkpoint_id, checkpoint.manifest)
+        return self._get(self.timeline.seen(), checkpoint_id, checkpoint.manifest)
 
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
         """Step 7: give up checkpoints beyond the last `num_retained`, and delete what nothing needs.
@@ -377,7 +377,7 @@ class CheckpointCoordinator(CheckpointReader):
         return retract_abandoned(
             self._store,
             self.timeline,
-            self.timeline.tail(),
+            self.timeline.seen(),
             self._file_options,
             threads=self._options.commit_threads,
         )
@@ -393,6 +393,3 @@ class CheckpointCoordinator(CheckpointReader):
                 log.info("once more: %s", error)
         told = f"job {self.job!r}: {_MAX_ROUNDS} times a rival's decision came between; see `records()`, then"
         raise UnavailableError(f"{told} try again", kind="contention")
-
-    def _manifest_of(self, checkpoint_id: int) -> Manifest:
-        return self.get(checkpoint_id).manifest

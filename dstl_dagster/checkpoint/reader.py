@@ -72,11 +72,10 @@ class CheckpointReader:
 
     def get(self, checkpoint_id: int) -> Checkpoint:
         """Raises: NotFoundError (kind `no_checkpoint`: never completed; `checkpoint_gone`), FormatError."""
-        return self._get(checkpoint_id)
+        return self._get(self.timeline.tail(), checkpoint_id)
 
-    def _get(self, checkpoint_id: int, manifest: Manifest | None = None) -> Checkpoint:
-        """The same; with its manifest, which never changes, where the caller has just read it."""
-        view = self.timeline.tail()
+    def _get(self, view: TimelineView, checkpoint_id: int, manifest: Manifest | None = None) -> Checkpoint:
+        """The same in this view; with its manifest, which never changes, where the caller just read it."""
         entry = view.checkpoints.get(checkpoint_id)
         if entry is not None:
             return self._checkpoint(view, entry, manifest)

@@ -117,6 +117,14 @@ class Timeline:
             self._builder = builder
             return builder.view()
 
+    def seen(self) -> TimelineView:
+        """The view after the last read or append of this object, without a request; its first read, if none.
+
+        For what follows a read in the same step: whatever is decided on it is held against a new tail.
+        """
+        with self._lock:
+            return self.tail() if self._builder is None else self._builder.view()
+
     def append(self, record: R) -> R:
         """Create the record in the slot behind the last one that this object has read.
 

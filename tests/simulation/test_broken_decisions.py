@@ -70,7 +70,7 @@ def confirm_does_not_look_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Completed))
 
 
-@caught_by("base:1:11:pause", "(opened): the highest id is 2")
+@caught_by("base:1:10:pause", "(opened): the highest id is 2")
 def trigger_does_not_look_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Opened))
 
@@ -105,7 +105,7 @@ def owner_may_not_fence_its_own_attempt(monkeypatch):
     monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
-@caught_by("blocked-replace:7:29:pause", "(completed): the attempt is not the open one")
+@caught_by("blocked-replace:7:28:pause", "(completed): the attempt is not the open one")
 def fenced_attempt_completes(monkeypatch):
     def to_complete(view: TimelineView, attempt: Any, *, manifest: str, files: Any, seconds: float) -> Any:
         if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
@@ -118,7 +118,7 @@ def fenced_attempt_completes(monkeypatch):
     monkeypatch.setattr(decisions, "to_complete", to_complete)
 
 
-@caught_by("blocked-restore:11:52:error", "(aborted): the attempt is not the open one")
+@caught_by("blocked-restore:11:50:error", "(aborted): the attempt is not the open one")
 def abort_trusts_a_raised_error(monkeypatch):
     def to_abort(view: TimelineView, attempt: Any, reason: str) -> Any:
         if view.fate(attempt.attempt) is not None:
@@ -128,7 +128,7 @@ def abort_trusts_a_raised_error(monkeypatch):
     monkeypatch.setattr(decisions, "to_abort", to_abort)
 
 
-@caught_by("ops:5:10:long_pause", "(opened): the batch is applied")
+@caught_by("ops:5:9:long_pause", "(opened): the batch is applied")
 def batch_is_applied_again(monkeypatch):
     original = CheckpointCoordinator.trigger
 
@@ -175,7 +175,7 @@ def foreign_object_is_touched_before_resolved(monkeypatch):
     monkeypatch.setattr(CheckpointCoordinator, "resolve", resolve_)
 
 
-@caught_by("blocked-replace:8:16:crash_late", "out/1/b of checkpoint 1 is None")
+@caught_by("blocked-replace:8:15:crash_late", "out/1/b of checkpoint 1 is None")
 def replace_deletes_whatever_is_there(monkeypatch):
     monkeypatch.setattr(resolve, "Generation", lambda generation: ANY)
 
@@ -197,7 +197,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     monkeypatch.setattr(rollback, "retract_file", retract)
 
 
-@caught_by("compose-commit and append after a restore:7:11:36:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:10:36:1", "of an abandoned checkpoint is still there")
 def restore_takes_finals_before_sources(monkeypatch):
     def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)
