@@ -35,9 +35,9 @@ import cramjam
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from flink_side import FlinkSide
 from folders import fresh_folder
+from machine import BARE_STEPS_SECONDS, bare_steps, machine_limits, timed
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
@@ -145,26 +145,6 @@ def persist_latency_ms(store: LocalObjectStore, delay_ms: int, repetitions: int)
     return statistics.median(taken[len(taken) // 10 :])
 
 
-BARE_STEPS_SECONDS = 4.4e-3
-"""What `bare_steps` takes on the quiet machine of Flink's numbers."""
-
-
-def bare_steps(workload: Workload, directory: Path) -> float:
-    """Sort, encode, checksum and write 50,000 changes, one after another, without this package."""
-    key_groups = np.concatenate([keys.to_numpy() for keys, _ in workload.batches])
-    values = pa.concat_arrays([values for _, values in workload.batches])
-    headers = np.full((len(values), 2), workload.value_bytes, dtype=">i4")
-    offsets = pa.py_buffer(np.arange(0, 8 * len(values) + 1, 8, dtype=np.int32))
-    began = time.perf_counter()
-    order = np.argsort(key_groups.astype(np.uint8), kind="stable")
-    headers[:, 0] = key_groups[order]
-    column = pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(headers)])
-    body = pc.binary_join_element_wise(column, values.take(pa.array(order)), b"").buffers()[2]
-    google_crc32c.value(body)
-    _write_file(directory / "bare", body, sync=False)
-    return time.perf_counter() - began
-
-
 class Bench:
     """Runs, repeats and prints."""
 
@@ -176,7 +156,7 @@ class Bench:
 
     def _slowdown(self) -> float:
         with fresh_folder() as directory:
-            taken = [bare_steps(self._bare, directory) for _ in range(15)]
+            taken = [bare_steps(self._bare.batches, self._bare.value_bytes, directory) for _ in range(15)]
         return statistics.median(taken) / BARE_STEPS_SECONDS
 
     def _slowdown_around(self) -> float:
@@ -217,42 +197,6 @@ class Bench:
         )
 
 
-def machine_limits() -> None:
-    content = np.random.default_rng(1).integers(0, 255, 64 << 20, dtype=np.uint8)
-    target = np.empty_like(content)
-    np.copyto(target, content)
-    best = min(_timed(lambda: np.copyto(target, content)) for _ in range(7))
-    print(f"{'memcpy of 64 MiB, warm':44} {content.nbytes / best / 1e9:8.2f} GB/s")
-    with fresh_folder() as directory:
-        path = directory / "file"
-        for label, sync in (
-            ("file write of 64 MiB, page cache", False),
-            ("file write of 64 MiB, synced", True),
-        ):
-            best = statistics.median(
-                _timed(lambda sync=sync: _write_file(path, content, sync)) for _ in range(7)
-            )
-            print(f"{label:44} {content.nbytes / best / 1e9:8.2f} GB/s")
-    best = min(_timed(lambda: google_crc32c.value(content)) for _ in range(3))
-    print(f"{'CRC-32C of 64 MiB':44} {content.nbytes / best / 1e9:8.2f} GB/s", flush=True)
-
-
-def _write_file(path: Path, content: np.ndarray | pa.Buffer, sync: bool) -> None:
-    path.unlink(missing_ok=True)
-    with path.open("wb", buffering=0) as file:
-        view = memoryview(content)
-        while len(view):
-            view = view[file.write(view) :]
-        if sync:
-            os.fsync(file.fileno())
-
-
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def memory_growth(bench: Bench, workload: Workload) -> None:
     """Peak memory above what stood before, for a total much larger than the in-flight limit."""
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -278,7 +222,7 @@ def columns_rows(bench: Bench, workload: Workload) -> None:
         handles = write_columns(store, workload, 0)
         for views in (True, False):
             read = partial(read_back, store, handles, views=views)
-            taken = [_timed(read) for _ in range(bench.repetitions + 1)][1:]
+            taken = [timed(read) for _ in range(bench.repetitions + 1)][1:]
             label = f"restore {workload.value_bytes} B, {'binary_view' if views else 'binary'}"
             bench.rate(label, workload.row_count, statistics.median(taken))
 
@@ -328,7 +272,7 @@ def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
             in_turns(
                 f"append+persist {value_bytes} B, delay {delay_ms} ms",
                 repetitions,
-                in_fresh_folder(lambda folder, write=write: _timed(lambda: write(_unsynced(folder)))),
+                in_fresh_folder(lambda folder, write=write: timed(lambda: write(_unsynced(folder)))),
                 in_fresh_folder(flink_write),
             )
         with fresh_folder() as directory:
@@ -340,14 +284,14 @@ def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
                 in_turns(
                     f"restore {value_bytes} B, {'binary_view' if views else 'binary'}",
                     repetitions,
-                    partial(_timed, read),
+                    partial(timed, read),
                     partial(flink.restore_seconds, flinks),
                 )
     rows = rows_of(Workload.of(100, row_count))
     in_turns(
         "append (rows)+persist 100 B, delay 10 ms",
         repetitions,
-        in_fresh_folder(lambda folder: _timed(lambda: write_rows(_unsynced(folder), rows, row_count))),
+        in_fresh_folder(lambda folder: timed(lambda: write_rows(_unsynced(folder), rows, row_count))),
         in_fresh_folder(partial(flink.write_seconds, value_bytes=100, delay_ms=10, change_count=row_count)),
     )
     for delay_ms in (10, 0):

@@ -4,12 +4,12 @@ Does not own whose bytes they are (`changelog`) or who still needs a file (`regi
 """
 
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
+from dstl_dagster.upload.direct import direct_scheduler
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
 from dstl_dagster.upload.scheduler import (
     BatchingStateChangeUploadScheduler,
     StateChangeUploadScheduler,
-    direct_scheduler,
     scheduler_from_config,
 )
 from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult

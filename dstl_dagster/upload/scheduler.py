@@ -20,8 +20,8 @@ from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.open import is_folder
-from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
-from dstl_dagster.upload.batches import BatchAction, complete_all, fail_all, split_into_batches
+from dstl_dagster.upload.availability import Availability, UploadThrottle
+from dstl_dagster.upload.batches import BatchAction, fail_all, split_into_batches
 from dstl_dagster.upload.early import EarlyUpload
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
@@ -39,7 +39,6 @@ from dstl_dagster.upload.uploader import (
 __all__ = [
     "BatchingStateChangeUploadScheduler",
     "StateChangeUploadScheduler",
-    "direct_scheduler",
     "scheduler_from_config",
 ]
 
@@ -65,38 +64,6 @@ class StateChangeUploadScheduler(Protocol):
     def close(self) -> None:
         """Fail what has not ended, end every thread. May be called again."""
         ...
-
-
-class _DirectScheduler:
-    """Uploads in the caller's thread, one task a file, without retries."""
-
-    def __init__(self, uploader: StateChangeUploader) -> None:
-        self._uploader = uploader
-        self._closed = False
-
-    def upload(self, task: UploadTask) -> None:
-        if self._closed:
-            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
-            return
-        try:
-            result = self._uploader.upload([task])
-        except BaseException as error:
-            task.fail(error)
-            raise
-        complete_all(result, [task])
-
-    @property
-    def availability(self) -> Availability:
-        return ALWAYS_AVAILABLE
-
-    def close(self) -> None:
-        self._closed = True
-        self._uploader.close()
-
-
-def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadScheduler:
-    """A scheduler that uploads at once, in the thread that asks, and raises what the uploader raises."""
-    return _DirectScheduler(uploader)
 
 
 class BatchingStateChangeUploadScheduler:
@@ -262,7 +229,7 @@ class BatchingStateChangeUploadScheduler:
             cancel, self._cancel_drain = self._cancel_drain, None
             missing_claims = len(self._batch_ends()) - self._claims
             self._claims += max(0, missing_claims)
-            here = self._queued_bytes <= self._bytes_uploaded_here
+            here = 0 < self._bytes_uploaded_here >= self._queued_bytes
         if cancel is not None:
             cancel()
         for _ in range(missing_claims):

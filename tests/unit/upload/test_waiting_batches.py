@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from dstl_dagster.upload import (
     StateChangeFsUploader,
     UploadMetrics,
     UploadTask,
+    UploadTasksResult,
 )
 from dstl_dagster.upload.batches import split_into_batches
 from dstl_dagster.upload.file_upload import FileUpload
@@ -196,6 +198,63 @@ def _recorded(threshold: int = 100, delay: float = DELAY_SECONDS) -> tuple[Any, 
         delay, threshold, RetryPolicy.none(), uploader, 1, 10_000, timer=timer, executor=executor
     )
     return scheduler, uploader, timer, executor
+
+
+class Threads(RecordingUploader):
+    """Remembers in which thread each attempt ran."""
+
+    def __init__(self, *outcomes: BaseException) -> None:
+        super().__init__(outcomes=outcomes)
+        self.threads: list[int] = []
+
+    def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
+        self.threads.append(threading.get_ident())
+        return super().upload(tasks)
+
+
+def _uploading_here(uploader: Threads, here: int, delay: float = 0) -> Any:
+    executor = ManualExecutor()
+    scheduler = BatchingStateChangeUploadScheduler(
+        delay,
+        100,
+        RetryPolicy.fixed(2, 5, 0),
+        uploader,
+        1,
+        10_000,
+        bytes_uploaded_here=here,
+        timer=ManualTimer(),
+        executor=executor,
+    )
+    return scheduler, executor
+
+
+@pytest.mark.parametrize(
+    ("size", "here", "delay", "attempts"),
+    [(10, 10, 0, 1), (11, 10, 0, 0), (0, 0, 0, 0), (10, 10, 1, 0)],
+    ids=["small", "larger", "off", "delayed"],
+)
+def test_a_small_task_without_delay_is_uploaded_by_who_brings_it(
+    size: int, here: int, delay: float, attempts: int
+) -> None:
+    """Where that is allowed, up to and including the limit; no thread is asked."""
+    uploader = Threads()
+    scheduler, executor = _uploading_here(uploader, here, delay)
+    scheduler.upload(_task(size))
+    assert uploader.threads == [threading.get_ident()] * attempts
+    assert len(executor.queued) == 1 - attempts - (delay > 0)
+    scheduler.close()
+
+
+def test_an_attempt_that_fails_here_is_repeated_elsewhere() -> None:
+    """Who brings the task is not told, and does not wait for the repetition."""
+    uploader = Threads(UnavailableError("no answer"))
+    scheduler, executor = _uploading_here(uploader, 10)
+    task = _task(10)
+    scheduler.upload(task)
+    assert (len(uploader.threads), task.is_finished, len(executor.queued)) == (1, False, 1)
+    executor.run_all()
+    assert (len(uploader.threads), task.is_finished, scheduler.in_flight_bytes) == (2, True, 0)
+    scheduler.close()
 
 
 def _task(size: int) -> UploadTask:

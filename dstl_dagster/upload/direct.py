@@ -1,0 +1,44 @@
+"""Uploading in the thread that asks, one task a file. Owns nothing else: no batch, no retry, no thread."""
+
+from __future__ import annotations
+
+from dstl_dagster.errors import ClosedError
+from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability
+from dstl_dagster.upload.batches import complete_all
+from dstl_dagster.upload.scheduler import StateChangeUploadScheduler
+from dstl_dagster.upload.tasks import UploadTask
+from dstl_dagster.upload.uploader import StateChangeUploader
+
+__all__ = ["direct_scheduler"]
+
+
+class _DirectScheduler:
+    """Uploads in the caller's thread, one task a file, without retries."""
+
+    def __init__(self, uploader: StateChangeUploader) -> None:
+        self._uploader = uploader
+        self._closed = False
+
+    def upload(self, task: UploadTask) -> None:
+        if self._closed:
+            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
+            return
+        try:
+            result = self._uploader.upload([task])
+        except BaseException as error:
+            task.fail(error)
+            raise
+        complete_all(result, [task])
+
+    @property
+    def availability(self) -> Availability:
+        return ALWAYS_AVAILABLE
+
+    def close(self) -> None:
+        self._closed = True
+        self._uploader.close()
+
+
+def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadScheduler:
+    """A scheduler that uploads at once, in the thread that asks, and raises what the uploader raises."""
+    return _DirectScheduler(uploader)
