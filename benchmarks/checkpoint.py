@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conditions import conditions
 from folders import fresh_folder
+from machine import file_creation_seconds
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.checkpoint.keyed_state import KeyedState
@@ -168,6 +169,7 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
         return time.perf_counter() - began, folded
 
     with fresh_folder() as root:
+        creation_seconds = file_creation_seconds(root / "machine")
         coordinator = coordinator_on(
             LocalObjectStore(root / "log", durable=False), materialize_min_log_bytes=0
         )
@@ -192,6 +194,7 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
         "slowest_seconds": round(ordered[-1], 4),
         "full_snapshot_seconds": round(median(whole), 4),
         "full_snapshots": snapshots,
+        "file_creation_seconds": round(creation_seconds, 6),
         "p99_times_shorter": round(median(whole) / p99, 1),
     }
 

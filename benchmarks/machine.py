@@ -57,6 +57,21 @@ def machine_limits() -> None:
     print(f"{'CRC-32C of 64 MiB':44} {content.nbytes / best / 1e9:8.2f} GB/s", flush=True)
 
 
+def file_creation_seconds(directory: Path) -> float:
+    """Median of making a small file, as whoever publishes by rename does: what a small object costs at least.
+
+    Some file systems take ten times as long for minutes after many files were deleted.
+    """
+    directory.mkdir(parents=True)
+
+    def create(number: int) -> None:
+        written = directory / f"{number}.part"
+        written.write_bytes(b"x" * 300)
+        written.rename(directory / str(number))
+
+    return statistics.median(timed(lambda number=number: create(number)) for number in range(200))
+
+
 def write_file(path: Path, content: np.ndarray | pa.Buffer, sync: bool) -> None:
     path.unlink(missing_ok=True)
     with path.open("wb", buffering=0) as file:
