@@ -106,12 +106,12 @@ def checked_columns(
         outside = lowest if not key_group_range.contains(lowest) else highest
         raise InvalidInputError(f"key group {outside} is outside the writer's range {key_group_range}")
     # All together are no more than one may be, nearly always: then none needs a look.
-    if payload_bytes(changes) > MAX_CHANGE_BYTES and (
-        (longest_bytes := int(np.diff(value_offsets(changes)).max())) > MAX_CHANGE_BYTES
-    ):
-        raise InvalidInputError(
-            f"a change of {longest_bytes} bytes is larger than {MAX_CHANGE_BYTES}: split it"
-        )
+    if payload_bytes(changes) > MAX_CHANGE_BYTES:
+        longest_bytes = int(np.diff(value_offsets(changes)).max())
+        if longest_bytes > MAX_CHANGE_BYTES:
+            raise InvalidInputError(
+                f"a change of {longest_bytes} bytes is larger than {MAX_CHANGE_BYTES}: split it"
+            )
     return groups, changes
 
 

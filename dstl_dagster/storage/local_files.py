@@ -213,7 +213,10 @@ class HiddenFolder:
 
 
 class _HeldLocks:
-    """Locks on files, taken in order when it is entered and freed when it is left. One thread, once."""
+    """Locks on files, taken in order when it is entered and freed when it is left. One thread, once.
+
+    A class, because a generator and an exit stack cost more than the locks themselves.
+    """
 
     def __init__(self, hidden: HiddenFolder, modes: Sequence[tuple[str, int]]) -> None:
         self._hidden = hidden

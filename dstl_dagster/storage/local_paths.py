@@ -28,6 +28,7 @@ _PLACE_ATTEMPTS = 100
 
 def object_path(root: Path, name: str) -> Path:
     """The file of an object. Raises: InvalidInputError for a name that cannot be a path under `root`."""
+    # What is no text is refused before it is looked up: it may not be hashable.
     return _object_path(root, name if isinstance(name, str) else rules.check_name(name))
 
 
