@@ -1,6 +1,6 @@
 """Which waiting tasks share a file, and the upload of one such batch as something to retry.
 
-Owns where a batch ends and when its tasks are chosen. Does not own the queue, threads or time
+Owns the line of tasks, where a batch ends, and when its tasks are chosen. Does not own threads or time
 (`scheduler`), nor when an attempt is repeated (`retry`).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from dstl_dagster.errors import InternalError
@@ -16,32 +17,83 @@ from dstl_dagster.upload.early import EarlyUpload
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 from dstl_dagster.upload.uploader import StateChangeUploader
 
-__all__ = ["BatchAction", "complete_all", "fail_all", "split_into_batches"]
+__all__ = ["BatchAction", "BatchQueue", "complete_all", "fail_all"]
 
 _logger = logging.getLogger(__name__)
 
 
-def split_into_batches(tasks: Sequence[UploadTask], enough_bytes: int, max_bytes: int) -> list[int]:
-    """Where each batch ends (exclusive) in a queue of tasks. The order stays.
+class _Batch:
+    """Tasks that will share a file, in order."""
+
+    def __init__(self) -> None:
+        self.tasks: list[UploadTask] = []
+        self.size_bytes = 0
+        self.set_count = 0
+
+    def add(self, task: UploadTask) -> None:
+        self.tasks.append(task)
+        self.size_bytes += task.size
+        self.set_count += len(task.change_sets)
+
+
+class BatchQueue:
+    """Tasks that wait, parted into batches as they come; the order stays. Whoever has it locks it.
 
     A batch ends with the task that brings it to `enough_bytes` (inclusive), or before the one that would
-    bring it above `max_bytes`; one larger task goes alone. More tasks at the queue's end move no end but
-    the last.
+    bring it above `max_bytes`; one larger task goes alone. A task that comes later joins the last batch or
+    begins another.
     """
-    ends: list[int] = []
-    batch_bytes = batch_sets = 0
-    for index, task in enumerate(tasks):
-        begins = index == (ends[-1] if ends else 0)
-        set_count = len(task.change_sets)
-        overflows = batch_bytes + task.size > max_bytes or batch_sets + set_count > MAX_CHANGE_SETS_PER_FILE
-        if not begins and (overflows or batch_bytes >= enough_bytes):
-            ends.append(index)
-            batch_bytes = batch_sets = 0
-        batch_bytes += task.size
-        batch_sets += set_count
-    if tasks:
-        ends.append(len(tasks))
-    return ends
+
+    def __init__(self, enough_bytes: int, max_bytes: int) -> None:
+        self._enough_bytes = enough_bytes
+        self._max_bytes = max_bytes
+        self._batches: deque[_Batch] = deque()
+        self.size_bytes = 0
+        """Payload of all that waits."""
+
+    def __len__(self) -> int:
+        """How many batches."""
+        return len(self._batches)
+
+    @property
+    def task_count(self) -> int:
+        return sum(len(batch.tasks) for batch in self._batches)
+
+    def first(self) -> list[UploadTask]:
+        """What the first batch has so far; empty where nothing waits."""
+        return list(self._batches[0].tasks) if self._batches else []
+
+    def add(self, task: UploadTask) -> None:
+        """Put a task in line."""
+        if not self._batches or not self._joins(self._batches[-1], task):
+            self._batches.append(_Batch())
+        self._batches[-1].add(task)
+        self.size_bytes += task.size
+
+    def take(self) -> list[UploadTask]:
+        """Take the first batch; empty where nothing waits."""
+        if not self._batches:
+            return []
+        batch = self._batches.popleft()
+        self.size_bytes -= batch.size_bytes
+        return batch.tasks
+
+    def remove(self, task: UploadTask) -> None:
+        """Take this one out again, if it still waits."""
+        waiting = [each for batch in self._batches for each in batch.tasks]
+        if task in waiting:
+            self._batches.clear()
+            self.size_bytes = 0
+            for each in waiting:
+                if each is not task:
+                    self.add(each)
+
+    def _joins(self, batch: _Batch, task: UploadTask) -> bool:
+        return (
+            batch.size_bytes < self._enough_bytes
+            and batch.size_bytes + task.size <= self._max_bytes
+            and batch.set_count + len(task.change_sets) <= MAX_CHANGE_SETS_PER_FILE
+        )
 
 
 class BatchAction:

@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dstl_dagster.upload.file_upload import FileUpload
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.uploader import EarlyStateChangeUploader
 
-__all__ = ["EarlyUpload"]
+__all__ = ["BeginFile", "EarlyUpload"]
 
 _logger = logging.getLogger(__name__)
 
+BeginFile = Callable[[Callable[[], bool]], FileUpload]
+
 
 class EarlyUpload:
-    """The file of the batch that waits. Any thread; ends with `finish` or `abandon`."""
+    """The file of the batch that waits. Any thread; ends with `finish` or `abandon`.
 
-    def __init__(self, uploader: EarlyStateChangeUploader) -> None:
-        self._uploader = uploader
+    Args:
+        begin: begins a file, as `StateChangeFsUploader.begin`.
+    """
+
+    def __init__(self, begin: BeginFile) -> None:
+        self._begin = begin
         self._lock = threading.Lock()
         self._file: FileUpload | None = None
         self._closed = False
@@ -40,7 +45,7 @@ class EarlyUpload:
                 return
             try:
                 if self._file is None:
-                    self._file = self._uploader.begin(self._is_in_vain)
+                    self._file = self._begin(self._is_in_vain)
                 for task in tasks[len(self._file.tasks) :]:
                     self._file.write(task)
             except Exception as error:  # noqa: BLE001 - the first attempt meets it again, if it stays

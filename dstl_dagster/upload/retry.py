@@ -141,7 +141,8 @@ class RetryingExecutor:
     def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT], *, here: bool = False) -> None:
         """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun.
 
-        `here`: make the first attempt in the calling thread, without a time-out.
+        `here`: make the first attempt in the calling thread, without a time-out. An interrupt of that thread
+        is raised, when the action has failed by it.
         """
         execution = _Execution(self, policy, action)
         with self._lock:
@@ -149,7 +150,7 @@ class RetryingExecutor:
                 raise ClosedError("the upload executor is closed: open another storage")
             self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
         if here:
-            execution.run(1, timed=False)
+            execution.run(1, here=True)
             return
         try:
             self._executor.submit(execution.run, 1)
@@ -164,7 +165,7 @@ class RetryingExecutor:
 
     def run_aside(self, work: Callable[[], None]) -> None:
         """Run something on one of the threads that nobody waits for; not at all once closed."""
-        # Refused only when shut down: then there is nothing to prepare any more.
+        # Refused when shut down, or for want of a thread, which the next attempt will tell.
         with suppress(RuntimeError):
             self._executor.submit(work)
 
@@ -200,21 +201,24 @@ class _Execution(Generic[ResultT]):
         self._active_attempts = 1
         self._total_attempts = 1
 
-    def run(self, attempt: int, *, timed: bool = True) -> None:
+    def run(self, attempt: int, *, here: bool = False) -> None:
         if self._ended:
             return
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
             seconds = self._policy.timeout_seconds
-            if timed and seconds is not None:
+            if seconds is not None and not here:
                 cancel_timeout = self._owner._timer.schedule(
                     seconds, lambda: self._timed_out(attempt, gave_up)
                 )
             result = self._action.attempt()
-        except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
+        except BaseException as error:
+            # Whatever ends an attempt, the action must hear of it.
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
+            if here and not isinstance(error, Exception):
+                raise
             return
         cancel_timeout()
         self._attempt_succeeded(attempt, result)

@@ -21,8 +21,8 @@ from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecove
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.open import is_folder
 from dstl_dagster.upload.availability import Availability, UploadThrottle
-from dstl_dagster.upload.batches import BatchAction, fail_all, split_into_batches
-from dstl_dagster.upload.early import EarlyUpload
+from dstl_dagster.upload.batches import BatchAction, BatchQueue, fail_all
+from dstl_dagster.upload.early import BeginFile, EarlyUpload
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import local_changelog_directory
@@ -31,7 +31,6 @@ from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (
     DuplicatingStateChangeFsUploader,
-    EarlyStateChangeUploader,
     StateChangeFsUploader,
     StateChangeUploader,
 )
@@ -72,7 +71,7 @@ class BatchingStateChangeUploadScheduler:
     A batch is due at the first of: `persist_delay_seconds` after its first task; `size_threshold_bytes`
     waiting (inclusive). It leaves with the first free thread, and tasks still join it until then. With a
     delay of 0 every task is due at once, and alone. Batches upload in parallel and may end in any order.
-    A batch that waits is written early, where the uploader can (`EarlyStateChangeUploader`).
+    A batch that waits is written early, where `begin` is given.
 
     Args:
         persist_delay_seconds, size_threshold_bytes, retry_policy, uploader, num_upload_threads,
@@ -80,6 +79,8 @@ class BatchingStateChangeUploadScheduler:
         max_batch_bytes: the most payload of one file; one larger task goes alone.
         bytes_uploaded_here: without delay, a task of at most so many bytes is uploaded in the thread that
             brings it, without a time-out (0: none is); for stores that answer sooner than a thread wakes up.
+        begin: the uploader's, where its attempts may begin before all their tasks are there
+            (`StateChangeFsUploader.begin`); what is begun so does not go through its `upload`.
         timer, executor: where waiting and uploading happen; by default threads of its own. They are closed
             with it.
 
@@ -98,6 +99,7 @@ class BatchingStateChangeUploadScheduler:
         *,
         max_batch_bytes: int = _DEFAULT_MAX_BATCH_BYTES,
         bytes_uploaded_here: int = 0,
+        begin: BeginFile | None = None,
         timer: Timer | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -108,7 +110,6 @@ class BatchingStateChangeUploadScheduler:
             )
         self._delay_seconds = persist_delay_seconds
         self._size_threshold_bytes = size_threshold_bytes
-        self._max_batch_bytes = max_batch_bytes
         self._bytes_uploaded_here = bytes_uploaded_here if persist_delay_seconds == 0 else 0
         self._retry_policy = retry_policy
         self._uploader = uploader
@@ -120,10 +121,10 @@ class BatchingStateChangeUploadScheduler:
             self._timer,
             self._metrics.upload_wins,
         )
-        self._early_uploader = uploader if isinstance(uploader, EarlyStateChangeUploader) else None
+        self._begin = begin
         self._lock = threading.Lock()
-        self._queue: list[UploadTask] = []
-        self._queued_bytes = 0
+        # Who asks for no delay asks for a file of its own.
+        self._queue = BatchQueue(size_threshold_bytes if persist_delay_seconds else 0, max_batch_bytes)
         self._early: EarlyUpload | None = None
         self._early_is_due = False
         """Whether a thread was asked to write early and has not begun."""
@@ -136,7 +137,7 @@ class BatchingStateChangeUploadScheduler:
 
     def _queue_length(self) -> float:
         with self._lock:
-            return len(self._queue)
+            return self._queue.task_count
 
     @property
     def availability(self) -> Availability:
@@ -176,9 +177,8 @@ class BatchingStateChangeUploadScheduler:
         with self._lock:
             closed = self._closed
             if not closed:
-                self._queue.append(task)
-                self._queued_bytes += task.size
-            due = self._delay_seconds == 0 or self._queued_bytes >= self._size_threshold_bytes
+                self._queue.add(task)
+            due = self._delay_seconds == 0 or self._queue.size_bytes >= self._size_threshold_bytes
             if not closed and not due and self._cancel_drain is None:
                 self._cancel_drain = self._timer.schedule(self._delay_seconds, self._drain)
             asks_for_thread = not closed and not due and self._asks_to_write_early()
@@ -191,9 +191,7 @@ class BatchingStateChangeUploadScheduler:
 
     def _withdraw(self, task: UploadTask) -> None:
         with self._lock:
-            if task in self._queue:
-                self._queue.remove(task)
-                self._queued_bytes -= task.size
+            self._queue.remove(task)
 
     # -- before a batch is due
 
@@ -201,37 +199,29 @@ class BatchingStateChangeUploadScheduler:
         """Whether a thread is to be sent to write what waits. Call under the lock."""
         # A batch that is half full is about to be due: then a second thread would only be in the way of the
         # one that takes it.
-        if self._early_uploader is None or self._queued_bytes > self._size_threshold_bytes // 2:
+        if self._begin is None or self._queue.size_bytes > self._size_threshold_bytes // 2:
             return False
         if self._early is None:
-            self._early = EarlyUpload(self._early_uploader)
+            self._early = EarlyUpload(self._begin)
         asked, self._early_is_due = self._early_is_due, True
         return not asked
 
     def _write_early(self) -> None:
         with self._lock:
             self._early_is_due = False
-            early = self._early
-            batch = self._queue[: self._batch_ends()[0]] if self._queue else []
+            early, batch = self._early, self._queue.first()
         if early is not None:
             early.write(batch)
 
     # -- when it is due
 
-    def _batch_ends(self) -> list[int]:
-        # Who asked for no delay asked for a file of its own.
-        enough_bytes = 0 if self._delay_seconds == 0 else self._size_threshold_bytes
-        return split_into_batches(self._queue, enough_bytes, self._max_batch_bytes)
-
     def _drain(self) -> None:
         """All that waits is due: see to it that there is a claim for each of its batches."""
         with self._lock:
-            cancel, self._cancel_drain = self._cancel_drain, None
-            missing_claims = len(self._batch_ends()) - self._claims
+            self._end_wait()
+            missing_claims = len(self._queue) - self._claims
             self._claims += max(0, missing_claims)
-            here = 0 < self._bytes_uploaded_here >= self._queued_bytes
-        if cancel is not None:
-            cancel()
+            here = self._bytes_uploaded_here > 0 and self._queue.size_bytes <= self._bytes_uploaded_here
         for _ in range(missing_claims):
             if self._fatal_error is not None:
                 self._fail_queue(self._fatal_error)
@@ -241,7 +231,7 @@ class BatchingStateChangeUploadScheduler:
                     self._retry_policy, BatchAction(self._uploader, self._claim), here=here
                 )
             except (ClosedError, UnavailableError, OSError) as error:
-                self._fail_next_batch(error)
+                _fail(*self._claim(), error)
             except BaseException as error:
                 # No batch could be begun any more: say so at once, to all who come.
                 self._fatal_error = error
@@ -252,38 +242,28 @@ class BatchingStateChangeUploadScheduler:
         """Take the next batch out of the queue, in the thread that uploads it."""
         with self._lock:
             self._claims -= 1
-            end = self._batch_ends()[0] if self._queue else 0
-            taken, self._queue = self._queue[:end], self._queue[end:]
-            self._queued_bytes -= sum(task.size for task in taken)
+            taken = self._queue.take()
             early, self._early = self._early, None
-            cancel = None
             if not self._queue:
                 # Nobody waits any more; whoever comes next waits the whole delay.
-                cancel, self._cancel_drain = self._cancel_drain, None
-        if cancel is not None:
-            cancel()
+                self._end_wait()
         if taken:
             self._metrics.batch_begins(len(taken))
         return taken, early
 
-    def _fail_next_batch(self, error: BaseException) -> None:
-        tasks, early = self._claim()
-        fail_all(tasks, error)
-        if early is not None:
-            early.abandon()
+    def _end_wait(self) -> None:
+        """Call under the lock."""
+        if self._cancel_drain is not None:
+            self._cancel_drain()
+            self._cancel_drain = None
 
     def _fail_queue(self, error: BaseException) -> None:
         """Nothing that waits will be uploaded."""
         with self._lock:
-            tasks, self._queue = self._queue, []
-            self._queued_bytes = 0
+            tasks = [task for _ in range(len(self._queue)) for task in self._queue.take()]
             early, self._early = self._early, None
-            cancel, self._cancel_drain = self._cancel_drain, None
-        if cancel is not None:
-            cancel()
-        fail_all(tasks, error)
-        if early is not None:
-            early.abandon()
+            self._end_wait()
+        _fail(tasks, early, error)
 
     def close(self) -> None:
         """Fail what waits and what runs with ClosedError; wait until no thread is left. May be called again.
@@ -298,6 +278,12 @@ class BatchingStateChangeUploadScheduler:
         self._retrying.close()
         self._end_gauge()
         self._uploader.close()
+
+
+def _fail(tasks: list[UploadTask], early: EarlyUpload | None, error: BaseException) -> None:
+    fail_all(tasks, error)
+    if early is not None:
+        early.abandon()
 
 
 def _failure_by(error: BaseException) -> DstlError:
@@ -332,7 +318,7 @@ def scheduler_from_config(
     metrics = metrics or UploadMetrics()
     compression = Compression[options.compression.upper()]
     local_directory = local_changelog_directory(local_recovery, job_id)
-    uploader: StateChangeUploader
+    uploader: StateChangeFsUploader
     if local_directory is None:
         uploader = StateChangeFsUploader(
             store,
@@ -368,4 +354,5 @@ def scheduler_from_config(
         metrics,
         max_batch_bytes=options.max_batch_bytes,
         bytes_uploaded_here=options.upload_buffer_bytes if quick else 0,
+        begin=uploader.begin,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
@@ -27,7 +27,6 @@ from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 __all__ = [
     "DuplicatingStateChangeFsUploader",
-    "EarlyStateChangeUploader",
     "StateChangeFsUploader",
     "StateChangeUploader",
 ]
@@ -47,18 +46,6 @@ class StateChangeUploader(Protocol):
 
     def close(self) -> None:
         """No further upload follows. May be called again."""
-        ...
-
-
-@runtime_checkable
-class EarlyStateChangeUploader(StateChangeUploader, Protocol):
-    """An uploader whose attempt may begin before all its tasks are there (ours; upstream has none)."""
-
-    def begin(self, is_in_vain: Callable[[], bool]) -> FileUpload:
-        """An attempt to which tasks are given one by one. Any thread; may raise as `upload`.
-
-        `is_in_vain` is asked while it writes: once it is true, writing raises ClosedError.
-        """
         ...
 
 
@@ -88,6 +75,10 @@ class StateChangeFsUploader:
         self._new_uuid = new_uuid
 
     def begin(self, is_in_vain: Callable[[], bool]) -> FileUpload:
+        """An attempt to which tasks are given one by one. Any thread; may raise as `upload`.
+
+        `is_in_vain` is asked while it writes: once it is true, writing raises ClosedError.
+        """
         # A name of its own for every attempt: two that race can never write the same object.
         file_id = str(self._new_uuid())
         name = f"{self.base_path}/{file_id}"

@@ -121,13 +121,15 @@ class WriterMachine(RuleBasedStateMachine):
         self.store = FaultyStore()
         self.timer, self.executor = ManualTimer(), ManualExecutor()
         self.registry = TaskChangelogRegistry(self._delete, CallerExecutor())
+        uploader = StateChangeFsUploader(self.store, "", "job", self.registry)
         self.scheduler = BatchingStateChangeUploadScheduler(
             DELAY_SECONDS,
             10_000,
             RetryPolicy.fixed(2, TIMEOUT_SECONDS, 3.0),
-            StateChangeFsUploader(self.store, "", "job", self.registry),
+            uploader,
             1,
             1_000_000,
+            begin=uploader.begin,
             timer=self.timer,
             executor=self.executor,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from collections.abc import Collection, Iterator
@@ -23,7 +24,7 @@ from dstl_dagster.upload import (
     UploadTask,
     UploadTasksResult,
 )
-from dstl_dagster.upload.batches import split_into_batches
+from dstl_dagster.upload.batches import BatchQueue
 from dstl_dagster.upload.file_upload import FileUpload
 
 DELAY_SECONDS = 1.0
@@ -53,16 +54,18 @@ class Bench:
         self.timer, self.executor, self.metrics = ManualTimer(), ManualExecutor(), InMemoryMetrics()
         registry = TaskChangelogRegistry(self._delete, CallerExecutor())
         metrics = UploadMetrics(self.metrics)
+        uploader = StateChangeFsUploader(
+            self.store, "", "job", registry, buffer_bytes=BUFFER_BYTES, metrics=metrics
+        )
         self.scheduler = BatchingStateChangeUploadScheduler(
             DELAY_SECONDS,
             10 * BUFFER_BYTES,
             RetryPolicy.fixed(2, 0, 0),
-            StateChangeFsUploader(
-                self.store, "", "job", registry, buffer_bytes=BUFFER_BYTES, metrics=metrics
-            ),
+            uploader,
             1,
             100 * BUFFER_BYTES,
             metrics,
+            begin=uploader.begin,
             timer=self.timer,
             executor=self.executor,
         )
@@ -162,7 +165,7 @@ def test_a_task_that_is_withdrawn_takes_the_early_file_with_it(bench: Bench) -> 
     bench.upload(0, 2 * BUFFER_BYTES)
     bench.executor.run_all()
     with bench.scheduler._lock:
-        gone = bench.scheduler._queue[0]
+        [gone] = bench.scheduler._queue.first()
     bench.scheduler._withdraw(gone)
     gone.fail(UnavailableError("interrupted"))
     bench.upload(1, 10)
@@ -301,7 +304,55 @@ def test_without_delay_each_task_has_its_own_file() -> None:
 def test_where_batches_end() -> None:
     """With the task that reaches what is enough, before the one that would be too much."""
     tasks = [_task(size) for size in (10, 10, 10, 40, 5)]
-    assert split_into_batches(tasks, 1000, 25) == [2, 3, 4, 5]
-    assert split_into_batches(tasks, 20, 1000) == [2, 4, 5]
-    assert split_into_batches(tasks, 0, 1000) == [1, 2, 3, 4, 5]
-    assert split_into_batches([], 20, 1000) == []
+    assert _ends(tasks, 1000, 25) == [2, 3, 4, 5]
+    assert _ends(tasks, 20, 1000) == [2, 4, 5]
+    assert _ends(tasks, 0, 1000) == [1, 2, 3, 4, 5]
+    assert _ends([], 20, 1000) == []
+
+
+def _ends(tasks: list[UploadTask], enough_bytes: int, max_bytes: int) -> list[int]:
+    queue = BatchQueue(enough_bytes, max_bytes)
+    for task in tasks:
+        queue.add(task)
+    assert queue.size_bytes == sum(task.size for task in tasks)
+    ends = list(itertools.accumulate(len(queue.take()) for _ in range(len(queue))))
+    assert (queue.size_bytes, queue.take()) == (0, [])
+    return ends
+
+
+def test_an_interrupt_of_an_upload_here_is_raised() -> None:
+    """Who interrupts the thread that uploads must see it; the task has failed, and nothing leaks."""
+    scheduler, _ = _uploading_here(Threads(KeyboardInterrupt()), 10)
+    task = _task(10)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.upload(task)
+    assert (task.is_finished, scheduler.in_flight_bytes) == (True, 0)
+    scheduler.close()
+
+
+def test_an_uploader_of_ones_own_is_not_passed_by() -> None:
+    """A subclass that changes `upload` is called for each batch, also where there is a delay."""
+    registry, executor, timer = TaskChangelogRegistry.no_op(), ManualExecutor(), ManualTimer()
+    uploads = []
+
+    class Own(StateChangeFsUploader):
+        def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
+            uploads.append(len(tasks))
+            return super().upload(tasks)
+
+    scheduler = BatchingStateChangeUploadScheduler(
+        DELAY_SECONDS,
+        1000,
+        RetryPolicy.none(),
+        Own(MemoryObjectStore(), "", "job", registry),
+        1,
+        10_000,
+        timer=timer,
+        executor=executor,
+    )
+    scheduler.upload(_task(10))
+    executor.run_all()
+    timer.advance(DELAY_SECONDS)
+    executor.run_all()
+    assert uploads == [1]
+    scheduler.close()
