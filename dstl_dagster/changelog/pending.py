@@ -20,9 +20,10 @@ from dstl_dagster.format.changes import (
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = ["PendingChanges", "checked_columns", "cut_by_size"]
+__all__ = ["SMALLEST_PIECE_BYTES", "PendingChanges", "checked_columns", "cut_by_size"]
 
-_SMALLEST_CUT_BYTES: Final = 1 << 20
+SMALLEST_PIECE_BYTES: Final = 16 << 20
+"""Of a batch: each piece becomes a set, often a file, and costs some milliseconds before its first byte."""
 
 
 class PendingChanges:
@@ -123,21 +124,18 @@ def _single_array(column: object, what: str) -> pa.Array:
     raise InvalidInputError(f"{what} is a {type(column).__name__}, not a pyarrow array")
 
 
-def cut_by_size(changes: pa.Array, room_bytes: int, cut_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where to cut a column so that a flush after each piece keeps pending bytes near the threshold.
+def cut_by_size(changes: pa.Array, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut a column into pieces [start, stop): each ends with the change that brings it to `piece_bytes`.
 
-    The first piece fills `room_bytes`, the others `cut_bytes` (but 1 MiB at least): each piece [start, stop)
-    ends with the change that reaches it, as if changes had been appended one by one.
+    After each piece pending bytes are looked at, so that no batch, however large, waits whole.
     """
     offsets = value_offsets(changes)
-    room_bytes, cut_bytes = max(room_bytes, _SMALLEST_CUT_BYTES), max(cut_bytes, _SMALLEST_CUT_BYTES)
-    start, limit_bytes = 0, room_bytes
+    start = 0
     while start < len(changes):
-        reached = len(changes)
-        bound_bytes = int(offsets[start]) + limit_bytes
+        stop = len(changes)
+        bound_bytes = int(offsets[start]) + piece_bytes
         if bound_bytes <= int(offsets[-1]):
             # A bound of the offsets' own type: numpy would widen all of them for another.
-            reached = int(np.searchsorted(offsets, offsets.dtype.type(bound_bytes), side="left"))
-        stop = max(reached, start + 1)
+            stop = max(start + 1, int(np.searchsorted(offsets, offsets.dtype.type(bound_bytes), side="left")))
         yield start, stop
-        start, limit_bytes = stop, cut_bytes
+        start = stop

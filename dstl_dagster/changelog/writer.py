@@ -38,7 +38,7 @@ from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
 from dstl_dagster.changelog.inbox import Arrival, Inbox
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.changelog.owned_files import OwnedFiles
-from dstl_dagster.changelog.pending import PendingChanges, checked_columns, cut_by_size
+from dstl_dagster.changelog.pending import SMALLEST_PIECE_BYTES, PendingChanges, checked_columns, cut_by_size
 from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult
@@ -137,13 +137,13 @@ class FsStateChangelogWriter:
         """Append many changes: an int32 and a binary column of pyarrow, of one length, without nulls.
 
         The same as appending them one by one, without a loop over rows; the columns are kept, not copied.
-        A batch above the pre-emptive threshold is uploaded in pieces of about that size. InvalidInputError,
-        with nothing appended, as in `append` and for a wrong column.
+        But only after the whole batch is it seen whether the pre-emptive threshold is reached, or after each
+        16 MiB of it (or the threshold, if that is more). InvalidInputError, with nothing appended, as in
+        `append` and for a wrong column.
         """
         self._check_usable()
         groups, changes = checked_columns(key_groups, values, self.key_group_range)
-        room_bytes = self._threshold_bytes - self._pending.size_bytes
-        for start, stop in cut_by_size(changes, room_bytes, self._threshold_bytes):
+        for start, stop in cut_by_size(changes, max(self._threshold_bytes, SMALLEST_PIECE_BYTES)):
             self._pending.add_columns(groups[start:stop], changes.slice(start, stop - start))
             if self._pending.size_bytes >= self._threshold_bytes:
                 self._persist_preemptively()

@@ -184,24 +184,36 @@ def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
 def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
     """Arrow's view of each value of all columns, end to end: its bytes, or which buffer holds them where.
 
-    Returns the buffers: one a column, which is the column's own, for the cast copies no value.
+    Returns the buffers: one a column, which is the column's own, for no value is copied.
     """
     start = 0
     buffers = []
     for index, column in enumerate(columns):
-        cast = column.cast(pa.binary_view())
-        part = views[start : start + len(cast)]
-        _, of_views, *of_values = cast.buffers()
-        part[:] = np.frombuffer(of_views, _VIEW, len(cast), offset=16 * cast.offset)
-        if index:
-            words = _words_of(part)
-            # A short change stands inside its view, where a long one names its buffer.
-            words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
-        if len(of_values) > 1:
-            raise InternalError(f"Arrow spread the values of one column over {len(of_values)} buffers")
-        buffers.append(of_values[0] if of_values else pa.py_buffer(b""))
-        start += len(cast)
+        stop = start + len(column)
+        words = _words_of(views[start:stop])
+        offsets = value_offsets(column)
+        np.subtract(offsets[1:], offsets[:-1], out=words[:, 0])
+        if words[:, 0].min() > MAX_INLINE_VIEW_BYTES:
+            # The second word, a value's first bytes, only speeds comparisons up: it stays whatever it was,
+            # because to look at each value is to wait for memory.
+            words[:, 3] = offsets[:-1]
+            buffers.append(column.buffers()[2])
+        else:
+            buffers.append(_fill_views_with_short(column, views[start:stop]))
+        # A short change stands inside its view, where a long one names its buffer.
+        words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
+        start = stop
     return buffers
+
+
+def _fill_views_with_short(column: pa.Array, views: Views) -> pa.Buffer:
+    """The same for one column with changes so short that they stand inside their views."""
+    cast = column.cast(pa.binary_view())
+    _, of_views, *of_values = cast.buffers()
+    views[:] = np.frombuffer(of_views, _VIEW, len(cast), offset=16 * cast.offset)
+    if len(of_values) > 1:
+        raise InternalError(f"Arrow spread the values of one column over {len(of_values)} buffers")
+    return of_values[0] if of_values else pa.py_buffer(b"")
 
 
 class _Scratch:
