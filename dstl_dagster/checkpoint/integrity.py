@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import ObjectStat, ObjectStore
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
 
 __all__ = ["Expected", "Findings", "Problem", "check_object"]
 

@@ -21,6 +21,7 @@ import google_crc32c
 import pyarrow as pa
 
 from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.format import crc32c
 from dstl_dagster.format.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
@@ -70,11 +71,13 @@ class ChangelogFileEncoder:
         self._layouts: list[ChangeSetLayout] = []
         self._stored_bytes = 0
         self.body_size = 0
+        self.crc32c = crc32c.EMPTY_CRC32C
+        """Of all pieces so far: who stores them need not look at every byte again."""
 
     def header(self) -> bytes:
         """What begins the file. Ask for it first."""
         header = bytes([self._compression.value]) + stream_header(self._compression)
-        self._stored_bytes += len(header)
+        self._count(header)
         return header
 
     def change_set(self, change_set: StateChangeSet) -> Iterator[memoryview]:
@@ -86,13 +89,18 @@ class ChangelogFileEncoder:
         columns = change_set.changes
         assert isinstance(columns, ChangeColumns)
         plan = plan_change_set(columns)
-        offset, stored_offset, crc = self.body_size, self._stored_bytes, 0
+        offset, stored_offset, crc_before = self.body_size, self._stored_bytes, self.crc32c
+        body_crc = crc32c.EMPTY_CRC32C
         for chunk in encoded_chunks(plan, self._chunk_bytes):
-            crc = google_crc32c.extend(crc, chunk)
             piece = compressed(self._compression, chunk)
+            if self._compression is not Compression.NONE:
+                body_crc = google_crc32c.extend(body_crc, chunk)
             self.body_size += chunk.size
-            self._stored_bytes += len(piece)
+            self._count(piece)
             yield piece
+        if self._compression is Compression.NONE:
+            # What is stored is the body: its checksum follows from the file's.
+            body_crc = crc32c.of_second(crc_before, self.crc32c, self.body_size - offset)
         self._layouts.append(plan.layout)
         self._entries.append(
             ChangeSetEntry(
@@ -106,7 +114,7 @@ class ChangelogFileEncoder:
                 block_offset=None,
                 group_count=len(plan.layout.key_groups),
                 change_count=len(plan.layout.lengths),
-                crc32c=crc,
+                crc32c=body_crc,
                 block_crc32c=0,
             )
         )
@@ -121,18 +129,23 @@ class ChangelogFileEncoder:
                 # Too long for one hidden frame: readers walk this set instead.
                 finished.append(entry)
                 continue
-            yield header + block
             block_offset = self._stored_bytes + len(header)
             finished.append(
                 replace(entry, block_offset=block_offset, block_crc32c=google_crc32c.value(block))
             )
-            self._stored_bytes += len(header) + len(block)
+            self._count(header + block)
+            yield header + block
         index = FileIndex(self._compression, self.body_size, tuple(finished))
         size_bytes = index_and_trailer_bytes(len(finished))
         header = hidden_frame_header(self._compression, size_bytes)
         assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one hidden frame"
-        yield header + encode_index_and_trailer(index, self._stored_bytes + len(header))
-        self._stored_bytes += len(header) + size_bytes
+        end = header + encode_index_and_trailer(index, self._stored_bytes + len(header))
+        self._count(end)
+        yield end
+
+    def _count(self, piece: bytes | memoryview) -> None:
+        self._stored_bytes += len(piece)
+        self.crc32c = crc32c.extend(self.crc32c, piece)
 
 
 class ByteRanges(Protocol):

@@ -26,13 +26,13 @@ from functools import partial
 from typing import TypeVar
 
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
 from dstl_dagster.recoverable.fingerprint import Fingerprint, is_own
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import TemporaryNames
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, Generation, ObjectStat, ObjectStore, Source
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.storage.readback import Expected, write_own
 from dstl_dagster.storage.rules import check_crc32c
 

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dstl_dagster.errors import ClosedError, UnavailableError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.recoverable.lookup import component_of, look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, write_own
 from dstl_dagster.storage.rules import check_crc32c
 

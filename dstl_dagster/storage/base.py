@@ -99,8 +99,12 @@ class ObjectWriter(Protocol):
     (`UnavailableError` from `close`: read back). Dropped without `close()`, it must commit nothing.
     """
 
-    def write(self, payload: Buffer) -> int:
-        """Take all of `payload`; the number of bytes taken is returned."""
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
+        """Take all of `payload`; the number of bytes taken is returned.
+
+        `crc32c`: of everything written up to the end of `payload`, for who has it anyway: the store then
+        need not look at every byte. With a wrong one the object is refused, at once or when it is read.
+        """
         ...
 
     def flush(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.format.crc32c import to_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
@@ -26,7 +27,6 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
 )
-from dstl_dagster.storage.crc32c import to_base64
 from dstl_dagster.storage.gcs_client import BeyondTheEndError, shared_client
 from dstl_dagster.storage.gcs_requests import (
     CONTENT_TYPE,

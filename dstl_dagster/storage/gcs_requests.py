@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.format.crc32c import from_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Absent, Buffer, Generation, ObjectStat, Precondition
-from dstl_dagster.storage.crc32c import from_base64
 from dstl_dagster.storage.gcs_client import told
 from dstl_dagster.storage.gcs_upload import Reply, refusal
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected

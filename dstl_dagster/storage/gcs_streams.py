@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage.gcs_upload import ResumableUpload
 
 __all__ = ["GCSReader", "GCSWriter"]
@@ -36,10 +36,10 @@ class GCSWriter:
         self._made: ObjectStat | None = None
         self._over = False
 
-    def write(self, payload: Buffer) -> int:
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
         self._check_open()
         try:
-            return self._upload.write(payload)
+            return self._upload.write(payload, crc32c)
         except BaseException:
             self.abort()  # a part may be buffered twice or not at all: the contract ends the upload here
             raise

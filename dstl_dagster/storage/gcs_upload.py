@@ -23,8 +23,8 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.retrying import Attempt, Retries
 
 __all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send", "refusal"]
@@ -94,10 +94,13 @@ class ResumableUpload:
         """The bytes not yet sent."""
         return bytes(self._unsent())
 
-    def write(self, payload: Buffer) -> int:
-        """Take all of it, sending chunks as they fill. Raises: as the transport, and `refusal`."""
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        """Take all of it, sending chunks as they fill. Raises: as the transport, and `refusal`.
+
+        `crc32c`: as `ObjectWriter.write` has it.
+        """
         octets = memoryview(payload).cast("B")
-        self.crc32c = extend(self.crc32c, octets)
+        self.crc32c = extend(self.crc32c, octets) if crc32c is None else crc32c
         position = 0
         while position < len(octets):
             # The last chunk stays back until more comes: an end must not be an empty chunk of its own.

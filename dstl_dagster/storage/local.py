@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
     Buffer,
@@ -33,7 +34,6 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
 )
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage.local_files import (
     HiddenFolder,
     TemporaryFile,
@@ -325,7 +325,7 @@ class _LocalWriter:
         self._over = False
 
     @file_errors_told
-    def write(self, payload: Buffer) -> int:
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
         temporary = self._open_file()
         octets = memoryview(payload).cast("B")
         try:
@@ -333,7 +333,7 @@ class _LocalWriter:
         except OSError:
             self.abort()  # how much of it was taken is not known
             raise
-        self._crc = extend(self._crc, octets)
+        self._crc = extend(self._crc, octets) if crc32c is None else crc32c
         return len(octets)
 
     def flush(self) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from dstl_dagster.errors import UnavailableError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, file_errors_told
 from dstl_dagster.storage.local_paths import object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
     Buffer,
@@ -26,7 +27,6 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
 )
-from dstl_dagster.storage.crc32c import crc32c as checksum
 
 __all__ = ["MemoryObjectStore", "open_memory"]
 
@@ -317,13 +317,15 @@ class _MemoryWriter:
         self._precondition = precondition
         self._metadata = metadata
         self._parts: list[bytes] = []
+        self._told_crc: int | None = None
         self._made: ObjectStat | None = None
         self._aborted = False
 
-    def write(self, payload: Buffer) -> int:
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
         self._check_open()
         part = bytes(payload)
         self._parts.append(part)
+        self._told_crc = crc32c
         return len(part)
 
     def flush(self) -> None:
@@ -332,9 +334,11 @@ class _MemoryWriter:
     def close(self) -> ObjectStat:
         if self._made is None:
             self._check_open()
+            payload = b"".join(self._parts)
+            rules.check_crc32c(self._store.uri_of(self._name), checksum(payload), self._told_crc)
             self._made = self._store.put(
                 self._name,
-                b"".join(self._parts),
+                payload,
                 precondition=self._precondition,
                 metadata=self._metadata,
             )

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Source
-from dstl_dagster.storage.crc32c import crc32c
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 

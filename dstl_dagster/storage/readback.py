@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dstl_dagster.errors import ConflictError, UnavailableError
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import (
     ABSENT,
     Absent,
@@ -29,7 +30,6 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     Precondition,
 )
-from dstl_dagster.storage.crc32c import crc32c
 
 __all__ = ["WRITER_ID_KEY", "Expected", "Verdict", "judge", "put_own", "write_own"]
 

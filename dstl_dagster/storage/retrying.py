@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, UnavailableError
+from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import (
     Buffer,
@@ -24,7 +25,6 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
 )
-from dstl_dagster.storage.crc32c import crc32c as checksum
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 
 __all__ = ["Attempt", "BackoffPolicy", "Retries", "RetryingStore"]
@@ -304,9 +304,9 @@ class _RetryingWriter:
         self._upload = upload
         self._retries = retries
 
-    def write(self, payload: Buffer) -> int:
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
         # Not asked again: how much of it was taken is not known.
-        return self._upload.write(payload)
+        return self._upload.write(payload, crc32c=crc32c)
 
     def flush(self) -> None:
         self._upload.flush()

@@ -334,11 +334,11 @@ class _FaultWriter:
         self._put_again = put_again
         self._sent: list[bytes] = []
 
-    def write(self, payload: Buffer) -> int:
+    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
         kept = bytes(payload)
         self._sent.append(kept)
         try:
-            return self._store._run("write", self._name, lambda: self._upload.write(kept))
+            return self._store._run("write", self._name, lambda: self._upload.write(kept, crc32c=crc32c))
         except UnavailableError:
             self._upload.abort()  # how much arrived is not known: the contract ends the upload here
             raise

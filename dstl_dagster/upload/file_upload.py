@@ -74,7 +74,7 @@ class FileUpload:
         self._over = False
         metrics.attempt_begins()
         with self._attempting():
-            self._write_piece(encoder.header())
+            self._write_piece(Piece(encoder.header(), encoder.crc32c))
 
     @property
     def tasks(self) -> Sequence[UploadTask]:
@@ -100,8 +100,8 @@ class FileUpload:
     def finish(self) -> UploadTasksResult:
         """Make the file durable, and have it tracked. Raises as `write`."""
         with self._attempting():
-            for part in self._encoder.footer():
-                self._write_piece(part)
+            for octets in self._encoder.footer():
+                self._write_piece(Piece(octets, self._encoder.crc32c))
             stat = self._sink.close()
         self._over = True
         self._metrics.attempt_succeeds(self._encoder.body_size, self._busy_seconds)
@@ -142,8 +142,8 @@ class FileUpload:
         offsets = self._tasks_offsets.setdefault(task, {})
         for change_set in sorted(task.change_sets, key=_order_in_task):
             offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
-            for piece in self._encoder.change_set(change_set):
-                write(piece)
+            for octets in self._encoder.change_set(change_set):
+                write(Piece(octets, self._encoder.crc32c))
                 if self._is_in_vain():
                     raise ClosedError("every task of this upload ended meanwhile: it is in vain")
 

@@ -13,20 +13,30 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 
-__all__ = ["LocalCopySink", "ObjectSink", "WriteBehind"]
+__all__ = ["LocalCopySink", "ObjectSink", "Piece", "WriteBehind"]
 
 _logger = logging.getLogger(__name__)
 
 _CHUNK_STEP_BYTES: Final = 256 * 1024
 _WAITING_PIECES: Final = 2
 
-Piece = bytes | memoryview
+
+class Piece(NamedTuple):
+    """Some bytes of a file, in the order they come.
+
+    Attributes:
+        octets: they are kept, not copied, and must not change.
+        crc32c: of the file from its beginning to their end.
+    """
+
+    octets: bytes | memoryview
+    crc32c: int
 
 
 class ObjectSink:
@@ -37,17 +47,17 @@ class ObjectSink:
         self._name = name
         self._writer_id = writer_id
         self._buffer_bytes = buffer_bytes
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[Piece] = []
         self._writer: ObjectWriter | None = None
         self._size_bytes = 0
         self.has_sent = False
         """Whether the store was asked for anything: until then there can be no object."""
 
-    def write(self, piece: bytes | memoryview) -> None:
-        """Take a piece. It is kept, not copied, and must not change."""
-        self._size_bytes += len(piece)
+    def write(self, piece: Piece) -> None:
+        """Take a piece."""
+        self._size_bytes += len(piece.octets)
         if self._writer is not None:
-            self._writer.write(piece)
+            self._writer.write(piece.octets, crc32c=piece.crc32c)
             return
         self._pieces.append(piece)
         if self._size_bytes > self._buffer_bytes:
@@ -63,14 +73,14 @@ class ObjectSink:
             chunk_size=chunk_size,
         )
         for kept in self._pieces:
-            self._writer.write(kept)
+            self._writer.write(kept.octets, crc32c=kept.crc32c)
         self._pieces.clear()
 
     def close(self) -> ObjectStat:
         """Make the object durable. As `ObjectWriter.close`; a lost answer was read back already."""
         self.has_sent = True
         if self._writer is None:
-            payload = b"".join(self._pieces)
+            payload = b"".join(piece.octets for piece in self._pieces)
             return put_own(self._store, self._name, payload, writer_id=self._writer_id)
         expected = Expected({WRITER_ID_KEY: self._writer_id}, self._size_bytes)
         return write_own(self._store, self._name, expected, self._writer.close)
@@ -106,7 +116,7 @@ class WriteBehind:
                     self._error = error
 
     def write(self, piece: Piece) -> None:
-        """Give a piece. It is kept, not copied, and must not change."""
+        """Give a piece."""
         if self._error is not None:
             raise self._error
         self._queue.put(piece)
@@ -141,12 +151,12 @@ class LocalCopySink:
         except OSError:
             self._give_up()
 
-    def write(self, piece: bytes | memoryview) -> None:
+    def write(self, piece: Piece) -> None:
         """Take a piece."""
         if self._file is None:
             return
         try:
-            view = memoryview(piece)
+            view = memoryview(piece.octets)
             while len(view) > 0:
                 view = view[self._file.write(view) :]
         except OSError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
+from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
 from dstl_dagster.storage.base import ABSENT, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
@@ -37,6 +37,32 @@ class StreamsConformance(ConformanceFixtures):
         """A stream that is closed without a write makes an empty object."""
         store.open_write("a", precondition=ABSENT).close()
         assert raw_read("a") == b""
+
+    def test_told_checksum_is_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """Who tells the checksum so far, with all writes or some, makes the same object."""
+        pieces = [b"a" * 300_000, b"b" * 300_000, b"c"]
+        whole = b"".join(pieces)
+        for name, told in (("all", (True, True, True)), ("some", (False, True, False))):
+            upload = store.open_write(name, precondition=ABSENT, chunk_size=256 * 1024)
+            written = b""
+            for piece, tells in zip(pieces, told, strict=True):
+                written += piece
+                upload.write(piece, crc32c=crc32c_of(written) if tells else None)
+            assert upload.close().crc32c == crc32c_of(whole)
+            assert store.get(name) == raw_read(name) == whole
+
+    def test_wrong_told_checksum_is_found(self, store: ObjectStore) -> None:
+        """Bytes that are not those of the told checksum are refused when closing, or when read."""
+        piece = b"a" * 600_000
+        upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
+        upload.write(piece, crc32c=crc32c_of(piece) ^ 1)
+
+        def close_and_read() -> None:
+            upload.close()
+            store.get("a")
+
+        with pytest.raises((FormatError, InvalidInputError)):
+            close_and_read()
 
     def test_closing_again_tells_the_same(self, store: ObjectStore) -> None:
         """A second close gives the same stat and makes nothing."""

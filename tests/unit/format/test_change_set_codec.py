@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -118,6 +119,7 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
     change_set = StateChangeSet(uuid.uuid4(), SequenceNumber(4), ROWS)
     pieces += [bytes(piece) for piece in encoder.change_set(change_set)]
     pieces += list(encoder.footer())
+    assert encoder.crc32c == google_crc32c.value(b"".join(pieces))
     content = b"".join(pieces)
 
     class Bytes:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, DstlError, FormatError, InvalidInputError
+from dstl_dagster.format.crc32c import crc32c, from_base64, to_base64
 from dstl_dagster.recoverable import (
     GSBlobIdentifier,
     GSCommitRecoverable,
@@ -33,7 +34,6 @@ from dstl_dagster.recoverable import (
 )
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT
-from dstl_dagster.storage.crc32c import crc32c, from_base64, to_base64
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 

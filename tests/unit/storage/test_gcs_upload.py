@@ -17,7 +17,7 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dstl_dagster.storage.crc32c import crc32c, to_base64
+from dstl_dagster.format.crc32c import crc32c, to_base64
 from dstl_dagster.storage.gcs_upload import Reply, ResumableUpload, refusal
 from dstl_dagster.storage.retrying import Attempt, BackoffPolicy, Retries
 from dstl_dagster.testing.virtual_clock import VirtualClock

@@ -6,13 +6,9 @@ import random
 import subprocess
 import sys
 
-import google_crc32c
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.storage import crc32c as checksums
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.storage.base import ABSENT, Generation
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.open import open_store
@@ -22,31 +18,6 @@ from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
 from dstl_dagster.testing.virtual_clock import VirtualClock
-
-
-@given(st.lists(st.binary(max_size=70), max_size=8))
-def test_checksum_of_a_concatenation(parts: list[bytes]) -> None:
-    """The combination of parts' checksums is the checksum of their concatenation."""
-    combined = checksums.combine_all((checksums.crc32c(part), len(part)) for part in parts)
-    whole = b"".join(parts)
-    assert combined == (google_crc32c.value(whole), len(whole))
-
-
-def test_checksum_of_any_buffer() -> None:
-    """Every kind of buffer has the checksum of its bytes, parts and wide items included."""
-    whole = bytes(range(256)) * 1000
-    expected = google_crc32c.value(whole)
-    for buffer in (whole, bytearray(whole), memoryview(whole), memoryview(bytearray(whole)).cast("I")):
-        assert checksums.crc32c(buffer) == expected
-    assert checksums.crc32c(memoryview(whole)[5:200_000]) == google_crc32c.value(whole[5:200_000])
-
-
-def test_checksum_text() -> None:
-    """What is no base64 of four bytes is FormatError."""
-    for text in ("", "AAAA", "!!", "AAAAAAAA"):
-        with pytest.raises(FormatError):
-            checksums.from_base64(text)
-
 
 # -- readback
 

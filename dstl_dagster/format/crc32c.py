@@ -3,35 +3,43 @@
 Owns the arithmetic. Does not own when a checksum is compared, nor what a difference means.
 
 Source: the Castagnoli polynomial as in RFC 3720. A checksum of a concatenation follows from those of its
-parts, because appending n zero bits multiplies the register by x^n modulo the polynomial.
+parts: a zero byte changes the register linearly, so tables of what 2^k of them do give what any number does.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable
 
 import google_crc32c
 import numpy as np
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.storage.base import Buffer
 
-__all__ = ["EMPTY_CRC32C", "combine", "combine_all", "crc32c", "extend", "from_base64", "to_base64"]
+__all__ = [
+    "EMPTY_CRC32C",
+    "combine",
+    "combine_all",
+    "crc32c",
+    "extend",
+    "from_base64",
+    "of_second",
+    "to_base64",
+]
 
 EMPTY_CRC32C = 0
 """The checksum of no bytes."""
 
 _POLYNOMIAL = 0x82F63B78  # reflected: bit 31 is x^0
-_ONE = 1 << 31
 
 
-def crc32c(payload: Buffer) -> int:
+def crc32c(payload: bytes | bytearray | memoryview) -> int:
     """The checksum of the bytes, unsigned 32 bits."""
     return extend(EMPTY_CRC32C, payload)
 
 
-def extend(crc: int, payload: Buffer) -> int:
+def extend(crc: int, payload: bytes | bytearray | memoryview) -> int:
     """The checksum of what `crc` covers followed by `payload`."""
     if isinstance(payload, bytes):
         return int(google_crc32c.extend(crc, payload))
@@ -41,7 +49,12 @@ def extend(crc: int, payload: Buffer) -> int:
 
 def combine(first_crc: int, second_crc: int, second_size: int) -> int:
     """The checksum of a concatenation, from those of its two parts and the second's size in bytes."""
-    return _multiply(first_crc, _x_to_the_bytes(second_size)) ^ second_crc
+    return _after_zeros(first_crc, second_size) ^ second_crc
+
+
+def of_second(first_crc: int, whole_crc: int, second_size: int) -> int:
+    """The checksum of a concatenation's second part, from those of the first and of the whole."""
+    return combine(first_crc, whole_crc, second_size)
 
 
 def combine_all(parts: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -69,36 +82,38 @@ def from_base64(text: str) -> int:
     return int.from_bytes(octets, "big")
 
 
-def _multiply(left: int, right: int) -> int:
-    product = 0
-    while left:
-        if left & _ONE:
-            product ^= right
-        left = (left << 1) & 0xFFFFFFFF
-        right = (right >> 1) ^ _POLYNOMIAL if right & 1 else right >> 1
-    return product
-
-
-def _power_table() -> tuple[int, ...]:
-    # Entry k is x^(8 * 2^k): the operator that appends 2^k zero bytes.
-    power = _ONE >> 1
-    for _ in range(3):
-        power = _multiply(power, power)
-    table = [power]
-    while len(table) < 63:
-        table.append(_multiply(table[-1], table[-1]))
-    return tuple(table)
-
-
-_X_TO_THE_BYTES = _power_table()
-
-
-def _x_to_the_bytes(count: int) -> int:
-    operator = _ONE
-    position = 0
+def _after_zeros(crc: int, count: int) -> int:
+    """The register after so many zero bytes more."""
+    power = 0
     while count:
         if count & 1:
-            operator = _multiply(operator, _X_TO_THE_BYTES[position])
+            lowest, second, third, highest = _zeros_tables(power)
+            crc = lowest[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ highest[crc >> 24]
         count >>= 1
-        position += 1
-    return operator
+        power += 1
+    return crc
+
+
+@functools.cache
+def _zeros_tables(power: int) -> tuple[list[int], ...]:
+    """What 2^power zero bytes make of each of the register's four bytes, by its value. Lowest byte first."""
+    if power == 0:
+        images = [_after_zero_byte(1 << bit) for bit in range(32)]
+    else:
+        half = 1 << (power - 1)
+        images = [_after_zeros(_after_zeros(1 << bit, half), half) for bit in range(32)]
+    tables = []
+    for first_bit in range(0, 32, 8):
+        # The register is linear: a value's image is that of its lowest bit and of the rest together.
+        table = [0]
+        for value in range(1, 256):
+            lowest_bit = (value & -value).bit_length() - 1
+            table.append(table[value & (value - 1)] ^ images[first_bit + lowest_bit])
+        tables.append(table)
+    return tuple(tables)
+
+
+def _after_zero_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = (crc >> 1) ^ _POLYNOMIAL if crc & 1 else crc >> 1
+    return crc

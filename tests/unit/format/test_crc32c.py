@@ -1,0 +1,44 @@
+"""CRC-32C beside a library's: of bytes, of concatenations and of their parts."""
+
+from __future__ import annotations
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.format import crc32c as checksums
+
+
+@given(st.lists(st.binary(max_size=70), max_size=8))
+def test_checksum_of_a_concatenation(parts: list[bytes]) -> None:
+    """The combination of parts' checksums is the checksum of their concatenation."""
+    combined = checksums.combine_all((checksums.crc32c(part), len(part)) for part in parts)
+    whole = b"".join(parts)
+    assert combined == (google_crc32c.value(whole), len(whole))
+
+
+def test_checksum_of_any_buffer() -> None:
+    """Every kind of buffer has the checksum of its bytes, parts and wide items included."""
+    whole = bytes(range(256)) * 1000
+    expected = google_crc32c.value(whole)
+    for buffer in (whole, bytearray(whole), memoryview(whole), memoryview(bytearray(whole)).cast("I")):
+        assert checksums.crc32c(buffer) == expected
+    assert checksums.crc32c(memoryview(whole)[5:200_000]) == google_crc32c.value(whole[5:200_000])
+
+
+def test_checksum_text() -> None:
+    """What is no base64 of four bytes is FormatError."""
+    for text in ("", "AAAA", "!!", "AAAAAAAA"):
+        with pytest.raises(FormatError):
+            checksums.from_base64(text)
+
+
+@given(st.binary(max_size=70), st.integers(0, 1 << 22), st.binary(max_size=70))
+def test_checksum_of_a_part(first: bytes, zero_count: int, end: bytes) -> None:
+    """The second part's checksum follows from the first's and the whole's, however long it is."""
+    second = bytes(zero_count) + end
+    whole_crc = google_crc32c.value(first + second)
+    found = checksums.of_second(google_crc32c.value(first), whole_crc, len(second))
+    assert found == google_crc32c.value(second)
