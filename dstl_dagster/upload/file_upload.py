@@ -16,13 +16,14 @@ from dstl_dagster.format.changes import StateChangeSet
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece, WriteBehind
+from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+from dstl_dagster.upload.write_behind import ActiveUploads, WriteBehind
 
 __all__ = ["FileTracker", "FileUpload"]
 
-_WRITE_BEHIND_BUFFERS: Final = 16
-"""From so many buffers of payload on a task is written on a thread of its own while it is encoded."""
+_WRITE_BEHIND_BUFFERS: Final = 4
+"""From so many buffers of payload on a second thread is worth its start, where a core is idle."""
 
 
 class FileTracker(Protocol):
@@ -44,6 +45,7 @@ class FileUpload:
 
     Args:
         name, sink, local: the object to be, where its bytes go, and its copy on local disk, if any.
+        active: those that are written at the moment, of this uploader.
         buffer_bytes: about how much is encoded at a time.
         is_in_vain: asked now and then; once it is true, writing raises ClosedError.
     """
@@ -57,6 +59,7 @@ class FileUpload:
         registry: FileTracker,
         metrics: UploadMetrics,
         clock: Clock,
+        active: ActiveUploads,
         buffer_bytes: int,
         is_in_vain: Callable[[], bool],
     ) -> None:
@@ -67,6 +70,7 @@ class FileUpload:
         self._registry = registry
         self._metrics = metrics
         self._clock = clock
+        self._active = active
         self._buffer_bytes = buffer_bytes
         self._is_in_vain = is_in_vain
         self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
@@ -83,13 +87,11 @@ class FileUpload:
 
     def write(self, task: UploadTask) -> None:
         """Append a task. Raises what the store raises, or ClosedError where it became in vain."""
-        with self._attempting():
+        with self._attempting(), self._active.one_more():
             if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
-                # Files of usual size overlap with each other, on the scheduler's threads; one more thread
-                # for each would cost more than it gives. A large one is alone most often.
                 self._write_task(task, self._write_piece)
                 return
-            behind = WriteBehind(self._write_piece, "dstl-changelog-write-behind")
+            behind = WriteBehind(self._write_piece, self._active.leave_cores)
             try:
                 self._write_task(task, behind.write)
                 behind.finish()

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -19,12 +16,11 @@ from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 
-__all__ = ["LocalCopySink", "ObjectSink", "Piece", "WriteBehind"]
+__all__ = ["LocalCopySink", "ObjectSink", "Piece"]
 
 _logger = logging.getLogger(__name__)
 
 _CHUNK_STEP_BYTES: Final = 256 * 1024
-_WAITING_PIECES: Final = 2
 
 
 class Piece(NamedTuple):
@@ -90,48 +86,6 @@ class ObjectSink:
         self._pieces.clear()
         if self._writer is not None:
             self._writer.abort()
-
-
-class WriteBehind:
-    """Writes pieces on a thread of its own, so that the next piece is encoded meanwhile.
-
-    At most two pieces wait. One thread gives them; it must end with `finish` or `abort`, after which no
-    thread is left. An error of the writing is raised by the next `write`, or by `finish`.
-    """
-
-    def __init__(self, write: Callable[[Piece], None], thread_name: str) -> None:
-        self._write = write
-        self._queue: queue.Queue[Piece | None] = queue.Queue(_WAITING_PIECES)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while (piece := self._queue.get()) is not None:
-            # After an error pieces are still taken, and dropped: who gives them must never block.
-            if self._error is None:
-                try:
-                    self._write(piece)
-                except BaseException as error:  # noqa: BLE001 - raised in the thread that gives the pieces
-                    self._error = error
-
-    def write(self, piece: Piece) -> None:
-        """Give a piece."""
-        if self._error is not None:
-            raise self._error
-        self._queue.put(piece)
-
-    def finish(self) -> None:
-        """Wait until everything is written."""
-        self.abort()
-        if self._error is not None:
-            raise self._error
-
-    def abort(self) -> None:
-        """Wait for the thread, whatever became of the pieces. May be called again."""
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
 
 
 class LocalCopySink:

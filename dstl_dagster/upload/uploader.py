@@ -9,6 +9,7 @@ also fails its tasks, which makes the retry useless; and an error while closing 
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -24,6 +25,7 @@ from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import changelog_folder
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+from dstl_dagster.upload.write_behind import ActiveUploads
 
 __all__ = [
     "DuplicatingStateChangeFsUploader",
@@ -73,6 +75,7 @@ class StateChangeFsUploader:
         self._metrics = metrics or UploadMetrics()
         self._clock = clock or SystemClock()
         self._new_uuid = new_uuid
+        self._active = ActiveUploads(os.cpu_count() or 1)
 
     def begin(self, is_in_vain: Callable[[], bool]) -> FileUpload:
         """An attempt to which tasks are given one by one. Any thread; may raise as `upload`.
@@ -90,6 +93,7 @@ class StateChangeFsUploader:
             self._registry,
             self._metrics,
             self._clock,
+            self._active,
             self._buffer_bytes,
             is_in_vain,
         )
