@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 
 import google_crc32c
@@ -66,6 +67,26 @@ def test_runs_of_every_kind_join() -> None:
     assert (len(changes), changes.size_bytes, changes[1]) == (4, 4, StateChange(7, b"2"))
     body, layout, _ = walk_change_set(_reader(_body(changes)))
     assert decode_change_set(body, layout).changes(0, 4) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("row_count", [100, 20_000])
+@pytest.mark.parametrize("highest_group", [127, 40_000, 2**31 - 2])
+@pytest.mark.parametrize("lengths", [(0, 12), (13, 40), (0, 40)])
+def test_any_rows_come_out_by_key_group(row_count: int, highest_group: int, lengths: tuple[int, int]) -> None:
+    """Few and many rows, small and large key groups, short and long changes: stable order, same bytes."""
+    random = np.random.default_rng(row_count)
+    key_groups = random.integers(-1, highest_group, row_count, np.int32, endpoint=True)
+    values = [bytes([row % 256]) * random.integers(*lengths, endpoint=True) for row in range(row_count)]
+    cuts = [0, row_count // 3, row_count]
+    runs = [
+        ChangeRun.of_columns(key_groups[start:stop], pa.array(values[start:stop], pa.binary()))
+        for start, stop in itertools.pairwise(cuts)
+    ]
+    body, layout, _ = walk_change_set(_reader(_body(ChangeColumns(runs))))
+    expected = sorted(range(row_count), key=lambda row: key_groups[row])
+    decoded = decode_change_set(body, layout)
+    assert decoded.row_key_groups().tolist() == key_groups[expected].tolist()
+    assert decoded.changes(0, row_count) == [values[row] for row in expected]
 
 
 def _reader(content: bytes):  # type: ignore[no-untyped-def]  # a read function over bytes
