@@ -73,9 +73,12 @@ def plan_change_set(columns: ChangeColumns) -> EncodePlan:
     if order is not None:
         key_groups = key_groups[order]
         lengths = lengths.take(order, out=_pooled_int64s(len(order)), mode="clip")
-    first_rows = np.concatenate([[0], np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1])
-    counts = np.diff(np.append(first_rows, len(key_groups))).astype(np.int64)
-    return EncodePlan(ChangeSetLayout(key_groups[first_rows], counts, lengths), order, changes)
+    last_rows = np.flatnonzero(key_groups[1:] != key_groups[:-1])
+    bounds = np.zeros(len(last_rows) + 2, np.int64)
+    np.add(last_rows, 1, out=bounds[1:-1])
+    bounds[-1] = len(key_groups)
+    layout = ChangeSetLayout(key_groups[bounds[:-1]], bounds[1:] - bounds[:-1], lengths)
+    return EncodePlan(layout, order, changes)
 
 
 def _lengths_of(columns: tuple[pa.Array, ...], row_count: int) -> Int64s:
