@@ -30,6 +30,8 @@ __all__ = [
     "ObjectWriter",
     "Precondition",
     "Source",
+    "SummedWriter",
+    "write_summed",
 ]
 
 MAX_COMPOSE_SOURCES = 32
@@ -99,12 +101,8 @@ class ObjectWriter(Protocol):
     (`UnavailableError` from `close`: read back). Dropped without `close()`, it must commit nothing.
     """
 
-    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
-        """Take all of `payload`; the number of bytes taken is returned.
-
-        `crc32c`: of everything written up to the end of `payload`, for who has it anyway: the store then
-        need not look at every byte. With a wrong one the object is refused, at once or when it is read.
-        """
+    def write(self, payload: Buffer) -> int:
+        """Take all of `payload`; the number of bytes taken is returned."""
         ...
 
     def flush(self) -> None:
@@ -123,6 +121,25 @@ class ObjectWriter(Protocol):
     def abort(self) -> None:
         """Give up and free what was buffered. Never raises; no effect after `close()`."""
         ...
+
+
+@runtime_checkable
+class SummedWriter(Protocol):
+    """What an `ObjectWriter` may be besides: one that believes a checksum, and looks at no byte itself."""
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        """As `write`. `crc32c`: of everything written up to the end of `payload`.
+
+        With a wrong one the object is refused, when it is closed or when it is read.
+        """
+        ...
+
+
+def write_summed(writer: ObjectWriter, payload: Buffer, crc32c: int) -> int:
+    """Write what has a known checksum, to a writer of any kind; see `SummedWriter`."""
+    if isinstance(writer, SummedWriter):
+        return writer.write_summed(payload, crc32c)
+    return writer.write(payload)
 
 
 class ObjectReader(Protocol):

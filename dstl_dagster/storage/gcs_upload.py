@@ -97,7 +97,7 @@ class ResumableUpload:
     def write(self, payload: Buffer, crc32c: int | None = None) -> int:
         """Take all of it, sending chunks as they fill. Raises: as the transport, and `refusal`.
 
-        `crc32c`: as `ObjectWriter.write` has it.
+        `crc32c`: of everything up to the end of `payload`, if it is known.
         """
         octets = memoryview(payload).cast("B")
         self.crc32c = extend(self.crc32c, octets) if crc32c is None else crc32c

@@ -324,8 +324,14 @@ class _LocalWriter:
         self._made: ObjectStat | None = None
         self._over = False
 
+    def write(self, payload: Buffer) -> int:
+        return self._take(payload, None)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return self._take(payload, crc32c)
+
     @file_errors_told
-    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
+    def _take(self, payload: Buffer, crc32c: int | None) -> int:
         temporary = self._open_file()
         octets = memoryview(payload).cast("B")
         try:

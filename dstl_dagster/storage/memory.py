@@ -321,7 +321,13 @@ class _MemoryWriter:
         self._made: ObjectStat | None = None
         self._aborted = False
 
-    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
+    def write(self, payload: Buffer) -> int:
+        return self._take(payload, None)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return self._take(payload, crc32c)
+
+    def _take(self, payload: Buffer, crc32c: int | None) -> int:
         self._check_open()
         part = bytes(payload)
         self._parts.append(part)

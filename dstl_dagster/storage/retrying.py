@@ -24,6 +24,7 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    write_summed,
 )
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 
@@ -304,9 +305,12 @@ class _RetryingWriter:
         self._upload = upload
         self._retries = retries
 
-    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
+    def write(self, payload: Buffer) -> int:
         # Not asked again: how much of it was taken is not known.
-        return self._upload.write(payload, crc32c=crc32c)
+        return self._upload.write(payload)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return write_summed(self._upload, payload, crc32c)
 
     def flush(self) -> None:
         self._upload.flush()

@@ -20,6 +20,7 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    write_summed,
 )
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -334,11 +335,17 @@ class _FaultWriter:
         self._put_again = put_again
         self._sent: list[bytes] = []
 
-    def write(self, payload: Buffer, *, crc32c: int | None = None) -> int:
+    def write(self, payload: Buffer) -> int:
+        return self._take(payload, self._upload.write)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return self._take(payload, lambda kept: write_summed(self._upload, kept, crc32c))
+
+    def _take(self, payload: Buffer, write: Callable[[bytes], int]) -> int:
         kept = bytes(payload)
         self._sent.append(kept)
         try:
-            return self._store._run("write", self._name, lambda: self._upload.write(kept, crc32c=crc32c))
+            return self._store._run("write", self._name, lambda: write(kept))
         except UnavailableError:
             self._upload.abort()  # how much arrived is not known: the contract ends the upload here
             raise

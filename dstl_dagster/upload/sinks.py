@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
-from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
+from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, write_summed
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 
 __all__ = ["LocalCopySink", "ObjectSink", "Piece"]
@@ -53,7 +53,7 @@ class ObjectSink:
         """Take a piece."""
         self._size_bytes += len(piece.octets)
         if self._writer is not None:
-            self._writer.write(piece.octets, crc32c=piece.crc32c)
+            write_summed(self._writer, piece.octets, piece.crc32c)
             return
         self._pieces.append(piece)
         if self._size_bytes > self._buffer_bytes:
@@ -69,7 +69,7 @@ class ObjectSink:
             chunk_size=chunk_size,
         )
         for kept in self._pieces:
-            self._writer.write(kept.octets, crc32c=kept.crc32c)
+            write_summed(self._writer, kept.octets, kept.crc32c)
         self._pieces.clear()
 
     def close(self) -> ObjectStat:

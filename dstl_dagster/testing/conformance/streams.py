@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
-from dstl_dagster.storage.base import ABSENT, ObjectStore
+from dstl_dagster.storage.base import ABSENT, ObjectStore, SummedWriter, write_summed
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
 __all__ = ["StreamsConformance"]
@@ -47,7 +47,10 @@ class StreamsConformance(ConformanceFixtures):
             written = b""
             for piece, tells in zip(pieces, told, strict=True):
                 written += piece
-                upload.write(piece, crc32c=crc32c_of(written) if tells else None)
+                if tells:
+                    assert write_summed(upload, piece, crc32c_of(written)) == len(piece)
+                else:
+                    upload.write(piece)
             assert upload.close().crc32c == crc32c_of(whole)
             assert store.get(name) == raw_read(name) == whole
 
@@ -55,7 +58,9 @@ class StreamsConformance(ConformanceFixtures):
         """Bytes that are not those of the told checksum are refused when closing, or when read."""
         piece = b"a" * 600_000
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
-        upload.write(piece, crc32c=crc32c_of(piece) ^ 1)
+        if not isinstance(upload, SummedWriter):
+            pytest.skip("this store looks at every byte itself")
+        upload.write_summed(piece, crc32c_of(piece) ^ 1)
 
         def close_and_read() -> None:
             upload.close()

@@ -80,10 +80,10 @@ class FailingWriter:
         self._where = where
         self._effect = effect
 
-    def write(self, payload: Any, **arguments: Any) -> int:
+    def write(self, payload: Any) -> int:
         if self._where == "write":
             raise UnavailableError("the line broke")
-        return self._inner.write(payload, **arguments)
+        return self._inner.write(payload)
 
     def flush(self) -> None:
         self._inner.flush()
