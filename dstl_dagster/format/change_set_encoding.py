@@ -8,6 +8,7 @@ Nothing here loops over changes in Python.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,18 +146,21 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
     row_ends = _pooled_int64s(row_count)
     np.add(layout.lengths, LENGTH_BYTES, out=row_ends)
     np.cumsum(row_ends, out=row_ends)
+    ends = row_ends.data
     with _scratch.borrowed(2 * row_count + 1) as views:
         body = _body_views(plan, views)
+        missing_bytes = layout.encoded_bytes
         start = first = 0
         while start < row_count:
-            done_bytes = int(row_ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(row_ends, done_bytes + chunk_bytes, side="right"))
-            stop = max(stop, start + 1)
+            done_bytes = ends[start - 1] if start else 0
+            stop = max(start + 1, bisect_right(ends, done_bytes + chunk_bytes, lo=start))
             # This cast is the one copy of all bytes: they come out end to end.
-            copied = body[first : 2 * stop + 1].cast(pa.large_binary())
-            offsets = value_offsets(copied)
-            yield copied.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+            piece = body[first : 2 * stop + 1].cast(pa.large_binary()).buffers()[2]
+            missing_bytes -= piece.size
+            yield piece
             start, first = stop, 2 * stop + 1
+        if missing_bytes:
+            raise InternalError(f"Arrow's buffers hold {missing_bytes} bytes less than their values have")
 
 
 def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
