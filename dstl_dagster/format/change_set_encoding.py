@@ -208,21 +208,23 @@ def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
         if words[:, 0].min() > MAX_INLINE_VIEW_BYTES:
             # The second word, a value's first bytes, only speeds comparisons up: it stays whatever it was,
             # because to look at each value is to wait for memory.
+            words[:, 2] = index
             words[:, 3] = offsets[:-1]
             buffers.append(column.buffers()[2])
         else:
-            buffers.append(_fill_views_with_short(column, views[start:stop]))
-        # A short change stands inside its view, where a long one names its buffer.
-        words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
+            buffers.append(_fill_views_with_short(column, index, views[start:stop]))
         start = stop
     return buffers
 
 
-def _fill_views_with_short(column: pa.Array, views: Views) -> pa.Buffer:
+def _fill_views_with_short(column: pa.Array, index: int, views: Views) -> pa.Buffer:
     """The same for one column with changes so short that they stand inside their views."""
     cast = column.cast(pa.binary_view())
     _, of_views, *of_values = cast.buffers()
     views[:] = np.frombuffer(of_views, _VIEW, len(cast), offset=16 * cast.offset)
+    words = _words_of(views)
+    # A short change stands where a long one names its buffer.
+    words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
     if len(of_values) > 1:
         raise InternalError(f"Arrow spread the values of one column over {len(of_values)} buffers")
     return of_values[0] if of_values else pa.py_buffer(b"")

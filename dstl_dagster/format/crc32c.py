@@ -54,6 +54,7 @@ def combine(first_crc: int, second_crc: int, second_size: int) -> int:
 
 def of_second(first_crc: int, whole_crc: int, second_size: int) -> int:
     """The checksum of a concatenation's second part, from those of the first and of the whole."""
+    # The first part's share is taken out as it was put in: by an exclusive or.
     return combine(first_crc, whole_crc, second_size)
 
 

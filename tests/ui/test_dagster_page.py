@@ -28,7 +28,7 @@ def text_of(page: Page) -> str:
 
 def raw_numbers(page: Page) -> list[str]:
     """All that is `RAW`. The eight digits by which a run is named are all decimal once in forty times."""
-    runs = " ".join(page.locator("a[href*='/runs/']").all_inner_texts())
+    runs = set(page.locator("a[href*='/runs/']").all_inner_texts())
     return [number for number in RAW.findall(text_of(page)) if number not in runs]
 
 

@@ -5,6 +5,8 @@ Owns the tests of this part of the contract; inherit the whole suite, `ObjectSto
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
@@ -58,15 +60,15 @@ class StreamsConformance(ConformanceFixtures):
         """Bytes that are not those of the told checksum are refused when closing, or when read."""
         piece = b"a" * 600_000
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
-        if not isinstance(upload, SummedWriter):
-            pytest.skip("this store looks at every byte itself")
-        upload.write_summed(piece, crc32c_of(piece) ^ 1)
+        write_summed(upload, piece, crc32c_of(piece) ^ 1)
 
         def close_and_read() -> None:
             upload.close()
             store.get("a")
 
-        with pytest.raises((FormatError, InvalidInputError)):
+        # A writer that looks at every byte itself was told nothing.
+        believes = isinstance(upload, SummedWriter)
+        with pytest.raises((FormatError, InvalidInputError)) if believes else nullcontext():
             close_and_read()
 
     def test_closing_again_tells_the_same(self, store: ObjectStore) -> None:
