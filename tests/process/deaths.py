@@ -270,13 +270,23 @@ class Kills:
 
     def spread(self, step: int) -> list[Result]:
         """Kills from the end of a life, where it commits, each `step` points; each way of dying elsewhere."""
-        ways, points = WAYS[self._place.kind], self.points()
-        last = points - 1 - points // 50  # threads make a few more or fewer from life to life
+        ways, last = WAYS[self._place.kind], self.points() - 1
         return [
-            self.kill(index, moment)
+            self._kill_near(index, moment)
             for offset, moment in enumerate(ways)
             for index in range(last - offset * step // len(ways), -1, -step)
         ]
+
+    def _kill_near(self, index: int, moment: str) -> Result:
+        """At a point, or a few before it: threads make some more or fewer from life to life. A life that
+        came to its end first is looked at too.
+        """
+        result = self.kill(index, moment)
+        for earlier in range(index - 1, max(index - 30, -1), -1):
+            if result.killed or result.fault is not None:
+                break
+            result = self.kill(earlier, moment)
+        return result
 
     def _live(self, index: int | None, moment: str) -> tuple[int, int]:
         assert self._forge.stdin is not None
