@@ -11,7 +11,7 @@ not at all; listing is strongly consistent and in the order of the names' UTF-8 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -28,10 +28,12 @@ __all__ = [
     "ObjectStat",
     "ObjectStore",
     "ObjectWriter",
+    "OpeningStore",
     "Precondition",
+    "RangeReader",
     "Source",
     "SummedWriter",
-    "write_summed",
+    "summed_write",
 ]
 
 MAX_COMPOSE_SOURCES = 32
@@ -135,11 +137,11 @@ class SummedWriter(Protocol):
         ...
 
 
-def write_summed(writer: ObjectWriter, payload: Buffer, crc32c: int) -> int:
-    """Write what has a known checksum, to a writer of any kind; see `SummedWriter`."""
+def summed_write(writer: ObjectWriter) -> Callable[[Buffer, int], int]:
+    """How to give what has a known checksum to a writer of any kind: as `SummedWriter.write_summed`."""
     if isinstance(writer, SummedWriter):
-        return writer.write_summed(payload, crc32c)
-    return writer.write(payload)
+        return writer.write_summed
+    return lambda payload, _: writer.write(payload)
 
 
 class ObjectReader(Protocol):
@@ -150,6 +152,29 @@ class ObjectReader(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class RangeReader(Protocol):
+    """Ranges of one generation. One thread at a time."""
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        """As `ObjectStore.get_range`."""
+        ...
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        """The same, and the CRC-32C of what was read."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class OpeningStore(Protocol):
+    """A store where finding an object costs about what a range of it does, and is done once."""
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        """The object that is live now, until closed. Raises: as `ObjectStore.get_range`."""
+        ...
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
-    write_summed,
+    summed_write,
 )
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 
@@ -310,7 +310,7 @@ class _RetryingWriter:
         return self._upload.write(payload)
 
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return write_summed(self._upload, payload, crc32c)
+        return summed_write(self._upload)(payload, crc32c)
 
     def flush(self) -> None:
         self._upload.flush()

@@ -20,7 +20,7 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
-    write_summed,
+    summed_write,
 )
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -339,7 +339,7 @@ class _FaultWriter:
         return self._take(payload, self._upload.write)
 
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return self._take(payload, lambda kept: write_summed(self._upload, kept, crc32c))
+        return self._take(payload, lambda kept: summed_write(self._upload)(kept, crc32c))
 
     def _take(self, payload: Buffer, write: Callable[[bytes], int]) -> int:
         kept = bytes(payload)

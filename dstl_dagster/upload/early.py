@@ -48,6 +48,7 @@ class EarlyUpload:
                     self._file = self._begin(self._is_in_vain)
                 for task in tasks[len(self._file.tasks) :]:
                     self._file.write(task)
+                self._file.flush()
             except Exception as error:  # noqa: BLE001 - the first attempt meets it again, if it stays
                 _logger.info("a batch could not be written before it was closed: %s", error)
                 self._close()

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, InternalError
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import StateChangeSet
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStat
@@ -99,9 +99,14 @@ class FileUpload:
                 # The sink is closed or aborted next, and by one thread at a time.
                 behind.abort()
 
+    def flush(self) -> None:
+        """No task may follow for a while: leave little to do for `finish`. Raises as `write`."""
+        with self._attempting():
+            self._sink.flush()
+
     def finish(self) -> UploadTasksResult:
         """Make the file durable, and have it tracked. Raises as `write`."""
-        with self._attempting():
+        with self._attempting(), self._active.one_more():
             for octets in self._encoder.footer():
                 self._write_piece(Piece(octets, self._encoder.crc32c))
             stat = self._sink.close()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
-from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, write_summed
+from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, summed_write
+from dstl_dagster.storage.open import is_folder
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 
 __all__ = ["LocalCopySink", "ObjectSink", "Piece"]
@@ -45,6 +47,7 @@ class ObjectSink:
         self._buffer_bytes = buffer_bytes
         self._pieces: list[Piece] = []
         self._writer: ObjectWriter | None = None
+        self._write_summed: Callable[[bytes | memoryview, int], int] | None = None
         self._size_bytes = 0
         self.has_sent = False
         """Whether the store was asked for anything: until then there can be no object."""
@@ -52,11 +55,16 @@ class ObjectSink:
     def write(self, piece: Piece) -> None:
         """Take a piece."""
         self._size_bytes += len(piece.octets)
-        if self._writer is not None:
-            write_summed(self._writer, piece.octets, piece.crc32c)
+        if self._write_summed is not None:
+            self._write_summed(piece.octets, piece.crc32c)
             return
         self._pieces.append(piece)
         if self._size_bytes > self._buffer_bytes:
+            self._begin_stream()
+
+    def flush(self) -> None:
+        """Nothing may follow for a while: store what is here, where one request more costs no round trip."""
+        if self._writer is None and is_folder(self._store):
             self._begin_stream()
 
     def _begin_stream(self) -> None:
@@ -68,8 +76,9 @@ class ObjectSink:
             metadata={WRITER_ID_KEY: self._writer_id},
             chunk_size=chunk_size,
         )
+        self._write_summed = summed_write(self._writer)
         for kept in self._pieces:
-            write_summed(self._writer, kept.octets, kept.crc32c)
+            self._write_summed(kept.octets, kept.crc32c)
         self._pieces.clear()
 
     def close(self) -> ObjectStat:

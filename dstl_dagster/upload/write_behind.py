@@ -77,10 +77,11 @@ class WriteBehind:
                 self._thread.start()
             self._queue.put(piece)
             return
-        # What was given before comes first.
-        self._queue.join()
-        if self._error is not None:
-            raise self._error
+        if self._thread is not None:
+            # What was given before comes first.
+            self._queue.join()
+            if self._error is not None:
+                raise self._error
         self._write(piece)
 
     def finish(self) -> None:

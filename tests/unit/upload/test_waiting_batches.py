@@ -6,6 +6,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet, StreamStateHandle
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
-from dstl_dagster.storage import Generation, MemoryObjectStore
+from dstl_dagster.storage import Generation, LocalObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
@@ -49,8 +50,8 @@ class Store(MemoryObjectStore):
 class Bench:
     """A scheduler whose time and threads stand still, over a store that counts."""
 
-    def __init__(self) -> None:
-        self.store = Store()
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self.store: Any = store or Store()
         self.timer, self.executor, self.metrics = ManualTimer(), ManualExecutor(), InMemoryMetrics()
         registry = TaskChangelogRegistry(self._delete, CallerExecutor())
         metrics = UploadMetrics(self.metrics)
@@ -118,6 +119,29 @@ def test_a_batch_that_waits_is_written_already(bench: Bench) -> None:
     other.executor.run_all()
     assert other.content() == early
     other.scheduler.close()
+
+
+def test_a_small_batch_that_waits_is_stored_early_where_that_is_no_request(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """In a folder its bytes are in the file before it is due; over a network it stays one request."""
+    bench.upload(0, 5000)
+    bench.executor.run_all()
+    assert bench.store.streams == 0
+    folder = Bench(LocalObjectStore(tmp_path, durable=False))
+    folder.upload(0, 5000)
+    folder.executor.run_all()
+    (waiting,) = (tmp_path / ".dstl-store" / "temporary").iterdir()
+    assert (waiting.stat().st_size > 5000, folder.completed, folder.content()) == (True, [], [])
+    for each in (bench, folder):
+        each.timer.advance(DELAY_SECONDS)
+        each.executor.run_all()
+        assert each.completed == [0]
+    assert folder.content() == bench.content()
+    folder.upload(1, 5000)
+    folder.executor.run_all()
+    folder.scheduler.close()
+    assert list((tmp_path / ".dstl-store" / "temporary").iterdir()) == []
 
 
 def test_an_early_error_costs_no_attempt_of_the_batch(bench: Bench) -> None:
