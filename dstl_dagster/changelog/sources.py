@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.pooled import POOLED_BYTES, read_pooled
+from dstl_dagster.storage import file_ranges
+from dstl_dagster.storage.base import ObjectStore, OpeningStore, RangeReader
 
 __all__ = ["ChangelogSource", "FileSource", "StoreSource"]
 
@@ -37,6 +38,10 @@ class ChangelogSource(Protocol):
         """Bytes `[start, start+length)`; fewer only where the file ends."""
         ...
 
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        """The same, and the CRC-32C of what was read."""
+        ...
+
     def close(self) -> None:
         """Let the file go. May be called again."""
         ...
@@ -50,6 +55,7 @@ class StoreSource:
         self._handle = handle
         self._size_bytes = handle.stored_bytes
         self._whole: memoryview | None = None
+        self._opened: RangeReader | None = None
 
     @property
     def place(self) -> str:
@@ -67,25 +73,49 @@ class StoreSource:
         return self._size_bytes
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
+        whole = self._small_file()
+        return self._fetch(start, length) if whole is None else whole[start : start + length]
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        opened = None if self._small_file() is not None else self._ranges()
+        if opened is not None:
+            return opened.read_summed(start, length)
+        octets = self.read_range(start, length)
+        return octets, crc32c(octets)
+
+    def _small_file(self) -> memoryview | None:
+        """All of it, where it is small enough to be fetched at once."""
         if self._whole is None and self.size_bytes() <= _WHOLE_FILE_BYTES:
             self._whole = memoryview(self._fetch_whole())
             if len(self._whole) != self._size_bytes:
                 raise FormatError(
                     f"{self.place} has {len(self._whole)} bytes, its handle says {self._size_bytes}"
                 )
-        if self._whole is not None:
-            return self._whole[start : start + length]
+        return self._whole
+
+    def _ranges(self) -> RangeReader | None:
+        """The object kept open, where the store does that."""
+        if self._opened is None and isinstance(self._store, OpeningStore):
+            self._opened = self._store.open_ranges(self._handle.name, generation=self._handle.generation)
+        return self._opened
+
+    def _fetch(self, start: int, length: int) -> bytes | memoryview:
+        opened = self._ranges()
+        if opened is not None:
+            return opened.read_range(start, length)
         return self._store.get_range(self._handle.name, start, length, generation=self._handle.generation)
 
     def _fetch_whole(self) -> bytes | memoryview:
-        name, generation = self._handle.name, self._handle.generation
         if self._handle.stored_bytes is None:
-            return self._store.get(name, generation=generation)
+            return self._store.get(self._handle.name, generation=self._handle.generation)
         # This package's files prove each of their parts: the store need not reckon a checksum of all too.
-        return self._store.get_range(name, 0, self.size_bytes(), generation=generation)
+        return self._fetch(0, self.size_bytes())
 
     def close(self) -> None:
         self._whole = None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
 
 class FileSource:
@@ -105,9 +135,11 @@ class FileSource:
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         assert self._descriptor is not None, "read after close"
-        if length < POOLED_BYTES:
-            return os.pread(self._descriptor, length, start)
-        return read_pooled(self._descriptor, start, length)
+        return file_ranges.read_range(self._descriptor, start, length)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        assert self._descriptor is not None, "read after close"
+        return file_ranges.read_summed(self._descriptor, start, length)
 
     def close(self) -> None:
         if self._descriptor is not None:

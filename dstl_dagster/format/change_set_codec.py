@@ -75,11 +75,13 @@ class DecodedChangeSet:
         body: the change set's bytes.
         layout: of the body, proven to agree with it.
         starts: int64, position in the body of each change's first byte.
+        prefixes: int32, the 4 bytes from there on; of a shorter change, whatever follows it.
     """
 
     body: pa.Buffer
     layout: ChangeSetLayout
     starts: Int64s
+    prefixes: Int32s
 
     def row_key_groups(self) -> Int32s:
         """The key group of each change."""
@@ -103,7 +105,8 @@ class DecodedChangeSet:
         lengths = self.layout.lengths[start:stop]
         views = np.zeros((row_count, 4), dtype=np.int32)
         views[:, 0] = lengths
-        _fill_views(views, np.frombuffer(window, dtype=np.uint8), starts, lengths)
+        octets = np.frombuffer(window, dtype=np.uint8)
+        _fill_views(views, octets, starts, lengths, self.prefixes[start:stop])
         return pa.Array.from_buffers(pa.binary_view(), row_count, [None, pa.py_buffer(views), window])
 
     def changes(self, start: int, stop: int) -> list[bytes]:
@@ -114,30 +117,23 @@ class DecodedChangeSet:
         return [bytes(body[at:end]) for at, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def _fill_views(views: Int32s, window: npt.NDArray[np.uint8], starts: Int64s, lengths: Int64s) -> None:
+def _fill_views(
+    views: Int32s, window: npt.NDArray[np.uint8], starts: Int64s, lengths: Int64s, prefixes: Int32s
+) -> None:
     """Arrow's string-view layout: length, then the bytes inline, or prefix, buffer index 0 and offset."""
     long_rows = lengths > MAX_INLINE_VIEW_BYTES
     if long_rows.all():
-        views[:, 1] = _words_at(window, starts, "<i4")
+        views[:, 1] = prefixes
         views[:, 3] = starts
         return
     at = np.flatnonzero(long_rows)
-    if len(at):
-        views[at, 1] = _words_at(window, starts[at], "<i4")
-        views[at, 3] = starts[at]
+    views[at, 1] = prefixes[at]
+    views[at, 3] = starts[at]
     inline_bytes = views.view(np.uint8).reshape(len(views), 16)
     for length in range(1, MAX_INLINE_VIEW_BYTES + 1):
         rows = np.flatnonzero(lengths == length)
         for byte in range(length if len(rows) else 0):
             inline_bytes[rows, 4 + byte] = window[starts[rows] + byte]
-
-
-def _words_at(window: npt.NDArray[np.uint8], positions: Int64s, dtype: str) -> npt.NDArray[np.int32]:
-    """The 4-byte integers at any positions; each must lie whole within the window."""
-    overlapping: npt.NDArray[np.int32] = np.ndarray(
-        shape=(max(len(window) - 3, 0),), dtype=dtype, buffer=window, strides=(1,)
-    )
-    return overlapping[positions]
 
 
 def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLayout) -> DecodedChangeSet:
@@ -148,30 +144,67 @@ def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLay
     buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
     counts, lengths = layout.counts, layout.lengths
     if (
-        bool(np.any(counts < 0))
-        or bool(np.any(lengths < 0))
+        int(counts.min(initial=0)) < 0
+        or int(lengths.min(initial=0)) < 0
         or int(counts.sum()) != len(lengths)
         or layout.encoded_bytes != buffer.size
     ):
         raise FormatError(f"a change set of {buffer.size} bytes does not have the layout recorded for it")
     window = np.frombuffer(buffer, dtype=np.uint8)
-    group_ends = np.cumsum(counts)
-    headers_before = np.repeat(np.arange(1, len(counts) + 1, dtype=np.int64), counts)
-    row_ends = np.cumsum(lengths + LENGTH_BYTES)
-    starts = row_ends - lengths + COUNT_BYTES + GROUP_BYTES * headers_before
-    rows_before = np.concatenate([[0], row_ends])[group_ends - counts]
-    group_at = rows_before + COUNT_BYTES + GROUP_BYTES * np.arange(len(counts), dtype=np.int64)
+    group_at, starts = _places(counts, lengths)
+    heads = _heads(window, starts)
     agrees = (
-        int(_words_at(window, np.zeros(1, np.int64), ">i4")[0]) == len(counts)
-        and bool(np.all(_words_at(window, group_at, ">i4") == counts))
-        and bool(np.all(_words_at(window, group_at + 4, ">i4") == layout.key_groups))
-        and bool(np.all(_words_at(window, starts - LENGTH_BYTES, ">i4") == lengths))
+        _COUNT.unpack_from(buffer)[0] == len(counts)
+        and bool((_words_at(window, group_at) == counts).all())
+        and bool((_words_at(window, group_at + 4) == layout.key_groups).all())
+        and bool((heads.view(">i4")[::2] == lengths).all())
     )
     if not agrees:
         raise FormatError("the headers of a change set are not those recorded for it")
-    if bool(np.any(layout.key_groups < META_KEY_GROUP)):
+    if int(layout.key_groups.min(initial=0)) < META_KEY_GROUP:
         raise FormatError(f"a change set names key group {int(layout.key_groups.min())}")
-    return DecodedChangeSet(buffer, layout, starts)
+    return DecodedChangeSet(buffer, layout, starts, heads.view("<i4")[1::2])
+
+
+def _places(counts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
+    """Where each group's header stands in a body, and each change's first byte."""
+    row_count, groups = len(lengths), np.arange(len(counts), dtype=np.int64)
+    payload_before = np.zeros(row_count + 1, dtype=np.int64)
+    np.cumsum(lengths, out=payload_before[1:])
+    rows_before = counts.cumsum() - counts
+    group_at = payload_before[rows_before] + LENGTH_BYTES * rows_before + GROUP_BYTES * groups + COUNT_BYTES
+    starts = payload_before[:row_count]
+    first_start = COUNT_BYTES + LENGTH_BYTES
+    starts += np.arange(first_start, first_start + LENGTH_BYTES * row_count, LENGTH_BYTES, dtype=np.int64)
+    starts += np.repeat(GROUP_BYTES * (groups + 1), counts)
+    return group_at, starts
+
+
+def _words_at(window: npt.NDArray[np.uint8], positions: Int64s) -> npt.NDArray[np.int32]:
+    """The big-endian 4-byte integers at any positions; each must lie whole within the window."""
+    shape = (max(len(window) - 3, 0),)
+    overlapping = np.ndarray(shape=shape, dtype=">i4", buffer=window, strides=(1,))
+    found: npt.NDArray[np.int32] = overlapping[positions]
+    return found
+
+
+def _heads(window: npt.NDArray[np.uint8], starts: Int64s) -> Int64s:
+    """The 8 bytes from each change's header on: its length, and the first 4 of what follows.
+
+    Read at once: the memory is cold, so that looking at each change again would cost as much again.
+    """
+    count = len(starts)
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    # A header follows each change but the last, which alone may be shorter and end with the body.
+    whole = count if int(starts[-1]) + 4 <= len(window) else count - 1
+    shape = (max(len(window) - 7, 0),)
+    overlapping = np.ndarray(shape=shape, dtype=np.int64, buffer=window, strides=(1,))
+    heads: Int64s = overlapping[starts[:whole] - LENGTH_BYTES]
+    if whole == count:
+        return heads
+    last = bytes(window[int(starts[-1]) - LENGTH_BYTES :]).ljust(8, b"\0")
+    return np.append(heads, np.frombuffer(last, dtype=np.int64))
 
 
 def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayout, bytes]:

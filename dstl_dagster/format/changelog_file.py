@@ -1,151 +1,41 @@
-"""A whole changelog file: what to write, piece by piece, and how to find and verify a change set in one.
+"""A whole changelog file: its layout, and how to find and verify a change set in one.
 
-Owns the order of a file's parts. Does not own where the bytes go or come from: the writer hands pieces
-out, the reader takes ranges from any `ByteRanges`.
+Owns the parts of a file. Does not own how it is written (`changelog_file_encoding`), nor where the bytes come
+from: the reader takes ranges from any `ByteRanges`.
 
     file := flag (1 byte: 0 plain, 1 Snappy frames, 2 Zstandard frames), body, footer
 
 Without the footer this is Flink's file. An offset in a handle counts bytes of the uncompressed body, after
 the flag; so does a file's size.
 
-Source: Flink's `OutputStreamWithPos`, `StateChangeFormat` and `ChangelogStreamHandleReader`.
+Source: Flink's `StateChangeFormat` and `ChangelogStreamHandleReader`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final, Protocol
 
-import google_crc32c
 import pyarrow as pa
 
-from dstl_dagster.errors import FormatError, InvalidInputError
-from dstl_dagster.format import crc32c
+from dstl_dagster.errors import FormatError
 from dstl_dagster.format.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
     decode_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
-from dstl_dagster.format.changes import META_KEY_GROUP, ChangeColumns, StateChangeSet
-from dstl_dagster.format.compression import (
-    Compression,
-    compressed,
-    decompressed,
-    decompressed_at_once,
-    hidden_frame_header,
-    stream_header,
-)
-from dstl_dagster.format.footer import (
-    MAX_CHANGE_SETS_PER_FILE,
-    ChangeSetEntry,
-    FileIndex,
-    decode_block,
-    decode_index,
-    decode_trailer,
-    encode_block,
-    encode_index_and_trailer,
-    index_and_trailer_bytes,
-)
+from dstl_dagster.format.changes import META_KEY_GROUP
+from dstl_dagster.format.compression import Compression, decompressed, decompressed_at_once
+from dstl_dagster.format.crc32c import crc32c
+from dstl_dagster.format.footer import ChangeSetEntry, FileIndex, decode_block, decode_index, decode_trailer
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = ["ByteRanges", "ChangelogFileEncoder", "ChangelogFileReader"]
+__all__ = ["ByteRanges", "ChangelogFileReader"]
 
 _FLAG_BYTES: Final = 1
 _TAIL_BYTES: Final = 1 << 16
 _FORWARD_READ_BYTES: Final = 1 << 20
-
-
-class ChangelogFileEncoder:
-    """Turns change sets into the pieces of one file. One thread; `footer()` ends it.
-
-    Every piece must be written, in the order given, before the next is asked for.
-    """
-
-    def __init__(self, compression: Compression, chunk_bytes: int) -> None:
-        self._compression = compression
-        self._chunk_bytes = chunk_bytes
-        self._entries: list[ChangeSetEntry] = []
-        self._layouts: list[ChangeSetLayout] = []
-        self._stored_bytes = 0
-        self.body_size = 0
-        self.crc32c = crc32c.EMPTY_CRC32C
-        """Of all pieces so far: who stores them need not look at every byte again."""
-
-    def header(self) -> bytes:
-        """What begins the file. Ask for it first."""
-        header = bytes([self._compression.value]) + stream_header(self._compression)
-        self._count(header)
-        return header
-
-    def change_set(self, change_set: StateChangeSet) -> Iterator[memoryview]:
-        """The frames of one change set, of about the chunk size each. Walk it to its end."""
-        if len(self._entries) == MAX_CHANGE_SETS_PER_FILE:
-            raise InvalidInputError(
-                f"a changelog file takes {MAX_CHANGE_SETS_PER_FILE} change sets: begin another"
-            )
-        columns = change_set.changes
-        assert isinstance(columns, ChangeColumns)
-        plan = plan_change_set(columns)
-        offset, stored_offset, crc_before = self.body_size, self._stored_bytes, self.crc32c
-        body_crc = crc32c.EMPTY_CRC32C
-        for chunk in encoded_chunks(plan, self._chunk_bytes):
-            piece = compressed(self._compression, chunk)
-            if self._compression is not Compression.NONE:
-                body_crc = google_crc32c.extend(body_crc, chunk)
-            self.body_size += chunk.size
-            self._count(piece)
-            yield piece
-        if self._compression is Compression.NONE:
-            # What is stored is the body: its checksum follows from the file's.
-            body_crc = crc32c.of_second(crc_before, self.crc32c, self.body_size - offset)
-        self._layouts.append(plan.layout)
-        self._entries.append(
-            ChangeSetEntry(
-                log_id=change_set.log_id,
-                sequence_number=change_set.sequence_number,
-                offset=offset,
-                size=self.body_size - offset,
-                payload_bytes=change_set.size,
-                stored_offset=stored_offset,
-                stored_size=self._stored_bytes - stored_offset,
-                block_offset=None,
-                group_count=len(plan.layout.key_groups),
-                change_count=len(plan.layout.lengths),
-                crc32c=body_crc,
-                block_crc32c=0,
-            )
-        )
-
-    def footer(self) -> Iterator[bytes]:
-        """What ends the file."""
-        finished = []
-        for entry, layout in zip(self._entries, self._layouts, strict=True):
-            block = encode_block(layout)
-            header = hidden_frame_header(self._compression, len(block))
-            if header is None:
-                # Too long for one hidden frame: readers walk this set instead.
-                finished.append(entry)
-                continue
-            block_offset = self._stored_bytes + len(header)
-            finished.append(
-                replace(entry, block_offset=block_offset, block_crc32c=google_crc32c.value(block))
-            )
-            self._count(header + block)
-            yield header + block
-        index = FileIndex(self._compression, self.body_size, tuple(finished))
-        size_bytes = index_and_trailer_bytes(len(finished))
-        header = hidden_frame_header(self._compression, size_bytes)
-        assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one hidden frame"
-        end = header + encode_index_and_trailer(index, self._stored_bytes + len(header))
-        self._count(end)
-        yield end
-
-    def _count(self, piece: bytes | memoryview) -> None:
-        self._stored_bytes += len(piece)
-        self.crc32c = crc32c.extend(self.crc32c, piece)
 
 
 class ByteRanges(Protocol):
@@ -157,6 +47,10 @@ class ByteRanges(Protocol):
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         """Bytes `[start, start+length)`; fewer only where the file ends."""
+        ...
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        """The same, and the CRC-32C of what was read: reckoned on the way, while the bytes are near."""
         ...
 
 
@@ -241,9 +135,14 @@ class ChangelogFileReader:
         self._index = decode_index(trailer, bytes(self._range(trailer.index_offset, trailer.index_bytes)))
 
     def _range(self, start: int, length: int) -> bytes | memoryview:
-        if start >= self._tail_start and start + length <= self._tail_start + len(self._tail):
-            return memoryview(self._tail)[start - self._tail_start : start - self._tail_start + length]
-        return self._ranges.read_range(start, length)
+        found = self._in_tail(start, length)
+        return self._ranges.read_range(start, length) if found is None else found
+
+    def _in_tail(self, start: int, length: int) -> memoryview | None:
+        first = start - self._tail_start
+        if first < 0 or first + length > len(self._tail):
+            return None
+        return memoryview(self._tail)[first : first + length]
 
     def _indexed(self, entry: ChangeSetEntry, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
         layout: ChangeSetLayout | None = None
@@ -251,16 +150,22 @@ class ChangelogFileReader:
             layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
             if key_groups is not None and not _has_any(layout, key_groups):
                 return None
-        stored = self._range(entry.stored_offset, entry.stored_size)
-        if len(stored) != entry.stored_size:
-            raise FormatError(f"a change set ends early: {entry.stored_size - len(stored)} bytes are missing")
-        assert self._index is not None
-        body = _body_of(self._index.compression, stored, entry.size)
-        if google_crc32c.value(body) != entry.crc32c:
+        body, body_crc = self._body(entry)
+        if body_crc != entry.crc32c:
             raise FormatError("a change set does not have its checksum", kind="checksum")
         if layout is None:
             _, layout, _ = walk_change_set(_once(bytes(body)))
         return decode_change_set(body, layout)
+
+    def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:
+        """All of a change set, and its CRC-32C."""
+        assert self._index is not None
+        place = (entry.stored_offset, entry.stored_size)
+        if self._index.compression is not Compression.NONE or self._in_tail(*place) is not None:
+            body = _body_of(self._index.compression, _whole(self._range(*place), entry), entry.size)
+            return body, crc32c(body)
+        stored, body_crc = self._ranges.read_summed(*place)
+        return pa.py_buffer(_whole(stored, entry)), body_crc
 
     def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
         source = self._forward(offset)
@@ -276,6 +181,12 @@ class ChangelogFileReader:
         if self._forward_at is None or self._forward_at[0] != offset:
             self._forward_at = (offset, _ForwardBody(self.compression(), self._ranges, offset))
         return self._forward_at[1]
+
+
+def _whole(stored: bytes | memoryview, entry: ChangeSetEntry) -> bytes | memoryview:
+    if len(stored) != entry.stored_size:
+        raise FormatError(f"a change set ends early: {entry.stored_size - len(stored)} bytes are missing")
+    return stored
 
 
 def _has_any(layout: ChangeSetLayout, key_groups: KeyGroupRange) -> bool:

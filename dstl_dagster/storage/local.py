@@ -32,6 +32,7 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     ObjectWriter,
     Precondition,
+    RangeReader,
     Source,
 )
 from dstl_dagster.storage.local_files import (
@@ -131,8 +132,11 @@ class LocalObjectStore:
         self, name: str, start: int, length: int, *, generation: int | None = None
     ) -> bytes | memoryview:
         rules.check_range(name, start, length)
-        with self._reading.open(name, generation, start) as reader:
-            return reader.read_view(length)
+        with self._reading.open(name, generation) as reader:
+            return reader.read_range(start, length)
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        return self._reading.open(name, generation)
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
         rules.check_range(name, start)

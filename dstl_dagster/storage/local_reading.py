@@ -14,12 +14,11 @@ from types import MappingProxyType, TracebackType
 
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.storage import rules
+from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, file_errors_told
 from dstl_dagster.storage.local_paths import object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
-from dstl_dagster.storage.pooled import POOLED_BYTES, read_pooled
 
 __all__ = ["LocalReader", "LocalReading"]
 
@@ -40,12 +39,11 @@ class LocalReader:
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes, all the rest when negative; `b""` at the end."""
-        if self._descriptor is None:
-            raise rules.closed_writer("a file that was being read")
+        descriptor = self._open_descriptor()
         wanted = max(0, self.record.file.size - self._position) if size < 0 else size
         parts: list[bytes] = []
         while wanted > 0:
-            part = os.pread(self._descriptor, min(wanted, 64 * _READ_BYTES), self._position)
+            part = os.pread(descriptor, min(wanted, 64 * _READ_BYTES), self._position)
             if not part:
                 break
             parts.append(part)
@@ -53,13 +51,18 @@ class LocalReader:
             wanted -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_view(self, size: int) -> bytes | memoryview:
-        """Up to `size` bytes; a view where that is quicker."""
-        if self._descriptor is None or size < POOLED_BYTES:
-            return self.read(size)
-        found = read_pooled(self._descriptor, self._position, size)
-        self._position += len(found)
-        return found
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        """As `RangeReader.read_range`; does not move where `read` goes on."""
+        return file_ranges.read_range(self._open_descriptor(), start, length)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        """As `RangeReader.read_summed`."""
+        return file_ranges.read_summed(self._open_descriptor(), start, length)
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise rules.closed_writer("a file that was being read")
+        return self._descriptor
 
     def close(self) -> None:
         """May be called again."""

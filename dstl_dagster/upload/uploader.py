@@ -17,7 +17,7 @@ from typing import Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.upload.file_upload import FileTracker, FileUpload

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cramjam
+import google_crc32c
 import pyarrow as pa
 import pytest
 
@@ -27,7 +28,8 @@ from dstl_dagster.format import (
     StateChange,
     StateChangeSet,
 )
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder, ChangelogFileReader
+from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
 
@@ -52,6 +54,10 @@ class Bytes:
 
     def read_range(self, start: int, length: int) -> bytes:
         return self.content[start : start + length]
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
+        octets = self.read_range(start, length)
+        return octets, google_crc32c.value(octets)
 
 
 def _value(seed: int, length: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.spark.java import choose_java
 

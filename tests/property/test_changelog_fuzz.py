@@ -6,13 +6,15 @@ import struct
 import tracemalloc
 import uuid
 
+import google_crc32c
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder, ChangelogFileReader
+from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
 
 
@@ -29,6 +31,10 @@ class Bytes:
         assert length >= 0
         assert start >= 0
         return self.content[start : start + length]
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
+        octets = self.read_range(start, length)
+        return octets, google_crc32c.value(octets)
 
 
 def _read_all(content: bytes, *, footer_required: bool = False) -> list[tuple[int, bytes]] | None:

@@ -17,11 +17,12 @@ from dstl_dagster.format import (
     StateChangeSet,
     change_set_codec,
     change_set_encoding,
-    changelog_file,
+    changelog_file_encoding,
 )
 from dstl_dagster.format.change_set_codec import ChangeSetLayout, decode_change_set, walk_change_set
 from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
-from dstl_dagster.format.changelog_file import ChangelogFileEncoder, ChangelogFileReader
+from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import ChangeColumns, ChangeRun
 from dstl_dagster.format.compression import Compression
 
@@ -129,9 +130,9 @@ def test_a_layout_is_not_trusted() -> None:
 
 def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its lengths in the footer a set is walked; it is still found, and verified."""
-    original = changelog_file.hidden_frame_header
+    original = changelog_file_encoding.hidden_frame_header
     monkeypatch.setattr(
-        changelog_file,
+        changelog_file_encoding,
         "hidden_frame_header",
         lambda compression, size: None if size < 60 else original(compression, size),
     )
@@ -150,6 +151,10 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
         def read_range(self, start: int, length: int) -> bytes:
             return content[start : start + length]
 
+        def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
+            octets = self.read_range(start, length)
+            return octets, google_crc32c.value(octets)
+
     reader = ChangelogFileReader(Bytes(), footer_required=True)
     index = reader.index()
     assert index is not None
@@ -160,7 +165,7 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
 
 def test_a_file_takes_so_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above its limit a file refuses a set, so that its index fits one frame."""
-    monkeypatch.setattr(changelog_file, "MAX_CHANGE_SETS_PER_FILE", 1)
+    monkeypatch.setattr(changelog_file_encoding, "MAX_CHANGE_SETS_PER_FILE", 1)
     encoder = ChangelogFileEncoder(Compression.NONE, 1 << 20)
     encoder.header()
     change_set = StateChangeSet(uuid.uuid4(), SequenceNumber(0), ROWS)
@@ -172,7 +177,9 @@ def test_a_file_takes_so_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_column_above_two_gigabytes_is_refused_not_wrapped() -> None:
     """Offsets that would not fit 32 bits are an error of the caller, never a silent overflow."""
     layout = ChangeSetLayout(np.array([0], np.int32), np.array([1]), np.array([2**31]))
-    decoded = change_set_codec.DecodedChangeSet(pa.py_buffer(b""), layout, np.array([16]))
+    decoded = change_set_codec.DecodedChangeSet(
+        pa.py_buffer(b""), layout, np.array([16]), np.zeros(1, np.int32)
+    )
     for column in (decoded.binary_column, decoded.view_column):
         with pytest.raises(InternalError):
             column(0, 1)

@@ -7,11 +7,20 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import (
+    ClosedError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage import local_files
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.local import LocalObjectStore, open_local
@@ -384,6 +393,23 @@ def test_a_large_range_is_the_bytes(tmp_path, start, length):
     found = store.get_range("large", start, length)
     assert found == payload[start : start + length]
     assert memoryview(found).readonly
+    with closing(store.open_ranges("large")) as opened:
+        assert opened.read_summed(start, length) == (found, crc32c(found))
+        assert opened.read_summed(start, 9) == (found[:9], crc32c(found[:9]))
+
+
+def test_an_open_object_stays_what_it_was(store: LocalObjectStore) -> None:
+    """Ranges are of the generation that was opened, whatever is written or deleted since."""
+    made = store.put("a", b"old bytes", precondition=ABSENT)
+    opened = store.open_ranges("a", generation=made.generation)
+    store.put("a", b"new", precondition=Generation(made.generation))
+    store.delete("a", precondition=ANY)
+    assert opened.read_range(4, 99) == b"bytes"
+    opened.close()
+    with pytest.raises(ClosedError):
+        opened.read_range(0, 1)
+    with pytest.raises(NotFoundError):
+        store.open_ranges("a")
 
 
 def test_records_of_the_first_layout_count(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""A whole changelog file, piece by piece as it is written. `changelog_file` shows its layout, and reads it.
+
+Owns the order of a file's parts. Does not own where the bytes go: whoever asks for the pieces writes them.
+
+Source: Flink's `OutputStreamWithPos` and `StateChangeFormat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import crc32c
+from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
+from dstl_dagster.format.changes import ChangeColumns, StateChangeSet
+from dstl_dagster.format.compression import Compression, compressed, hidden_frame_header, stream_header
+from dstl_dagster.format.footer import (
+    MAX_CHANGE_SETS_PER_FILE,
+    ChangeSetEntry,
+    FileIndex,
+    encode_block,
+    encode_index_and_trailer,
+    index_and_trailer_bytes,
+)
+
+__all__ = ["ChangelogFileEncoder"]
+
+
+class ChangelogFileEncoder:
+    """Turns change sets into the pieces of one file. One thread; `footer()` ends it.
+
+    Every piece must be written, in the order given, before the next is asked for.
+    """
+
+    def __init__(self, compression: Compression, chunk_bytes: int) -> None:
+        self._compression = compression
+        self._chunk_bytes = chunk_bytes
+        self._entries: list[ChangeSetEntry] = []
+        self._blocks: list[bytes] = []
+        self._stored_bytes = 0
+        self.body_size = 0
+        self.crc32c = crc32c.EMPTY_CRC32C
+        """Of all pieces so far: who stores them need not look at every byte again."""
+
+    def header(self) -> bytes:
+        """What begins the file. Ask for it first."""
+        header = bytes([self._compression.value]) + stream_header(self._compression)
+        self._count(header)
+        return header
+
+    def change_set(self, change_set: StateChangeSet) -> Iterator[memoryview]:
+        """The frames of one change set, of about the chunk size each. Walk it to its end."""
+        if len(self._entries) == MAX_CHANGE_SETS_PER_FILE:
+            raise InvalidInputError(
+                f"a changelog file takes {MAX_CHANGE_SETS_PER_FILE} change sets: begin another"
+            )
+        columns = change_set.changes
+        assert isinstance(columns, ChangeColumns)
+        plan = plan_change_set(columns)
+        offset, stored_offset, crc_before = self.body_size, self._stored_bytes, self.crc32c
+        body_crc = crc32c.EMPTY_CRC32C
+        for chunk in encoded_chunks(plan, self._chunk_bytes):
+            piece = compressed(self._compression, chunk)
+            if self._compression is not Compression.NONE:
+                body_crc = crc32c.extend(body_crc, chunk)
+            self.body_size += chunk.size
+            self._count(piece)
+            yield piece
+        if self._compression is Compression.NONE:
+            # What is stored is the body: its checksum follows from the file's.
+            body_crc = crc32c.of_second(crc_before, self.crc32c, self.body_size - offset)
+        self._blocks.append(encode_block(plan.layout))
+        self._entries.append(
+            ChangeSetEntry(
+                log_id=change_set.log_id,
+                sequence_number=change_set.sequence_number,
+                offset=offset,
+                size=self.body_size - offset,
+                payload_bytes=change_set.size,
+                stored_offset=stored_offset,
+                stored_size=self._stored_bytes - stored_offset,
+                block_offset=None,
+                group_count=len(plan.layout.key_groups),
+                change_count=len(plan.layout.lengths),
+                crc32c=body_crc,
+                block_crc32c=0,
+            )
+        )
+
+    def footer(self) -> Iterator[bytes]:
+        """What ends the file, in pieces of about the chunk size."""
+        ready: list[bytes] = []
+        ready_bytes = 0
+        for part in self._footer_parts():
+            ready.append(part)
+            ready_bytes += len(part)
+            if ready_bytes >= self._chunk_bytes:
+                yield self._footer_piece(ready)
+                ready_bytes = 0
+        if ready:
+            yield self._footer_piece(ready)
+
+    def _footer_piece(self, ready: list[bytes]) -> bytes:
+        piece = b"".join(ready)
+        ready.clear()
+        self._count(piece)
+        return piece
+
+    def _footer_parts(self) -> Iterator[bytes]:
+        at = self._stored_bytes
+        finished: list[ChangeSetEntry] = []
+        for entry, block in zip(self._entries, self._blocks, strict=True):
+            header = hidden_frame_header(self._compression, len(block))
+            if header is None:
+                # Too long for one hidden frame: readers walk this set instead.
+                finished.append(entry)
+                continue
+            yield header
+            yield block
+            at += len(header)
+            finished.append(replace(entry, block_offset=at, block_crc32c=crc32c.crc32c(block)))
+            at += len(block)
+        index = FileIndex(self._compression, self.body_size, tuple(finished))
+        header = hidden_frame_header(self._compression, index_and_trailer_bytes(len(finished)))
+        assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one hidden frame"
+        yield header + encode_index_and_trailer(index, at + len(header))
+
+    def _count(self, piece: bytes | memoryview) -> None:
+        self._stored_bytes += len(piece)
+        self.crc32c = crc32c.extend(self.crc32c, piece)
