@@ -40,13 +40,14 @@ class BatchQueue:
     """Tasks that wait, parted into batches as they come; the order stays. Whoever has it locks it.
 
     A batch ends with the task that brings it to `enough_bytes` (inclusive), or before the one that would
-    bring it above `max_bytes`; one larger task goes alone. A task that comes later joins the last batch or
-    begins another.
+    bring it above `max_bytes`; one larger task goes alone, and so does one below `alone_below_bytes`. A task
+    that comes later joins the last batch or begins another.
     """
 
-    def __init__(self, enough_bytes: int, max_bytes: int) -> None:
+    def __init__(self, enough_bytes: int, max_bytes: int, alone_below_bytes: int = 0) -> None:
         self._enough_bytes = enough_bytes
         self._max_bytes = max_bytes
+        self._alone_below_bytes = alone_below_bytes
         self._batches: deque[_Batch] = deque()
         self.size_bytes = 0
         """Payload of all that waits."""
@@ -90,7 +91,8 @@ class BatchQueue:
 
     def _joins(self, batch: _Batch, task: UploadTask) -> bool:
         return (
-            batch.size_bytes < self._enough_bytes
+            min(batch.size_bytes, task.size) >= self._alone_below_bytes
+            and batch.size_bytes < self._enough_bytes
             and batch.size_bytes + task.size <= self._max_bytes
             and batch.set_count + len(task.change_sets) <= MAX_CHANGE_SETS_PER_FILE
         )

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 _DEFAULT_MAX_BATCH_BYTES: Final = 64 << 20
+_SHARE_FROM: Final = 4
+"""Without delay, tasks of so many times the bytes that are uploaded here share a file."""
 
 
 class StateChangeUploadScheduler(Protocol):
@@ -70,7 +72,9 @@ class BatchingStateChangeUploadScheduler:
 
     A batch is due at the first of: `persist_delay_seconds` after its first task; `size_threshold_bytes`
     waiting (inclusive). It leaves with the first free thread, and tasks still join it until then. With a
-    delay of 0 every task is due at once, and alone. Batches upload in parallel and may end in any order.
+    delay of 0 every task is due at once, and alone; only large ones that wait for a thread share a file,
+    where small ones wait for none (`bytes_uploaded_here`). Batches upload in parallel and may end in any
+    order.
     A batch that waits is written early, where `begin` is given.
 
     Args:
@@ -123,8 +127,7 @@ class BatchingStateChangeUploadScheduler:
         )
         self._begin = begin
         self._lock = threading.Lock()
-        # Who asks for no delay asks for a file of its own.
-        self._queue = BatchQueue(size_threshold_bytes if persist_delay_seconds else 0, max_batch_bytes)
+        self._queue = self._new_queue(size_threshold_bytes, max_batch_bytes)
         self._early: EarlyUpload | None = None
         self._early_is_due = False
         """Whether a thread was asked to write early and has not begun."""
@@ -134,6 +137,16 @@ class BatchingStateChangeUploadScheduler:
         self._fatal_error: BaseException | None = None
         self._closed = False
         self._end_gauge = self._metrics.watch_queue(self._queue_length)
+
+    def _new_queue(self, size_threshold_bytes: int, max_batch_bytes: int) -> BatchQueue:
+        if self._delay_seconds > 0:
+            return BatchQueue(size_threshold_bytes, max_batch_bytes)
+        # Who asks for no delay asks for a file of its own.
+        if self._bytes_uploaded_here == 0:
+            return BatchQueue(0, max_batch_bytes)
+        # Where a file costs more than a request to make: between these sizes the gain of a file less turns
+        # from less than the loss of a thread that is left idle to a tenth of the whole.
+        return BatchQueue(size_threshold_bytes, max_batch_bytes, _SHARE_FROM * self._bytes_uploaded_here)
 
     def _queue_length(self) -> float:
         with self._lock:

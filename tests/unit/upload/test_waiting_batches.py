@@ -325,17 +325,39 @@ def test_without_delay_each_task_has_its_own_file() -> None:
     scheduler.close()
 
 
+def test_without_delay_large_tasks_share_a_file_where_small_ones_are_uploaded_here() -> None:
+    """From four times the size of those, up to the threshold, while no thread has taken them."""
+    uploader = Threads()
+    scheduler, executor = _uploading_here(uploader, 10)
+    for size in (40, 60, 40, 39, 40, 11):
+        scheduler.upload(_task(size))
+    assert len(executor.queued) == 5
+    executor.run_all()
+    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [
+        [40, 60],
+        [40],
+        [39],
+        [40],
+        [11],
+    ]
+    scheduler.close()
+
+
 def test_where_batches_end() -> None:
     """With the task that reaches what is enough, before the one that would be too much."""
     tasks = [_task(size) for size in (10, 10, 10, 40, 5)]
     assert _ends(tasks, 1000, 25) == [2, 3, 4, 5]
     assert _ends(tasks, 20, 1000) == [2, 4, 5]
     assert _ends(tasks, 0, 1000) == [1, 2, 3, 4, 5]
+    assert _ends(tasks, 1000, 1000, alone_below_bytes=10) == [4, 5]
+    assert _ends(tasks, 1000, 1000, alone_below_bytes=11) == [1, 2, 3, 4, 5]
     assert _ends([], 20, 1000) == []
 
 
-def _ends(tasks: list[UploadTask], enough_bytes: int, max_bytes: int) -> list[int]:
-    queue = BatchQueue(enough_bytes, max_bytes)
+def _ends(
+    tasks: list[UploadTask], enough_bytes: int, max_bytes: int, alone_below_bytes: int = 0
+) -> list[int]:
+    queue = BatchQueue(enough_bytes, max_bytes, alone_below_bytes)
     for task in tasks:
         queue.add(task)
     assert queue.size_bytes == sum(task.size for task in tasks)
