@@ -81,8 +81,8 @@ def test_a_large_local_file_is_opened_once(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalReading, "open", counted)
     one_file = FsStateChangelogOptions(
         preemptive_persist_threshold_in_bytes=4 << 20,
-        batch_persist_size_threshold_bytes=64 << 20,
-        batch_persist_delay=timedelta(milliseconds=200),
+        batch_persist_size_threshold_bytes=12 << 20,
+        batch_persist_delay=timedelta(minutes=5),
     )
     values = pa.array([bytes([row % 251]) * (1 << 20) for row in range(12)], pa.binary())
     with (
