@@ -74,8 +74,7 @@ class BatchingStateChangeUploadScheduler:
     waiting (inclusive). It leaves with the first free thread, and tasks still join it until then. With a
     delay of 0 every task is due at once, and alone; only large ones that wait for a thread share a file,
     where small ones wait for none (`bytes_uploaded_here`). Batches upload in parallel and may end in any
-    order.
-    A batch that waits is written early, where `begin` is given.
+    order. A batch that waits is written early, where `begin` is given.
 
     Args:
         persist_delay_seconds, size_threshold_bytes, retry_policy, uploader, num_upload_threads,
@@ -144,8 +143,8 @@ class BatchingStateChangeUploadScheduler:
         # Who asks for no delay asks for a file of its own.
         if self._bytes_uploaded_here == 0:
             return BatchQueue(0, max_batch_bytes)
-        # Where a file costs more than a request to make: between these sizes the gain of a file less turns
-        # from less than the loss of a thread that is left idle to a tenth of the whole.
+        # In a folder making a file costs more than a request. For large tasks one file less gains a tenth;
+        # for smaller ones that is lost again, because the other thread is left idle.
         return BatchQueue(size_threshold_bytes, max_batch_bytes, _SHARE_FROM * self._bytes_uploaded_here)
 
     def _queue_length(self) -> float:
