@@ -34,17 +34,17 @@ from folders import fresh_folder
 from machine import file_creation_seconds
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
-from dstl_dagster.checkpoint.keyed_state import KeyedState
-from dstl_dagster.checkpoint.keyed_writer import write_rows
 from dstl_dagster.checkpoint.materialize import due_operators, materialize, with_base, write_base
-from dstl_dagster.checkpoint.records import Committed, Completed, Opened, Subsumed
-from dstl_dagster.checkpoint.view import TimelineView
+from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed.keyed_writer import write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from dstl_dagster.timeline.records import Committed, Completed, Opened, Subsumed
+from dstl_dagster.timeline.view import TimelineView
 
 JOB, OPERATOR = "bench", "totals"
 SCHEMA = StateSchema.of(

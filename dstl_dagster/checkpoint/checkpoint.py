@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dstl_dagster.checkpoint.manifest import Manifest
-from dstl_dagster.checkpoint.records import BlockedFile
-from dstl_dagster.checkpoint.view import CheckpointEntry
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.timeline.records import BlockedFile
+from dstl_dagster.timeline.view import CheckpointEntry
 
 __all__ = ["Checkpoint"]
 

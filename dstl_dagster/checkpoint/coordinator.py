@@ -2,7 +2,7 @@
 
 Owns the order of the steps and what each hands to the next, and the decisions that people make (savepoint,
 resolve, restore). Does not own the rules (`decisions`), the race for a slot (`timeline`), or the work inside
-a step (`persist`, `publish`, `resolve`, `rollback`, `cleanup`).
+a step (`record`, `compose_commit`, `resolve`, `rollback`, `cleanup`).
 
     1 trigger   2 append   3 persist   4 record   5 confirm   6 compose-commit   7 clean up
 
@@ -18,13 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from dstl_dagster.checkpoint import decisions
-from dstl_dagster.checkpoint.attempt import Attempt
 from dstl_dagster.checkpoint.audit import Audit, find_damage
 from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
-from dstl_dagster.checkpoint.manifest import Manifest, load_manifest, store_manifest
-from dstl_dagster.checkpoint.persist import (
+from dstl_dagster.checkpoint.compose_commit import publish_files
+from dstl_dagster.checkpoint.reader import CheckpointReader
+from dstl_dagster.checkpoint.record import (
     Files,
     Handles,
     as_file_reports,
@@ -33,19 +32,20 @@ from dstl_dagster.checkpoint.persist import (
     final_files,
     verify_report,
 )
-from dstl_dagster.checkpoint.publish import publish_files
-from dstl_dagster.checkpoint.reader import CheckpointReader
-from dstl_dagster.checkpoint.records import Opened, Resolution
-from dstl_dagster.checkpoint.reports import AttemptReport
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import validated_job
+from dstl_dagster.keyed.manifest import Manifest, load_manifest, store_manifest
+from dstl_dagster.keyed.reports import AttemptReport
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline import decisions
+from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.records import Opened, Resolution
 
 __all__ = ["CheckpointCoordinator"]
 

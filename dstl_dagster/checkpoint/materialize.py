@@ -16,17 +16,17 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dstl_dagster.checkpoint.attempt import Attempt
-from dstl_dagster.checkpoint.keyed_state import KeyedState, evolved_schema, folded, is_keyed
-from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
-from dstl_dagster.checkpoint.manifest import BaseAndLog, Manifest
-from dstl_dagster.checkpoint.reports import OperatorReport
-from dstl_dagster.checkpoint.restore import operator_state
 from dstl_dagster.errors import DstlError, InternalError, InvalidInputError
+from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, folded, is_keyed
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
+from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.attempt import Attempt
 
 if TYPE_CHECKING:
     from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator

@@ -9,16 +9,16 @@ import uuid
 from collections.abc import Callable
 
 from dstl_dagster.checkpoint.checkpoint import Checkpoint
-from dstl_dagster.checkpoint.manifest import Manifest, load_manifest
-from dstl_dagster.checkpoint.restore import OperatorState, operator_state
-from dstl_dagster.checkpoint.timeline import Timeline
 from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
-from dstl_dagster.checkpoint.view import CheckpointEntry, TimelineView
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.names import JobNames
+from dstl_dagster.keyed.manifest import Manifest, load_manifest
+from dstl_dagster.keyed.operator_log import OperatorState, operator_state
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 __all__ = ["CheckpointReader"]
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from dstl_dagster.checkpoint.manifest import load_manifest
-from dstl_dagster.checkpoint.records import Completed, FinalFile
-from dstl_dagster.checkpoint.timeline import Timeline
-from dstl_dagster.checkpoint.view import Retraction, TimelineView
 from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.keyed.manifest import load_manifest
 from dstl_dagster.recoverable import is_own, retract_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
+from dstl_dagster.timeline.records import Completed, FinalFile
+from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import Retraction, TimelineView
 
 __all__ = ["retract_abandoned"]
 

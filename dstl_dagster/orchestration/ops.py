@@ -14,7 +14,6 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, CleanUp, load_report
-from dstl_dagster.checkpoint.view import Ending
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format.readable import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
@@ -23,6 +22,7 @@ from dstl_dagster.orchestration.lineage import Reporter, state_metadata
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.reporting import unreported_checkpoint, unreported_files
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.timeline.view import Ending
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",

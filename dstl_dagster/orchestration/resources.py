@@ -188,7 +188,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     @property
     def spark_session(self) -> "SparkSession":
         # PySpark: not while definitions load
-        from dstl_dagster.spark.session import local_session, running_session
+        from dstl_dagster.spark.local.session import local_session, running_session
 
         running = running_session()
         if running is not None:

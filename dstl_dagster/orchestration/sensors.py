@@ -12,7 +12,6 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
-from dstl_dagster.checkpoint.records import Opened
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.orchestration.commit import commit_run_config
@@ -27,6 +26,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.reporting import OwnerRuns
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
+from dstl_dagster.timeline.records import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport
-from dstl_dagster.checkpoint.keyed_state import KeyedState
 from dstl_dagster.checkpoint.materialize import due_operators, with_base, write_base
+from dstl_dagster.keyed.keyed_state import KeyedState
 
 __all__ = ["with_due_bases"]
 

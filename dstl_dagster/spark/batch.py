@@ -20,8 +20,6 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     store_report,
 )
-from dstl_dagster.checkpoint.completed import find_completed
-from dstl_dagster.checkpoint.records import Completed
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.spark.bases import with_due_bases
@@ -29,6 +27,8 @@ from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.state import read_state, write_state
+from dstl_dagster.timeline.completed import find_completed
+from dstl_dagster.timeline.records import Completed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -29,13 +29,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InternalError, InvalidInputError
-from dstl_dagster.spark.query_batches import QueryBatch
-from dstl_dagster.spark.sink_commit import abort_sink, commit_sink
-from dstl_dagster.spark.sink_messages import message_of
-from dstl_dagster.spark.sink_options import SinkOptions
-from dstl_dagster.spark.sink_plan import SinkPlan, open_sink
-from dstl_dagster.spark.sink_tasks import write_partition
-from dstl_dagster.spark.source import (
+from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
+from dstl_dagster.spark.sink.messages import message_of
+from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
+from dstl_dagster.spark.sink.query_batches import QueryBatch
+from dstl_dagster.spark.sink.tasks import write_partition
+from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOptions
+from dstl_dagster.spark.source.source import (
     ChangesReader,
     CheckpointsReader,
     FilteringStateReader,
@@ -46,7 +47,6 @@ from dstl_dagster.spark.source import (
     state_at,
     states_between,
 )
-from dstl_dagster.spark.source_options import CHANGES, CHECKPOINTS, SourceOptions
 from dstl_dagster.spark.types import spark_schema
 
 __all__ = ["DstlDataSource", "register"]

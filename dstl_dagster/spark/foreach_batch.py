@@ -18,7 +18,7 @@ from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.cleaning import clean_up_in_turn
-from dstl_dagster.spark.query_batches import POSITION, QueryBatch
+from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.stores import open_shared_store
 
 __all__ = ["checkpointed_batches"]

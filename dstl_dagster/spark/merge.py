@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, OperatorReport
-from dstl_dagster.checkpoint.keyed_writer import batch_options
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed.keyed_writer import batch_options
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask

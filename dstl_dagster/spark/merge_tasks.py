@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.checkpoint.diff import paired_rows
-from dstl_dagster.checkpoint.keyed_state import KeyedState
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.diff import paired_rows
+from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.spark.state_tasks import WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.equality import same_rows

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, OperatorState
-from dstl_dagster.checkpoint.keyed_state import evolved_schema, schema_of, split_count
-from dstl_dagster.checkpoint.keyed_writer import batch_options
-from dstl_dagster.checkpoint.restore import operator_state
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.keyed.keyed_state import evolved_schema, schema_of, split_count
+from dstl_dagster.keyed.keyed_writer import batch_options
+from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.columns import exact_column
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes

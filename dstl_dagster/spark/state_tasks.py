@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt
-from dstl_dagster.checkpoint.keyed_state import KeyedState, folded
-from dstl_dagster.checkpoint.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.keyed_state import KeyedState, folded
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema

@@ -27,7 +27,7 @@ from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
-from dstl_dagster.spark.java import use_java
+from dstl_dagster.spark.local.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_flights.assets import JOB, ONE_PROCESS, SHORT_SESSION, SOURCE
 from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill

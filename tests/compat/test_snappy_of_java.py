@@ -16,7 +16,7 @@ import pytest
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
-from dstl_dagster.spark.java import choose_java
+from dstl_dagster.spark.local.java import choose_java
 
 pyspark = pytest.importorskip("pyspark")
 java_gateway = pytest.importorskip("py4j.java_gateway")

@@ -89,8 +89,8 @@ def test_a_resource_may_be_set_up_twice(days: Days) -> None:
 
 def test_a_session_that_nobody_asked_for_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Setting the Spark resource up and tearing it down starts no JVM, and stops nothing."""
-    monkeypatch.setattr("dstl_dagster.spark.session.local_session", pytest.fail)
-    monkeypatch.setattr("dstl_dagster.spark.session.stop_session", pytest.fail)
+    monkeypatch.setattr("dstl_dagster.spark.local.session.local_session", pytest.fail)
+    monkeypatch.setattr("dstl_dagster.spark.local.session.stop_session", pytest.fail)
     for _ in range(2):
         with SparkSessionResource().process_config_and_initialize_cm():
             pass
@@ -118,9 +118,9 @@ class _FakeSpark:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, running: str | None = None) -> None:
         self.calls: list[str] = []
         self._running = running
-        monkeypatch.setattr("dstl_dagster.spark.session.local_session", self._start)
-        monkeypatch.setattr("dstl_dagster.spark.session.running_session", lambda: self._running)
-        monkeypatch.setattr("dstl_dagster.spark.session.stop_session", self._stop)
+        monkeypatch.setattr("dstl_dagster.spark.local.session.local_session", self._start)
+        monkeypatch.setattr("dstl_dagster.spark.local.session.running_session", lambda: self._running)
+        monkeypatch.setattr("dstl_dagster.spark.local.session.stop_session", self._stop)
 
     def _start(self, *_args: object, **_kwargs: object) -> str:
         self.calls.append("start")

@@ -43,7 +43,7 @@ def test_runs_are_counted_and_end_well(capsys):
 
 def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
     """A protocol in which nobody fences: the exit code says so, and how to see it again."""
-    from dstl_dagster.checkpoint import decisions
+    from dstl_dagster.timeline import decisions
 
     monkeypatch.setattr(
         decisions, "to_complete", lambda view, attempt, **said: decisions.Completed(

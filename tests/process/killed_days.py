@@ -41,7 +41,7 @@ EXECUTOR = {
             "forkserver": {
                 "preload_modules": [
                     "dstl_dagster.spark.batch",
-                    "dstl_dagster.checkpoint.keyed_writer",
+                    "dstl_dagster.keyed.keyed_writer",
                     "dstl_dagster.orchestration.ops",
                     "dagster._core.storage.event_log",
                     "dagster._core.storage.runs",

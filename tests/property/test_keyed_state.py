@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, keyed_state
-from dstl_dagster.checkpoint import diff as diff_module
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.checkpoint import materialize as materialize_module
-from dstl_dagster.checkpoint.diff import diff_checkpoints
-from dstl_dagster.checkpoint.history import key_history
-from dstl_dagster.checkpoint.keyed_state import KeyedState
-from dstl_dagster.checkpoint.keyed_writer import write_rows
 from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
+from dstl_dagster.keyed import diff as diff_module
+from dstl_dagster.keyed import keyed_state
+from dstl_dagster.keyed.diff import diff_checkpoints
+from dstl_dagster.keyed.history import key_history
+from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed.keyed_writer import write_rows
 from dstl_dagster.state import StateSchema, encode_changes
 from dstl_dagster.storage import MemoryObjectStore
 

@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import decisions, resolve, rollback
-from dstl_dagster.checkpoint.archive import Archive
+from dstl_dagster.checkpoint import resolve, rollback
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.records import Aborted, Completed, Opened, Savepoint, Snapshot, Subsumed
-from dstl_dagster.checkpoint.snapshot import view_to_plain
-from dstl_dagster.checkpoint.tail import TailReader
-from dstl_dagster.checkpoint.timeline import Timeline
-from dstl_dagster.checkpoint.view import TimelineView
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.storage import ANY
 from dstl_dagster.testing.simulation.campaign import replayed
+from dstl_dagster.timeline import decisions
+from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.records import Aborted, Completed, Opened, Savepoint, Snapshot, Subsumed
+from dstl_dagster.timeline.snapshot import view_to_plain
+from dstl_dagster.timeline.tail import TailReader
+from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import TimelineView
 
 Variant = Callable[[pytest.MonkeyPatch], None]
 VARIANTS: dict[str, tuple[Variant, str, str]] = {}

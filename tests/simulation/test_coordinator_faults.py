@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport, decisions
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.checkpoint import coordinator as coordinator_module
-from dstl_dagster.checkpoint.records import Completed
-from dstl_dagster.checkpoint.view import TimelineView
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -27,6 +25,9 @@ from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
+from dstl_dagster.timeline import decisions
+from dstl_dagster.timeline.records import Completed
+from dstl_dagster.timeline.view import TimelineView
 
 DAYS = (1, 2)
 OPTIONS = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), commit_threads=1)

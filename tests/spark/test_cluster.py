@@ -43,7 +43,7 @@ def told(batches):
     import pyarrow as pa
     for _ in batches:
         pass
-    import dstl_dagster.spark.sink_tasks
+    import dstl_dagster.spark.sink.tasks
     heavy = [name for name in ("dagster", "google.cloud") if name in sys.modules]
     where = dstl_dagster.__file__
     yield pa.record_batch([[f"{where}|{','.join(heavy)}|{sys.prefix}"]], ["told"])

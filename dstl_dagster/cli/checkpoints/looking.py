@@ -11,8 +11,6 @@ import click
 from rich.console import Console
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.record_codec import record_to_plain
-from dstl_dagster.checkpoint.records import Snapshot
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.tables import (
     audit_json,
@@ -23,6 +21,8 @@ from dstl_dagster.cli.checkpoints.tables import (
     verification_lines,
 )
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
+from dstl_dagster.timeline.record_codec import record_to_plain
+from dstl_dagster.timeline.records import Snapshot
 
 __all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
 

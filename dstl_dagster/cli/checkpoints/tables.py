@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, Verification
-from dstl_dagster.checkpoint.records import (
+from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.timeline.records import (
     Aborted,
     Committed,
     Completed,
@@ -22,7 +23,6 @@ from dstl_dagster.checkpoint.records import (
     Subsumed,
     TimelineRecord,
 )
-from dstl_dagster.format.readable import readable_bytes
 
 __all__ = [
     "audit_json",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from dstl_dagster.checkpoint.export import export_checkpoint, export_state
 from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.keyed.export import export_checkpoint, export_state
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import rollback
-from dstl_dagster.checkpoint.records import Opened, Restored, Subsumed
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY
+from dstl_dagster.timeline.records import Opened, Restored, Subsumed
 
 _NO_GRACE = timedelta(0)
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.checkpoint.history import KeyChange, key_history
 from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed.history import KeyChange, key_history
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_a_checkpoint_with_base_and_changes_tells_both(
     """
     make_base_and_changes(keyed)
     assert they_are_told_apart(keyed)
-    monkeypatch.setattr("dstl_dagster.checkpoint.reports.OperatorReport.base_handles", ())
+    monkeypatch.setattr("dstl_dagster.keyed.reports.OperatorReport.base_handles", ())
     assert not they_are_told_apart(keyed)
 
 

@@ -14,7 +14,6 @@ from dstl_dagster.checkpoint import (
     Checkpoint,
     CheckpointCoordinator,
     OperatorReport,
-    keyed_state,
     load_report,
 )
 from dstl_dagster.checkpoint.materialize import (
@@ -27,6 +26,7 @@ from dstl_dagster.checkpoint.materialize import (
     write_base,
 )
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
+from dstl_dagster.keyed import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes

@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import Timeline
-from dstl_dagster.checkpoint.archive import Archive
-from dstl_dagster.checkpoint.record_codec import encode_record, record_from_plain, record_to_plain
-from dstl_dagster.checkpoint.records import Completed, Opened, Snapshot
-from dstl_dagster.checkpoint.view_builder import ViewBuilder
 from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.record_codec import encode_record, record_from_plain, record_to_plain
+from dstl_dagster.timeline.records import Completed, Opened, Snapshot
+from dstl_dagster.timeline.view_builder import ViewBuilder
 
 NAMES = JobNames("orders")
 EVERY = {"snapshot_interval": 8, "reader_grace": timedelta(0), "commit_threads": 1}

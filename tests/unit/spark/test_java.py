@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dstl_dagster.errors import InvalidInputError, UnavailableError
-from dstl_dagster.spark import java as java_module
-from dstl_dagster.spark.java import choose_java, install_command, use_java
-from dstl_dagster.spark.java_launcher import VECTOR_MODULE_ARGUMENT, make_launcher
+from dstl_dagster.spark.local import java as java_module
+from dstl_dagster.spark.local.java import choose_java, install_command, use_java
+from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
 
 GOOD = """#!/bin/sh
 echo '    java.home = {home}' >&2
@@ -265,5 +265,7 @@ def test_the_command_on_macos(tmp_path: Path) -> None:
 
 def test_choosing_a_java_needs_no_pyspark() -> None:
     """The module can be used where pyspark cannot be imported."""
-    code = "import sys; sys.modules['pyspark'] = None; import dstl_dagster.spark.java, dstl_dagster.spark"
+    code = (
+        "import sys; sys.modules['pyspark'] = None; import dstl_dagster.spark.local.java, dstl_dagster.spark"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.spark import scratch, session
+from dstl_dagster.spark.local import scratch, session
 
 KILLED = """
 import sys
-from dstl_dagster.spark.scratch import ScratchFolder
+from dstl_dagster.spark.local.scratch import ScratchFolder
 folder = ScratchFolder()
 (folder.path / "blocks").write_bytes(b"x" * 100)
 print(folder.path, flush=True)

@@ -18,15 +18,16 @@ import pytest
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.keyed_state import KeyedState
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
-from dstl_dagster.spark import sink_commit, sink_messages
+from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.spark.data_source import _StreamWriter
-from dstl_dagster.spark.query_batches import POSITION, QueryBatch
-from dstl_dagster.spark.sink_messages import TaskMessage, message_of
-from dstl_dagster.spark.sink_options import SinkOptions
-from dstl_dagster.spark.sink_plan import SinkPlan, open_sink
-from dstl_dagster.spark.sink_tasks import write_partition
+from dstl_dagster.spark.sink import commit as sink_commit
+from dstl_dagster.spark.sink import messages as sink_messages
+from dstl_dagster.spark.sink.messages import TaskMessage, message_of
+from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
+from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
+from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.storage import open_store
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])

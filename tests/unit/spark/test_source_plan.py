@@ -10,8 +10,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.spark.key_filters import key_groups_of_filters
-from dstl_dagster.spark.source_options import SourceOptions
+from dstl_dagster.spark.source.key_filters import key_groups_of_filters
+from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.state import StateSchema, key_group_of
 
 SCHEMA = StateSchema.of(pa.schema({"a": pa.int64(), "b": pa.string(), "value": pa.int64()}), ["a", "b"], 128)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import Attempt
-from dstl_dagster.checkpoint.keyed_writer import batch_options
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.keyed_writer import batch_options
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks

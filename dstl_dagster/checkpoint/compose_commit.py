@@ -1,0 +1,94 @@
+"""Step 6: compose every file of a completed checkpoint to its final name.
+
+Owns running the files of one checkpoint side by side, and what their outcomes add up to. Does not own
+how one file is composed, resumed or recognised (`recoverable`), nor the `committed` record (`coordinator`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.reports import FileReport
+from dstl_dagster.recoverable import CommitOutcome, commit_file
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.records import BlockedFile
+
+__all__ = ["Publication", "publish_files"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What became of the files of one checkpoint, by final object name."""
+
+    published: tuple[str, ...]
+    blocked: tuple[BlockedFile, ...]
+
+
+def publish_files(
+    store: ObjectStore,
+    manifest: Manifest,
+    options: GSFileSystemOptions,
+    *,
+    threads: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Publication:
+    """Publish what is not published yet. Any number of processes may do this at once.
+
+    `threads` bounds the files that are composed side by side, and the requests at a time for each.
+
+    `progress` is called with (files done, files in all) from this thread. A file that cannot be published
+    for good (a foreign object has its name) stops no other. An UnavailableError stops the step after
+    the others were tried; run it again.
+    """
+
+    def publish(file: FileReport) -> CommitOutcome:
+        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+
+    outcomes: list[CommitOutcome] = []
+    failure: Exception | None = None
+    with contextlib.ExitStack() as stack:
+        outcome_of = _side_by_side(stack, publish, manifest.files, threads)
+        for file in manifest.files:
+            try:
+                outcomes.append(outcome_of(file))
+            except Exception as error:  # noqa: BLE001 - raised below, when the other files had their turn
+                failure = failure or error
+            if progress is not None:
+                progress(len(outcomes), len(manifest.files))
+    if failure is not None:
+        raise failure
+    return _summed(manifest.files, outcomes)
+
+
+def _side_by_side(
+    stack: contextlib.ExitStack,
+    publish: Callable[[FileReport], CommitOutcome],
+    files: Sequence[FileReport],
+    threads: int,
+) -> Callable[[FileReport], CommitOutcome]:
+    """Begin with all files; how to wait for one. With one thread each is done when it is waited for."""
+    if threads == 1:
+        return publish
+    pool = stack.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose"))
+    begun = {file.object_name: pool.submit(publish, file) for file in files}
+    return lambda file: begun[file.object_name].result()
+
+
+def _summed(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
+    published: list[str] = []
+    blocked: list[BlockedFile] = []
+    for file, outcome in zip(files, outcomes, strict=True):
+        if outcome.state == "blocked":
+            blocked.append(BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation))
+            log.warning("file %s is blocked: %s", file.object_name, outcome.reason)
+        else:
+            published.append(file.object_name)
+    return Publication(tuple(published), tuple(blocked))

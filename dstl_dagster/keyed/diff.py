@@ -1,0 +1,175 @@
+"""What changed in one operator's state between two checkpoints.
+
+Owns which key groups are compared and what became of each key. Does not own reading the state
+(`keyed_state`) nor when two values are the same (`state.equality`).
+
+Compares states, not logs: a row that was written again as it was is not changed, and a base in between
+changes nothing. Any two checkpoints can be compared, in either direction.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.changelog import ChangelogReader
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.state import StateSchema
+from dstl_dagster.state.equality import same_rows
+from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
+
+
+@dataclass(frozen=True)
+class StateDiff:
+    """What changed in some key groups. All tables have the columns of the schema that both states evolve to.
+
+    Attributes:
+        key_groups: the range that was compared.
+        added: rows of keys that only the newer state has.
+        removed: rows, as they were, of keys that only the older state has.
+        before, after: rows of keys that both have with other values; row i of both has one key.
+    """
+
+    key_groups: KeyGroupRange
+    added: pa.Table
+    removed: pa.Table
+    before: pa.Table
+    after: pa.Table
+
+    @property
+    def rows(self) -> int:
+        """Keys that differ."""
+        return int(self.added.num_rows + self.removed.num_rows + self.after.num_rows)
+
+
+def diff_checkpoints(
+    store: ObjectStore, older: Manifest, newer: Manifest, operator: str
+) -> Iterator[StateDiff]:
+    """`diff_states` of one operator; where a checkpoint has no state of it yet, everything was added.
+
+    Raises: NotFoundError (kind `no_state`) where neither has any; as `diff_states`.
+    """
+    states = [KeyedState.of(store, each, operator) for each in (older, newer)]
+    known = [state for state in states if state is not None]
+    if not known:
+        raise NotFoundError(
+            f"operator {operator!r} has no state at checkpoint {older.checkpoint_id}, "
+            f"nor at {newer.checkpoint_id}",
+            kind="no_state",
+        )
+    before, after = (replace(known[0], handles=()) if state is None else state for state in states)
+    return diff_states(before, after)
+
+
+def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
+    """What turns the older state into the newer one, a run of key groups at a time, ascending.
+
+    Holds the changes of one run of both states. Key groups whose handles are the same in both are not read;
+    a run without differences is not yielded.
+
+    Raises: InvalidInputError (kind `schema_change`) where the states have other keys; NotFoundError (kind
+    `checkpoint_gone`), FormatError, UnavailableError while it is walked.
+    """
+    schema = older.schema.evolved_to(newer.schema)
+    return _walk(older, newer, schema)
+
+
+def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator[StateDiff]:
+    runs = compared_runs(older, newer)
+    with ExitStack() as stack:
+        # A remote file that several runs share is fetched once.
+        cached = len(runs) > 1
+        readers = [stack.enter_context(state.reading(cached=cached)) for state in (older, newer)]
+        for key_groups in runs:
+            before, after = (
+                _rows(state, reader, schema, key_groups)
+                for state, reader in zip((older, newer), readers, strict=True)
+            )
+            found = _compared(key_groups, schema, before, after)
+            if found.rows:
+                yield found
+
+
+def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
+    """The runs of key groups that have to be read, ascending. Pure."""
+    count = max(split_count(state.handles, state.schema.max_parallelism) for state in (older, newer))
+    runs = ranges_of_tasks(count, older.schema.max_parallelism)
+    different = [each for each in _segments(older, newer) if _handles(older, each) != _handles(newer, each)]
+    shared = [run.intersection(segment) for run in runs for segment in different]
+    return [each for each in shared if each.number_of_key_groups]
+
+
+def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
+    """All key groups, cut wherever a handle begins or ends: inside one, all key groups have the same."""
+    ranges = [handle.key_group_range for state in (older, newer) for handle in state.handles]
+    cuts = {0, older.schema.max_parallelism}
+    cuts |= {each.start_key_group for each in ranges} | {each.end_key_group + 1 for each in ranges}
+    return [KeyGroupRange.of(start, end - 1) for start, end in itertools.pairwise(sorted(cuts))]
+
+
+def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
+    return [handle for handle in state.handles if handle.key_group_range.contains(segment.start_key_group)]
+
+
+def _rows(
+    state: KeyedState, reader: ChangelogReader, schema: StateSchema, key_groups: KeyGroupRange
+) -> pa.Table:
+    tables = list(folded(reader, state.handles, schema, key_groups).tables())
+    return pa.concat_tables([schema.columns.empty_table(), *tables])
+
+
+def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, after: pa.Table) -> StateDiff:
+    pairs = paired_rows(schema, before, after)
+    only_after = pairs.filter(pc.is_null(pairs.column("before_max"))).column("after_max")
+    only_before = pairs.filter(pc.is_null(pairs.column("after_max"))).column("before_max")
+    both = pairs.filter(
+        pc.and_(pc.is_valid(pairs.column("before_max")), pc.is_valid(pairs.column("after_max")))
+    )
+    was, is_now = before.take(both.column("before_max")), after.take(both.column("after_max"))
+    other = pa.array(~same_rows(was, is_now))
+    return StateDiff(
+        key_groups=key_groups,
+        added=after.take(_ascending(only_after)),
+        removed=before.take(_ascending(only_before)),
+        before=was.filter(other),
+        after=is_now.filter(other),
+    )
+
+
+def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Table:
+    """For each key, the row numbers `before_max` and `after_max`; null where there is none.
+
+    A group and not a join: there null equals null, as in keys.
+    """
+    names = list(schema.key_columns)
+    keys = pa.concat_tables([before.select(names), after.select(names)])
+    sides = {}
+    for side, rows, start in (("before", before, 0), ("after", after, before.num_rows)):
+        numbers = np.zeros(keys.num_rows, np.int64)
+        numbers[start : start + rows.num_rows] = np.arange(rows.num_rows)
+        absent = np.ones(keys.num_rows, np.bool_)
+        absent[start : start + rows.num_rows] = False
+        sides[side] = pa.array(numbers, mask=absent)
+    # Key columns may be called anything: they are known by place here.
+    places = [f"k{place}" for place in range(len(names))]
+    numbered = pa.table([*keys.columns, *sides.values()], names=[*places, *sides])
+    grouped = pa.TableGroupBy(numbered, places, use_threads=False)
+    return grouped.aggregate([("before", "max"), ("after", "max")]).sort_by(
+        [("after_max", "ascending"), ("before_max", "ascending")]
+    )
+
+
+def _ascending(row_numbers: pa.ChunkedArray) -> pa.Array:
+    return pa.array(np.sort(row_numbers.to_numpy()))

@@ -1,0 +1,93 @@
+"""What became of one key, from checkpoint to checkpoint.
+
+Owns the walk along a checkpoint's chain for one key. Does not own the chain's end: what is older than a base
+is known only by its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dstl_dagster.changelog import ChangelogReader
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_of_key
+from dstl_dagster.keyed.manifest import Manifest, load_manifest
+from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.state import key_group_of
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["KeyChange", "key_history"]
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """What one checkpoint says of a key.
+
+    Attributes:
+        checkpoint_id: the checkpoint that says it.
+        change: `upsert` and `delete` are changes of that checkpoint. `from before`: its base holds the row,
+            which an older checkpoint wrote, whose changes the base replaced.
+        row: as it was from then on, in the columns of the newest schema; `None` where it was deleted.
+    """
+
+    checkpoint_id: int
+    change: Literal["upsert", "delete", "from before"]
+    row: dict[str, Any] | None
+
+
+def key_history(
+    store: ObjectStore, manifest: Manifest, operator: str, key: Mapping[str, Any]
+) -> list[KeyChange]:
+    """Every change of a key that the chain of this checkpoint still has, oldest first.
+
+    Reads the changes of the key's group alone. Empty where the key was never written, or the operator has
+    no state.
+
+    Args:
+        key: a value for every key column; None is a value like any other.
+
+    Raises: InvalidInputError where `key` is not one of this state, or the state has no schema; NotFoundError
+    (kind `checkpoint_gone`, `state_missing`), FormatError, UnavailableError.
+    """
+    state = KeyedState.of(store, manifest, operator)
+    if state is None:
+        return []
+    wanted = key_table(state.schema, key)
+    found: list[KeyChange] = []
+    with state.reading() as reader:
+        for checkpoint_id, report in reversed(_chain(store, manifest, operator)):
+            held = _last_change(reader, state, report.base_handles, wanted)
+            if held:
+                found.append(KeyChange(checkpoint_id, "from before", held[0][0]))
+            for row, deleted in _last_change(reader, state, report.change_handles, wanted):
+                found.append(KeyChange(checkpoint_id, "delete" if deleted else "upsert", row))
+    return found
+
+
+def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:
+    """What each checkpoint added, newest first, down to a base or the beginning."""
+    found = []
+    while True:
+        entry = manifest.operators[operator]
+        found.append((manifest.checkpoint_id, entry.report))
+        if entry.previous is None:
+            return found
+        manifest = load_manifest(store, entry.previous)
+
+
+def _last_change(
+    reader: ChangelogReader, state: KeyedState, handles: Iterable[ChangelogStateHandle], key: pa.Table
+) -> list[tuple[dict[str, Any] | None, bool]]:
+    """The change of the key in these handles, as (row, whether it was deleted); none where there is none."""
+    key_group = int(key_group_of(key, state.schema)[0])
+    fold = folded(reader, handles, state.schema, KeyGroupRange.of(key_group, key_group))
+    changes: list[tuple[dict[str, Any] | None, bool]] = []
+    for run in fold.runs():
+        for row in rows_of_key(run.rows, key).to_pylist():
+            deleted = row.pop(run.rows.schema.names[-1])
+            changes.append((None, True) if deleted else (row, False))
+    return changes

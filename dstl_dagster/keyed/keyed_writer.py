@@ -1,0 +1,149 @@
+"""Keyed state written from one process, without Spark.
+
+Owns how rows of one range of key groups become one handle, and the options of files written in one go. Does
+not own which rows these are, nor what makes a checkpoint of them (`coordinator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, MailboxFuture
+from dstl_dagster.errors import InternalError
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
+from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes
+from dstl_dagster.state.changes import delete_flags
+from dstl_dagster.state.hashing import group_of_hashes, key_hashes
+from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.attempt import Attempt
+
+__all__ = ["batch_options", "open_attempt_changelog", "write_range", "write_rows"]
+
+_MIB = 1 << 20
+
+
+def batch_options() -> FsStateChangelogOptions:
+    """The options of a changelog that one task writes in one go.
+
+    Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
+    meet, no wait for other writers to share a file (a task is alone in its process).
+    """
+    return FsStateChangelogOptions(
+        compression="zstd",
+        preemptive_persist_threshold_in_bytes=16 * _MIB,
+        batch_persist_size_threshold_bytes=16 * _MIB,
+        batch_persist_delay=timedelta(0),
+        num_upload_threads=2,
+        upload_timeout=timedelta(seconds=60),
+    )
+
+
+def open_attempt_changelog(
+    store: ObjectStore, attempt: Attempt, options: FsStateChangelogOptions | None = None
+) -> FsStateChangelogStorage:
+    """The changelog whose files carry the attempt. Close it; `options=None`: `batch_options`."""
+    base_path = attempt.names.changelog_base_path(attempt.attempt)
+    return FsStateChangelogStorage(attempt.job, store, options or batch_options(), base_path=base_path)
+
+
+def write_range(
+    storage: FsStateChangelogStorage,
+    attempt: Attempt,
+    operator: str,
+    schema: StateSchema,
+    key_groups: KeyGroupRange,
+    changes: Iterable[EncodedChanges | None],
+) -> ChangelogStateHandle:
+    """The schema, then these changes, durably in one handle. `None` among them is passed over."""
+    with storage.create_writer(operator, key_groups) as writer:
+        return _handle_of(_begin(writer, attempt, schema, changes))
+
+
+def _begin(
+    writer: FsStateChangelogWriter,
+    attempt: Attempt,
+    schema: StateSchema,
+    changes: Iterable[EncodedChanges | None],
+) -> MailboxFuture[SnapshotResult]:
+    """Append all of it, and let it leave."""
+    writer.append_meta(schema.to_bytes())
+    for each in changes:
+        if each is not None and len(each.key_groups):
+            writer.append_batch(each.key_groups, each.changes)
+    return writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id)
+
+
+def _handle_of(persisted: MailboxFuture[SnapshotResult]) -> ChangelogStateHandle:
+    """Wait until it is durable."""
+    handle = persisted.result().job_manager_owned_snapshot
+    if handle is None:
+        raise InternalError("changes were appended, but persist gave no handle")
+    return handle
+
+
+def write_rows(
+    store: ObjectStore,
+    attempt: Attempt,
+    operator: str,
+    schema: StateSchema,
+    rows: pa.Table,
+    *,
+    deleted: pa.Array | pa.ChunkedArray | None = None,
+    partitions: int = 1,
+    options: FsStateChangelogOptions | None = None,
+) -> OperatorReport:
+    """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
+
+    The twin of `dstl_dagster.spark.write_state` for rows that fit in memory.
+
+    Args:
+        schema: the state's; where the operator has state already, `evolved_to` from that one.
+        rows: the changed rows only, each key once.
+        deleted: which rows delete their key; null counts as no.
+        partitions: handles, each of its own range of key groups; ranges without rows make none.
+
+    Raises: InvalidInputError: kind `duplicate_key`, or another that says what does not fit. Nothing was
+    appended then that a report would name.
+    """
+    hashes = key_hashes(rows, schema)
+    groups = group_of_hashes(hashes, schema.max_parallelism)
+    # Rows are moved once, into the order in which they are written: what each range has then lies together.
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    hashes, groups = hashes[order], groups[order]
+    ordered = rows.combine_chunks().take(pa.array(order))
+    flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
+    with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
+        leaving = []
+        for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
+            bounds = [key_groups.start_key_group, key_groups.end_key_group + 1]
+            start, stop = np.searchsorted(groups, np.array(bounds, groups.dtype)).tolist()
+            if start < stop:
+                changes = encode_changes(
+                    schema,
+                    ordered.slice(start, stop - start),
+                    groups[start:stop],
+                    None if flags is None else flags.slice(start, stop - start),
+                    hashes=hashes[start:stop],
+                )
+                writer = writers.enter_context(storage.create_writer(operator, key_groups))
+                # Waited for when all have begun: one is encoded while the one before it is uploaded.
+                leaving.append(_begin(writer, attempt, schema, [changes]))
+        handles = [_handle_of(each) for each in leaving]
+    deletes = 0 if flags is None else flags.true_count
+    return OperatorReport(
+        operator=operator,
+        handles=tuple(handles),
+        key_columns=schema.key_columns,
+        max_parallelism=schema.max_parallelism,
+        schema=schema.arrow_message,
+        upserts=rows.num_rows - deletes,
+        deletes=deletes,
+    )

@@ -1,0 +1,173 @@
+"""The manifest: what one checkpoint holds. Written once at step 4, named by the `completed` record.
+
+Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
+(`checkpoint.record`), nor following it back to older checkpoints (`operator_log`).
+
+State is written as a delta: an operator's entry holds the handles of this checkpoint only, and names
+the manifest with the next older ones. So a manifest's size depends on what changed, not on history.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.documents import write_once
+
+__all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
+
+_KIND = "manifest"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BaseAndLog:
+    """What reading an operator's state costs.
+
+    Attributes:
+        base_bytes: stored bytes of the base; 0 where there is none.
+        log_bytes: stored bytes of all changes after it.
+        checkpoints: how many checkpoints hold these changes.
+    """
+
+    base_bytes: int = 0
+    log_bytes: int = 0
+    checkpoints: int = 0
+
+    def with_report(self, report: OperatorReport) -> BaseAndLog:
+        """The same after one more checkpoint."""
+        changes = report.change_handles
+        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self
+        return BaseAndLog(
+            before.base_bytes, before.log_bytes + stored_bytes(changes), before.checkpoints + bool(changes)
+        )
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """One operator's part of a manifest.
+
+    Attributes:
+        report: what this checkpoint added; without handles where it added nothing.
+        previous: the manifest that holds the next older handles; `None` where there are none.
+        sizes: of the whole state at this checkpoint, so that nobody walks the chain to learn them; `None` in
+            manifests of the first release, and in those that build on one.
+    """
+
+    report: OperatorReport
+    previous: str | None
+    sizes: BaseAndLog | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        sizes = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
+        return {"report": self.report.to_json(), "previous": self.previous, **sizes}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> OperatorEntry:
+        sizes = fields.get("sizes")
+        return cls(
+            OperatorReport.from_json(fields["report"]),
+            fields["previous"],
+            None if sizes is None else BaseAndLog(**{name: int(value) for name, value in sizes.items()}),
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything a checkpoint holds, or says where it is held.
+
+    Attributes:
+        operators: one entry for every operator that ever wrote state, by name.
+        files: the files that become visible with this checkpoint.
+        positions: how far each source is read.
+        persist_seconds: how long steps 2 and 3 took.
+    """
+
+    job: str
+    checkpoint_id: int
+    attempt: uuid.UUID
+    parent: int | None
+    operators: Mapping[str, OperatorEntry] = field(default_factory=dict)
+    files: tuple[FileReport, ...] = ()
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    persist_seconds: float = 0.0
+
+    @property
+    def changes(self) -> int:
+        """Rows upserted or deleted in this checkpoint, over all operators."""
+        return sum(entry.report.upserts + entry.report.deletes for entry in self.operators.values())
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of changelog files that this checkpoint added."""
+        return sum(entry.report.stored_bytes for entry in self.operators.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of this checkpoint's files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "checkpoint_id": self.checkpoint_id,
+            "attempt": str(self.attempt),
+            "parent": self.parent,
+            "operators": {name: entry.to_json() for name, entry in sorted(self.operators.items())},
+            "files": [file.to_json() for file in self.files],
+            "positions": dict(self.positions),
+            "persist_seconds": self.persist_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], where: str) -> Manifest:
+        """Raises: FormatError."""
+        try:
+            return cls(
+                job=str(fields["job"]),
+                checkpoint_id=int(fields["checkpoint_id"]),
+                attempt=uuid.UUID(fields["attempt"]),
+                parent=None if fields["parent"] is None else int(fields["parent"]),
+                operators={
+                    str(name): OperatorEntry.from_json(entry) for name, entry in fields["operators"].items()
+                },
+                files=tuple(FileReport.from_json(file) for file in fields["files"]),
+                positions=dict(fields["positions"]),
+                persist_seconds=float(fields["persist_seconds"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(f"{where} is not a manifest as documented: {error!r}") from error
+
+
+def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> str:
+    """Write it under the attempt's own name, once, and return that name. Again with the same is no error.
+
+    Raises: ConflictError (kind `other_manifest`).
+    """
+    name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
+    payload = encode_document(_KIND, _VERSION, manifest.to_json())
+    other = ConflictError(
+        f"attempt {attempt.attempt} already recorded another manifest ({name})", kind="other_manifest"
+    )
+    write_once(store, name, payload, otherwise=other)
+    return name
+
+
+def load_manifest(store: ObjectStore, name: str) -> Manifest:
+    """Raises: NotFoundError (kind `no_manifest`: its checkpoint was cleaned up), FormatError."""
+    try:
+        payload = store.get(name)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
+            kind="no_manifest",
+        ) from error
+    _, fields = decode_document(_KIND, _VERSION, payload, name)
+    return Manifest.from_json(fields, name)

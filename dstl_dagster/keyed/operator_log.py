@@ -1,0 +1,83 @@
+"""Reading a checkpoint back: which changelog files, in which order, make an operator's state.
+
+Owns the walk from a manifest through the older ones that it names. Does not own decoding the changes
+(`state`, `changelog`), nor which checkpoints exist (`coordinator`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.keyed.manifest import Manifest, OperatorEntry
+from dstl_dagster.keyed.read_ahead import ManifestLoader
+from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["OperatorState", "operator_state"]
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """Where one operator's state at one checkpoint lies.
+
+    Attributes:
+        reports: what each checkpoint added, oldest first; those that added nothing are left out.
+    """
+
+    operator: str
+    reports: tuple[OperatorReport, ...]
+
+    @property
+    def handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """All handles in log order: a later change of a key replaces an earlier one."""
+        return tuple(handle for report in self.reports for handle in report.handles)
+
+    @property
+    def newest(self) -> OperatorReport:
+        """The last report: its schema and keys are the state's."""
+        return self.reports[-1]
+
+
+def operator_state(store: ObjectStore, manifest: Manifest, operator: str) -> OperatorState | None:
+    """The state of `operator` at this checkpoint; `None` where it never wrote any.
+
+    Raises: NotFoundError (a manifest on the way was deleted), FormatError.
+    """
+    entry = manifest.operators.get(operator)
+    if entry is None:
+        return None
+    found = _entries(store, manifest, entry, operator)
+    reports = [each.report for each in found if each.report.handles]
+    return OperatorState(operator, tuple(reversed(reports))) if reports else None
+
+
+def _entries(
+    store: ObjectStore, manifest: Manifest, entry: OperatorEntry, operator: str
+) -> list[OperatorEntry]:
+    found = [entry]
+    newest_seen = manifest.checkpoint_id
+    loader = ManifestLoader(store, JobNames(manifest.job))
+    while (previous := found[-1].previous) is not None:
+        older = _load(loader, previous, operator)
+        if older.checkpoint_id >= newest_seen:
+            raise FormatError(f"manifest {previous} names no older one than checkpoint {newest_seen}")
+        newest_seen = older.checkpoint_id
+        found.append(older.operators[operator])
+    return found
+
+
+def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:
+    try:
+        manifest = loader.load(name)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"the state of operator {operator!r} needs manifest {name}, which is gone: the checkpoint was "
+            "cleaned up while it was being read, or the object was deleted by hand",
+            kind="state_missing",
+        ) from error
+    if operator not in manifest.operators:
+        raise FormatError(f"manifest {name} should hold state of operator {operator!r} and does not")
+    return manifest

@@ -1,0 +1,259 @@
+"""What the tasks of an attempt hand over at step 3, and where it waits for step 4.
+
+Owns the values `OperatorReport`, `FileReport` and `AttemptReport`, their JSON form, and the one object
+per attempt that keeps them. Does not own whether they are true: `checkpoint.record`
+checks them against the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.documents import write_once
+
+__all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report", "stored_bytes"]
+
+_KIND = "report"
+_VERSION = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """The state changes of one operator in one attempt.
+
+    Attributes:
+        operator: the operator's name within the job.
+        handles: one per task that wrote anything, each of its own contiguous key-group range.
+        key_columns: the names of the key columns, in hash order.
+        max_parallelism: the number of key groups; frozen when the operator first writes.
+        schema: the Arrow schema message of key and value columns, as `pyarrow.Schema.serialize` writes it.
+        upserts, deletes: rows in the change; what a base only repeats is not counted.
+        base: the handles are the operator's whole state, and nothing older is needed. First those of the
+            base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
+    """
+
+    operator: str
+    handles: tuple[ChangelogStateHandle, ...]
+    key_columns: tuple[str, ...] = ()
+    max_parallelism: int = 128
+    schema: bytes = b""
+    upserts: int = 0
+    deletes: int = 0
+    base: bool = False
+
+    @property
+    def base_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Those of the base; none where this is no base.
+
+        Raises: FormatError where no handle ends with the last key group, as a base's last one does.
+        """
+        if not self.base:
+            return ()
+        for count, handle in enumerate(self.handles, 1):
+            if handle.key_group_range.end_key_group == self.max_parallelism - 1:
+                return self.handles[:count]
+        raise FormatError(f"the base of operator {self.operator!r} does not reach its last key group")
+
+    @property
+    def change_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Those of the attempt's own changes."""
+        return self.handles[len(self.base_handles) :]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the changes, before headers and compression."""
+        return sum(handle.state_size for handle in self.handles)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the changelog files that hold the changes, as far as the writers knew them."""
+        return stored_bytes(self.handles)
+
+    def to_json(self) -> dict[str, Any]:
+        # Only where it is true: what is no base keeps the bytes that it always had.
+        base = {"base": True} if self.base else {}
+        return {
+            **base,
+            "operator": self.operator,
+            "handles": [handle.to_json() for handle in self.handles],
+            "key_columns": list(self.key_columns),
+            "max_parallelism": self.max_parallelism,
+            "schema": base64.b64encode(self.schema).decode("ascii"),
+            "upserts": self.upserts,
+            "deletes": self.deletes,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> OperatorReport:
+        """Raises: FormatError."""
+        return _parsed(
+            "an operator's report",
+            lambda: cls(
+                operator=str(fields["operator"]),
+                handles=tuple(ChangelogStateHandle.from_json(handle) for handle in fields["handles"]),
+                key_columns=tuple(str(name) for name in fields["key_columns"]),
+                max_parallelism=int(fields["max_parallelism"]),
+                schema=base64.b64decode(fields["schema"], validate=True),
+                upserts=int(fields["upserts"]),
+                deletes=int(fields["deletes"]),
+                base=_flag(fields, "base"),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """One final object that an attempt wrote the components of.
+
+    Attributes:
+        recoverable: the final name and the component UUIDs, in order.
+        components: for each of them, what the store said when it was written.
+        rows: rows in the file; `None` where nobody counted.
+        format: `jsonl`, `csv`, `text`, `parquet`, `arrow`, or empty for bytes.
+    """
+
+    recoverable: GSCommitRecoverable
+    components: tuple[Component, ...]
+    rows: int | None = None
+    format: str = ""
+
+    @property
+    def object_name(self) -> str:
+        """The final name, within its bucket."""
+        return self.recoverable.final_blob_identifier.object_name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the final object."""
+        return sum(component.size for component in self.components)
+
+    def to_json(self) -> dict[str, Any]:
+        final = self.recoverable.final_blob_identifier
+        return {
+            "bucket": final.bucket_name,
+            "object": final.object_name,
+            "component_ids": [str(component) for component in self.recoverable.component_object_ids],
+            "components": [component.to_json() for component in self.components],
+            "rows": self.rows,
+            "format": self.format,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> FileReport:
+        """Raises: FormatError."""
+        return _parsed(
+            "a file's report",
+            lambda: cls(
+                recoverable=GSCommitRecoverable(
+                    GSBlobIdentifier(str(fields["bucket"]), str(fields["object"])),
+                    tuple(uuid.UUID(component) for component in fields["component_ids"]),
+                ),
+                components=tuple(Component.from_json(component) for component in fields["components"]),
+                rows=None if fields["rows"] is None else int(fields["rows"]),
+                format=str(fields["format"]),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class AttemptReport:
+    """Everything that steps 2 and 3 of one attempt made, in one document.
+
+    Attributes:
+        positions: how far each source is read; any plain JSON value per source name.
+        seconds: how long steps 2 and 3 took, by the driver's clock.
+    """
+
+    operators: tuple[OperatorReport, ...] = ()
+    files: tuple[FileReport, ...] = ()
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "operators": [operator.to_json() for operator in self.operators],
+            "files": [file.to_json() for file in self.files],
+            "positions": dict(self.positions),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> AttemptReport:
+        """Raises: FormatError."""
+        return _parsed(
+            "an attempt's report",
+            lambda: cls(
+                operators=tuple(OperatorReport.from_json(entry) for entry in fields["operators"]),
+                files=tuple(FileReport.from_json(entry) for entry in fields["files"]),
+                positions=dict(fields["positions"]),
+                seconds=float(fields["seconds"]),
+            ),
+        )
+
+
+def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) -> None:
+    """Keep the report for step 4, once. The same report again is no error.
+
+    Raises: ConflictError (kind `other_report`) where the attempt already has another report: an attempt
+    does its work once, and a second try needs an attempt of its own.
+    """
+    name = attempt.names.report(attempt.attempt)
+    payload = encode_document(_KIND, _VERSION, report.to_json())
+    other = ConflictError(
+        f"attempt {attempt.attempt} of job {attempt.job!r} already stored another report: trigger a new "
+        "attempt for a second try",
+        kind="other_report",
+    )
+    write_once(store, name, payload, otherwise=other)
+
+
+def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
+    """The report that steps 2 and 3 left.
+
+    Raises: NotFoundError (the work was never finished, or the attempt was cleaned up), FormatError.
+    """
+    name = attempt.names.report(attempt.attempt)
+    try:
+        payload = store.get(name)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"attempt {attempt.attempt} of job {attempt.job!r} left no report ({name}): its work did not "
+            "finish. Run the step that appends (steps 1 to 3) again; it opens a new attempt",
+            kind="no_report",
+        ) from error
+    _, fields = decode_document(_KIND, _VERSION, payload, name)
+    return AttemptReport.from_json(fields)
+
+
+def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
+    """Bytes of the files that hold these handles, each file once, as far as the writers knew them."""
+    files = {stream.name: stream for handle in handles for stream, _ in handle.handles_and_offsets}
+    return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise FormatError(f"{name!r} is {value!r}, not true or false")
+    return value
+
+
+def _parsed(what: str, build: Callable[[], T]) -> T:
+    try:
+        return build()
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{what} is not as this release writes it: {error!r}") from error

@@ -1,0 +1,1 @@
+"""A Spark on this machine: its Java, its session, and the folder that only the session needs."""

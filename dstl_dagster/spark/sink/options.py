@@ -1,0 +1,155 @@
+"""The options of `format("dstl")` for writing, as one checked value.
+
+Owns names, parsing and what fits together. Does not own what they lead to (`plan`). Spark hands over
+texts whose keys it has put into lower case.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.settings.units import parse_bool, parse_int
+from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
+
+__all__ = ["SinkOptions", "names_of"]
+
+_KNOWN = (
+    *("store", "job", "operator", "keys", "deleted", "max_parallelism"),
+    *("path", "file_format", "single_file", "header_line", "compression"),
+    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every", "checkpointlocation"),
+)
+_SETTINGS = ("dstl.", "execution.checkpointing.", "state.checkpoints.")
+_BATCH = "{batch}"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What to write, and into which job. State where `operator` is given, files where `path` is.
+
+    Attributes:
+        store, job: whose checkpoints these become.
+        operator, keys, deleted, max_parallelism: as `write_state` has them. A single operator.
+        path, file_format, single_file: as `write_files` has them; a stream's path holds `{batch}`.
+        header_line: stands before the lines of each file (of the one file).
+        idempotency_key: names a batch; a stream has its own.
+        adopt_after: `<query id>:<batch id>` of the last batch, to go on from it with another query.
+        take_over: end another owner's open attempt.
+        owner: who opens attempts. By default a stream's checkpoint folder, or the batch's key.
+        clean_up_every: step 7 after each so many checkpoints; 0: never.
+    """
+
+    store: str
+    job: str
+    operator: str | None = None
+    keys: tuple[str, ...] = ()
+    deleted: str | None = None
+    max_parallelism: int | None = None
+    path: str | None = None
+    file_format: str = "parquet"
+    single_file: bool = False
+    header_line: str = ""
+    compression: str | None = None
+    idempotency_key: str | None = None
+    adopt_after: str | None = None
+    take_over: bool = False
+    owner: str = ""
+    clean_up_every: int = 0
+    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+        """Raises: InvalidInputError naming the option."""
+        given = {key.lower(): value for key, value in options.items()}
+        settings = {key: value for key, value in given.items() if key.startswith(_SETTINGS)}
+        unknown = sorted(key for key in given if key not in _KNOWN and key not in settings)
+        if unknown:
+            raise InvalidInputError(
+                f'format("dstl") does not know option {unknown[0]!r} for writing, only: {", ".join(_KNOWN)}'
+            )
+        groups = given.get("max_parallelism")
+        file_format = checked_format(given.get("file_format", "parquet"))
+        made = cls(
+            store=_required(given, "store"),
+            job=_required(given, "job"),
+            operator=given.get("operator"),
+            keys=names_of(given.get("keys", ""), "keys"),
+            deleted=given.get("deleted"),
+            max_parallelism=parse_int("max_parallelism", groups) if groups else None,
+            path=given.get("path"),
+            file_format=file_format,
+            single_file=parse_bool(
+                "single_file", given.get("single_file", str(file_format in LINE_FORMATS).lower())
+            ),
+            header_line=given.get("header_line", ""),
+            compression=given.get("compression"),
+            idempotency_key=given.get("idempotency_key"),
+            adopt_after=given.get("adopt_after"),
+            take_over=parse_bool("take_over", given.get("take_over", "false")),
+            owner=given.get("owner") or _owner(given, streaming=streaming),
+            clean_up_every=parse_int(
+                "clean_up_every", given.get("clean_up_every", "10" if streaming else "0"), minimum=0
+            ),
+            checkpoint=CheckpointOptions.from_mapping(settings),
+        )
+        made._check(streaming=streaming)
+        return made
+
+    def _check(self, *, streaming: bool) -> None:
+        if (self.operator is None) == (self.path is None):
+            raise InvalidInputError(
+                "give option operator (with keys) to write state, or path to write files, and not both: "
+                "state and files of one batch in one checkpoint are what checkpointed_batches is for"
+            )
+        if self.operator is not None and not self.keys:
+            raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
+        if self.path is not None and self.single_file and self.file_format not in LINE_FORMATS:
+            raise InvalidInputError(
+                f"{self.file_format} files cannot be joined from parts: leave out single_file, or write one "
+                f"of {', '.join(LINE_FORMATS)}"
+            )
+        if streaming:
+            if self.idempotency_key is not None:
+                raise InvalidInputError("a stream's batches are named by Spark: leave out idempotency_key")
+            if self.path is not None and _BATCH not in self.path:
+                raise InvalidInputError(
+                    f"each batch of a stream writes other files: put {_BATCH} into path, as in "
+                    f"flights/{_BATCH}.jsonl"
+                )
+        elif not self.idempotency_key:
+            raise InvalidInputError(
+                "a batch needs option idempotency_key: a name for what it holds, such as its day. Written "
+                "again under that name, it changes nothing"
+            )
+
+
+def names_of(text: str, option: str) -> tuple[str, ...]:
+    """Names between commas, or a JSON list where a name holds a comma. Raises: InvalidInputError."""
+    if not text.strip():
+        return ()
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(","))
+    try:
+        names = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"option {option} is no JSON list of names: {text!r}") from error
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"option {option} is no JSON list of names: {text!r}")
+    return tuple(names)
+
+
+def _required(given: Mapping[str, str], option: str) -> str:
+    value = given.get(option, "")
+    if not value:
+        raise InvalidInputError(f'format("dstl") needs option {option}')
+    return value
+
+
+def _owner(given: Mapping[str, str], *, streaming: bool) -> str:
+    """The same after a crash, and another for another query: so it ends its own attempt and no other's."""
+    if not streaming:
+        return f"spark batch {given.get('idempotency_key', '')}"
+    return f"spark query {given.get('checkpointlocation') or given.get('operator') or given.get('path')}"

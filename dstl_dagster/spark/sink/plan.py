@@ -1,0 +1,176 @@
+"""What a write through `format("dstl")` does, planned where Spark plans it: the attempt, and the tasks' job.
+
+Owns step 1 for such a write, and what its tasks are told. Does not own their work (`tasks`) nor steps
+3 to 7 (`commit`).
+
+The plan travels to the tasks by pickle, and carries no secret. A micro-batch has a plan of its own, so its
+tasks, however often they are tried, work under one attempt.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import types as st
+
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed.keyed_state import schema_of
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
+from dstl_dagster.spark.file_tasks import FileJob, FileNames
+from dstl_dagster.spark.files import absolute_uri
+from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.sink.query_batches import QueryBatch
+from dstl_dagster.spark.state import schema_to_write
+from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.types import arrow_schema
+from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import ObjectStore
+
+__all__ = [
+    "FileSink",
+    "SinkPlan",
+    "StateSink",
+    "open_sink",
+    "sink_coordinator",
+    "sink_of",
+]
+
+_BATCH_MARK: Final = "--dstl-batch--"
+_QUERY_MARK: Final = "--dstl-query--"
+
+
+@dataclass(frozen=True)
+class StateSink:
+    """Rows are changes of keyed state. `deleted`: the column that says which rows delete their key."""
+
+    operator: str
+    schema: StateSchema
+    deleted: str | None
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """Rows are those of files.
+
+    Attributes:
+        job: how a task writes its partition.
+        heading: what stands before the parts of one file; `None` where each task has a file of its own.
+        names: with a mark in place of the batch.
+    """
+
+    job: FileJob
+    heading: bytes | None
+    names: FileNames
+
+    def names_for(self, batch: QueryBatch | None) -> FileNames:
+        """The names of this batch's files."""
+        if batch is None:
+            return self.names
+        made = self.names.pattern.replace(_BATCH_MARK, f"{batch.batch_id:010d}")
+        return FileNames(made.replace(_QUERY_MARK, batch.query_id))
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What one write, or one micro-batch, does.
+
+    Attributes:
+        attempt: opened for it.
+        last: the query's batch that the job stands at, for a stream.
+    """
+
+    attempt: Attempt
+    last: QueryBatch | None
+    adopt_after: str | None
+    sink: StateSink | FileSink
+
+
+def sink_coordinator(options: SinkOptions, store: ObjectStore) -> CheckpointCoordinator:
+    """The coordinator of the job that these options name."""
+    return CheckpointCoordinator(options.job, store, options.checkpoint, owner=options.owner)
+
+
+def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
+    """Step 1, and what the tasks are told; `None` where a completed checkpoint holds the batch already.
+
+    Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`).
+    """
+    store = open_shared_store(options.store)
+    try:
+        coordinator = sink_coordinator(options, store)
+        key = options.idempotency_key
+        if key is not None and coordinator.applied(key) is not None:
+            coordinator.compose_commit()
+            return None
+        coordinator.compose_commit()
+        parent = coordinator.latest()
+        # Before anything is opened: what cannot be written leaves no trace.
+        sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
+        attempt = coordinator.trigger(
+            options.take_over,
+            idempotency_key=key,
+            expected_parent=None if parent is None else parent.checkpoint_id,
+        )
+    finally:
+        store.close()
+    last = None if parent is None else QueryBatch.last_of(parent.positions)
+    return SinkPlan(attempt, last, options.adopt_after, sink_of(options, schema, parent, attempt))
+
+
+def sink_of(
+    options: SinkOptions, schema: st.StructType, parent: Checkpoint | None, attempt: Attempt
+) -> StateSink | FileSink:
+    """What the tasks of an attempt on `parent` do. Pure: the same in every process."""
+    if options.operator is not None:
+        return _state_sink(options, schema, parent)
+    return _file_sink(options, schema, attempt)
+
+
+def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint | None) -> StateSink:
+    """What writing these columns to the state at `parent` makes of its schema. Pure.
+
+    Raises: InvalidInputError (kind `unsupported_type`, `schema_change`) naming the column.
+    """
+    assert options.operator is not None
+    columns = schema
+    if options.deleted is not None:
+        flags = [field for field in schema if field.name == options.deleted]
+        if not flags or not isinstance(flags[0].dataType, st.BooleanType):
+            raise InvalidInputError(
+                f"option deleted names column {options.deleted!r}, which is no boolean column of "
+                f"{', '.join(schema.names)}"
+            )
+        columns = st.StructType([field for field in schema if field.name != options.deleted])
+    entry = None if parent is None else parent.manifest.operators.get(options.operator)
+    before = None if entry is None else schema_of(entry.report)
+    given = arrow_schema(columns, f"state of operator {options.operator!r}")
+    made = schema_to_write(given, options.keys, options.max_parallelism, before)
+    return StateSink(options.operator, made, options.deleted)
+
+
+def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:
+    """How the files of these options are written. Raises: InvalidInputError."""
+    assert options.path is not None
+    if options.file_format in LINE_FORMATS:
+        if len(schema) != 1 or type(schema[0].dataType) is not st.StringType:
+            raise InvalidInputError(
+                f"a {options.file_format} sink takes one text column that holds the lines: "
+                f'write lines(df, "{options.file_format}") of dstl_dagster.spark'
+            )
+        encoder: Encoder = encode_lines
+    else:
+        columns = arrow_schema(schema, f"{options.file_format} file")
+        encoder = encoder_of(options.file_format, columns, options.compression)
+    # Braces would be written as percent codes in a URI.
+    path = options.path.replace("{batch}", _BATCH_MARK).replace("{query}", _QUERY_MARK)
+    target = absolute_uri(path, options.store)
+    header = f"{options.header_line}\n".encode() if options.header_line else b""
+    in_each_file = b"" if options.single_file else header
+    job = FileJob(attempt, options.file_format, encoder, in_each_file, GSFileSystemOptions())
+    if options.single_file:
+        return FileSink(job, header, FileNames.one_file(target))
+    return FileSink(job, None, FileNames.numbered(target, EXTENSIONS[options.file_format]))

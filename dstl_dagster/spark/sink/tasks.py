@@ -1,0 +1,127 @@
+"""What a task of a write through `format("dstl")` does with its partition.
+
+Owns the work inside a task, and the outcome that it gives back. Does not own the plan (`plan`) nor what
+makes a checkpoint of the outcomes (`commit`).
+
+A task ends only when what it wrote is durable, and always reads its input to the end: the plan before it may
+have state of its own that Spark wants completed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
+from dstl_dagster.spark.sink.query_batches import QueryBatch
+from dstl_dagster.state import ChangeEncoder, EncodedChanges
+from dstl_dagster.state.hashing import group_of_hashes, key_hashes
+from dstl_dagster.storage import open_store
+
+__all__ = ["groups_of", "write_partition"]
+
+Flags = npt.NDArray[np.bool_]
+
+
+def write_partition(
+    plan: SinkPlan | None, batch: QueryBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
+) -> dict[str, Any]:
+    """Write one partition durably and invisibly; gives a plain JSON object that says what was made.
+
+    `done`: the batch is in a checkpoint already. `refused`: the input is wrong, as it will be again on a
+    retry. Otherwise the attempt, the partition's number, and, where there are rows, `state` or `file`.
+    """
+    if plan is None:
+        _drain(batches)
+        return {"done": True}
+    outcome: dict[str, Any] = {
+        "attempt": plan.attempt.to_json(),
+        "partition": partition,
+        "query": None if batch is None else batch.position,
+    }
+    if batch is not None and batch.is_in(plan.last):
+        _drain(batches)
+        return {**outcome, "done": True}
+    try:
+        if batch is not None:
+            batch.require_after(plan.last, plan.adopt_after)
+        return {**outcome, **_written(plan, batch, partition, batches)}
+    except (InvalidInputError, ConflictError) as error:
+        refusal = {"type": type(error).__name__, "message": error.message, "kind": error.kind}
+        return {**outcome, "refused": refusal}
+
+
+def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
+    """Which key groups the rows of a `state` outcome are in."""
+    packed = np.frombuffer(base64.b64decode(state["groups"]), np.uint8)
+    return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
+
+
+def _written(
+    plan: SinkPlan, batch: QueryBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
+) -> dict[str, Any]:
+    first = next((each for each in batches if each.num_rows), None)
+    if first is None:
+        return {}
+    rows = chain([first], batches)
+    match plan.sink:
+        case FileSink() as sink:
+            return {"file": sink.job.write(sink.names_for(batch).uri(partition), rows).to_json()}
+        case StateSink() as sink:
+            return {"state": _write_state(plan, sink, rows)}
+
+
+def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    schema = sink.schema
+    encoder = ChangeEncoder(schema)
+    present = np.zeros(schema.max_parallelism, np.bool_)
+
+    def changes() -> Iterator[EncodedChanges | None]:
+        for each in batches:
+            rows, deleted = _parted(each, sink.deleted)
+            hashes = key_hashes(rows, schema)
+            key_groups = group_of_hashes(hashes, schema.max_parallelism)
+            present[key_groups] = True
+            yield encoder.add(rows, key_groups, deleted, hashes=hashes)
+        yield encoder.finish()
+
+    every_group = KeyGroupRange.of(0, schema.max_parallelism - 1)
+    with (
+        closing(open_store(plan.attempt.store_uri)) as store,
+        open_attempt_changelog(store, plan.attempt) as storage,
+    ):
+        handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())
+    # Only now is it known which key groups came: a reader passes over files that have none of its own.
+    (found,) = np.nonzero(present)
+    handle = replace(handle, key_group_range=KeyGroupRange.of(int(found[0]), int(found[-1])))
+    return {
+        "handle": handle.to_json(),
+        "upserts": encoder.upserts,
+        "deletes": encoder.deletes,
+        "groups": base64.b64encode(np.packbits(present).tobytes()).decode("ascii"),
+    }
+
+
+def _parted(batch: pa.RecordBatch, deleted: str | None) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """The state's columns, and the flags."""
+    if deleted is None:
+        return batch, None
+    place = batch.schema.names.index(deleted)
+    names = [name for name in batch.schema.names if name != deleted]
+    return batch.select(names), batch.column(place)
+
+
+def _drain(batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in batches:
+        pass

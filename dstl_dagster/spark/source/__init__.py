@@ -1,0 +1,1 @@
+"""The reading half of `format("dstl")`: options, key groups that filters leave, and the partitions."""

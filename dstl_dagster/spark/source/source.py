@@ -1,0 +1,349 @@
+"""Reading a job through `format("dstl")`: its state, what changed, its checkpoints.
+
+Owns the plan of a read (which checkpoint, which key groups a task has) and its tasks' work. Does not own the
+meaning of what is read (`checkpoint`), nor which process calls what (`data_source`).
+
+A plan names every changelog file, so a read gives exactly the checkpoint that it was planned on, whatever is
+written meanwhile; and where that checkpoint is deleted meanwhile, the read fails and names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as st
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_states
+from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, split_count
+from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.spark.source.key_filters import key_groups_of_filters
+from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.types import arrow_schema, spark_schema
+from dstl_dagster.state import StateSchema
+from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.storage import ObjectStore, open_store
+
+__all__ = [
+    "CHANGE_COLUMNS",
+    "ChangesReader",
+    "CheckpointsReader",
+    "FilteringStateReader",
+    "StateAt",
+    "StateReader",
+    "changes_schema",
+    "checkpoints_schema",
+    "state_at",
+    "states_between",
+]
+
+CHANGE_COLUMNS: Final = ("_change_type", "_checkpoint_id")
+_OUTPUT_ROWS = 16 * 1024
+
+
+@dataclass(frozen=True)
+class StateAt:
+    """Where an operator's state at one checkpoint lies; travels to tasks."""
+
+    store_uri: str
+    job: str
+    checkpoint_id: int
+    operator: str
+    schema: StateSchema
+    handles: tuple[ChangelogStateHandle, ...]
+
+    def opened(self, store: ObjectStore, key_groups: KeyGroupRange | None = None) -> KeyedState:
+        """The state; with `key_groups`, of these alone."""
+        handles = self.handles
+        if key_groups is not None:
+            shared = [(each, each.key_group_range.intersection(key_groups)) for each in handles]
+            handles = tuple(
+                replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
+            )
+        return KeyedState(store, self.job, self.checkpoint_id, self.operator, self.schema, handles)
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """Some key groups; of the change from state `pair` to the next one, where changes are read."""
+
+    start: int
+    end: int
+    pair: int = 0
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange.of(self.start, self.end)
+
+
+def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.StructType | None) -> StateAt:
+    """The state at a checkpoint, or at the latest.
+
+    `expected`: columns that the reader counts on; those that the state lacks are null.
+
+    Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
+    """
+    with closing(open_shared_store(options.store)) as store:
+        coordinator = CheckpointCoordinator(options.job, store)
+        checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
+        if checkpoint is None:
+            raise NotFoundError(f"job {options.job!r} has no checkpoint yet", kind="no_checkpoint")
+        return _state_of(store, options, checkpoint, expected)
+
+
+def states_between(options: SourceOptions) -> list[StateAt]:
+    """The states at every kept checkpoint of the current chain, from the first to the last one asked for.
+
+    Raises: NotFoundError where one of the two is not kept, or the operator has no state at the last.
+    """
+    with closing(open_shared_store(options.store)) as store:
+        coordinator = CheckpointCoordinator(options.job, store)
+        for asked in (options.from_checkpoint, options.to_checkpoint):
+            if asked is not None:
+                coordinator.get(asked)
+        kept = coordinator.list()
+        ids = [each.checkpoint_id for each in kept]
+        for asked in (options.from_checkpoint, options.to_checkpoint):
+            if asked is not None and asked not in ids:
+                raise NotFoundError(
+                    f"checkpoint {asked} of job {options.job!r} is not among those that can be compared: "
+                    f"{', '.join(map(str, ids))}",
+                    kind="checkpoint_gone",
+                )
+        first = options.from_checkpoint or (ids[0] if ids else 1)
+        last = options.to_checkpoint or (ids[-1] if ids else 1)
+        wanted = [each for each in kept if first <= each.checkpoint_id <= last]
+        if not wanted:
+            raise NotFoundError(
+                f"job {options.job!r} has no checkpoint from {first} to {last}", kind="no_checkpoint"
+            )
+        newest = _state_of(store, options, wanted[-1], None)
+        found = [_state_or_none(store, options, each) for each in wanted]
+    schema = newest.schema
+    for each in found:
+        schema = schema if each is None else schema.evolved_to(each.schema)
+    empty = replace(newest, schema=schema, handles=())
+    return [
+        replace(empty, checkpoint_id=checkpoint.checkpoint_id)
+        if state is None
+        else replace(state, schema=schema)
+        for state, checkpoint in zip(found, wanted, strict=True)
+    ]
+
+
+def _state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt | None:
+    try:
+        return _state_of(store, options, checkpoint, None)
+    except NotFoundError as error:
+        if error.kind != "no_state":
+            raise
+        return None
+
+
+def _state_of(
+    store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint, expected: st.StructType | None
+) -> StateAt:
+    state = operator_state(store, checkpoint.manifest, options.operator)
+    if state is None:
+        known = ", ".join(sorted(checkpoint.manifest.operators)) or "none"
+        raise NotFoundError(
+            f"checkpoint {checkpoint.checkpoint_id} of job {options.job!r} has no state of operator "
+            f"{options.operator!r}; it has {known}",
+            kind="no_state",
+        )
+    schema = evolved_schema(state.reports)
+    if expected is not None:
+        wanted = arrow_schema(expected, f"state of operator {options.operator!r}")
+        keys = [schema.columns.field(name) for name in schema.key_columns if name not in wanted.names]
+        schema = evolved_schema(state.reports, pa.schema([*wanted, *keys]))
+    job, at = options.job, checkpoint.checkpoint_id
+    return StateAt(store.uri, job, at, options.operator, schema, state.handles)
+
+
+class StateReader(DataSourceReader):
+    """Reads the rows of a state, some key groups a task."""
+
+    def __init__(self, options: SourceOptions, state: StateAt, schema: st.StructType) -> None:
+        self._options = options
+        self._state = state
+        self._spark_schema = schema
+        self._wanted: Sequence[KeyGroupRange] = options.key_groups
+        self._nothing = False
+
+    def partitions(self) -> list[RangePartition]:
+        schema, count = self._state.schema, self._options.partitions
+        if count is None:
+            count = split_count(self._state.handles, schema.max_parallelism)
+        ranges = ranges_of_tasks(count, schema.max_parallelism)
+        return [] if self._nothing else _partitions(ranges, self._wanted, schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):  # Spark makes one where there are none
+            return
+        with closing(open_store(self._state.store_uri)) as store:
+            state = self._state.opened(store, partition.key_groups)
+            for table in state.tables(partition.key_groups):
+                yield from _spark_batches(table, self._spark_schema)
+
+
+class FilteringStateReader(StateReader):
+    """Leaves out key groups in which no row can pass the query's filters.
+
+    Only where it is asked for. Spark fails a reader with `pushFilters` while the session's
+    `spark.sql.python.filterPushdown.enabled` is off; and while it is on, Spark (4.3.0) keeps the plan that
+    the filters of one query left for later queries without filters on the same DataFrame, also within one
+    plan, which then miss rows. So it is for a DataFrame that one query uses.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        left = key_groups_of_filters(self._state.schema, filters)
+        if left is not None:
+            schema = self._state.schema
+            wanted = _partitions(left, self._wanted, schema)
+            self._wanted = [each.key_groups for each in wanted]
+            self._nothing = not wanted
+        # All of them: Spark applies each to the rows that are left.
+        return filters
+
+
+def changes_schema(states: Sequence[StateAt]) -> st.StructType:
+    """The state's columns, then what changed and in which checkpoint. Raises: InvalidInputError."""
+    columns = states[-1].schema.columns
+    taken = [name for name in CHANGE_COLUMNS if name in columns.names]
+    if taken:
+        raise InvalidInputError(f"the state has a column {taken[0]!r}, which changes have for themselves")
+    return st.StructType(
+        [
+            *spark_schema(columns),
+            st.StructField(CHANGE_COLUMNS[0], st.StringType()),
+            st.StructField(CHANGE_COLUMNS[1], st.LongType()),
+        ]
+    )
+
+
+class ChangesReader(DataSourceReader):
+    """Reads what turns each state into the next one, some key groups a task."""
+
+    def __init__(self, options: SourceOptions, states: Sequence[StateAt], schema: st.StructType) -> None:
+        self._wanted = options.key_groups
+        self._states = states
+        self._spark_schema = schema
+
+    def partitions(self) -> list[RangePartition]:
+        found: list[RangePartition] = []
+        with closing(open_store(self._states[0].store_uri)) as store:
+            opened = [state.opened(store) for state in self._states]
+        for pair in range(len(opened) - 1):
+            runs = compared_runs(opened[pair], opened[pair + 1])
+            found += _partitions(runs, self._wanted, self._states[0].schema, pair)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return
+        older, newer = self._states[partition.pair : partition.pair + 2]
+        with closing(open_store(newer.store_uri)) as store:
+            states = [each.opened(store, partition.key_groups) for each in (older, newer)]
+            for diff in diff_states(*states):
+                for change_type, rows in _typed(diff):
+                    marked = rows.append_column(
+                        CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string())
+                    ).append_column(
+                        CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64())
+                    )
+                    yield from _spark_batches(marked, self._spark_schema)
+
+
+def _typed(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
+    return (
+        ("insert", diff.added),
+        ("update_before", diff.before),
+        ("update_after", diff.after),
+        ("delete", diff.removed),
+    )
+
+
+def checkpoints_schema() -> st.StructType:
+    """The columns of the table of checkpoints."""
+    text, number = st.StringType(), st.LongType()
+    columns: dict[str, st.DataType] = {
+        "checkpoint_id": number,
+        "parent": number,
+        "attempt": text,
+        "idempotency_key": text,
+        "completed_at": st.TimestampType(),
+        "committed": st.BooleanType(),
+        "blocked_files": number,
+        "abandoned": st.BooleanType(),
+        "savepoints": st.ArrayType(text),
+        "operators": st.ArrayType(text),
+        "changed_rows": number,
+        "state_bytes": number,
+        "files": st.ArrayType(text),
+        "file_bytes": number,
+        "positions": text,
+    }
+    return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
+
+
+class CheckpointsReader(DataSourceReader):
+    """Reads the checkpoints that can be restored to, oldest first, as they are when the query runs."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - there is one
+        with closing(open_store(self._options.store)) as store:
+            for each in CheckpointCoordinator(self._options.job, store).list():
+                yield _checkpoint_row(each)
+
+
+def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    manifest = checkpoint.manifest
+    return (
+        checkpoint.checkpoint_id,
+        checkpoint.parent,
+        str(checkpoint.attempt),
+        checkpoint.idempotency_key,
+        checkpoint.entry.completed.recorded_at,
+        checkpoint.committed,
+        len(checkpoint.blocked),
+        checkpoint.abandoned,
+        list(checkpoint.savepoints),
+        sorted(manifest.operators),
+        manifest.changes,
+        manifest.state_bytes,
+        [file.object_name for file in manifest.files],
+        manifest.file_bytes,
+        json.dumps(dict(manifest.positions), sort_keys=True),
+    )
+
+
+def _partitions(
+    ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], schema: StateSchema, pair: int = 0
+) -> list[RangePartition]:
+    """The key groups that are wanted, cut by `ranges`."""
+    everything = (KeyGroupRange.of(0, schema.max_parallelism - 1),)
+    shared = [each.intersection(some) for each in ranges for some in wanted or everything]
+    return [
+        RangePartition(each.start_key_group, each.end_key_group, pair)
+        for each in shared
+        if each.number_of_key_groups
+    ]
+
+
+def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:
+    """The columns that Spark was promised, in exactly the Arrow types that it takes for them."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    cast = table.select(schema.names).cast(target)
+    yield from cast.to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -1,0 +1,146 @@
+"""Facts that snapshots leave out, each under a name by which it is found with one request.
+
+    archive/attempts/<upper 64 bits of the attempt>      how an attempt ended
+    archive/keys/<SHA-256 of the key>/<checkpoint>       a checkpoint that holds a batch
+    archive/requests/<decision id>                       the slot that answered a caller's request
+
+Owns these objects. Does not own when something is put away (`timeline`, before each snapshot record).
+
+Why this is safe. Everything here follows from records that are on the timeline for ever, so whoever writes
+it writes the same, a second time changes nothing, and what a killed writer left is true. A view asks here
+only for what lies before its snapshot, and that was all put away before the snapshot record was written.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.timeline.view import Ending, Fate, TimelineView
+
+__all__ = ["Archive"]
+
+_KIND = "archived"
+_VERSION = 1
+_REMEMBERED = 10_000
+_QUICK_SECONDS = 2e-3
+"""A store that answers within it is asked one by one: starting threads would take longer."""
+T = TypeVar("T")
+
+
+class Archive:
+    """The archive of one job. Any thread. Remembers the ends of attempts, which never change.
+
+    Args:
+        threads: that write side by side, where the store proves slow.
+    """
+
+    def __init__(
+        self, store: ObjectStore, names: JobNames, *, threads: int = 1, clock: Clock | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._names = names
+        self._threads = threads
+        self._fates: dict[int, Fate] = {}
+        self._lock = threading.Lock()
+
+    def put_away(self, view: TimelineView) -> None:
+        """Write down all that a snapshot of `view` leaves out. May be repeated, and by several at once.
+
+        Raises: UnavailableError (then no snapshot may be written), ConflictError (a foreign object).
+        """
+        documents = self._documents(view)
+        for name, fields in documents:
+            seconds = self._write(name, fields)
+            if self._threads > 1 and seconds > _QUICK_SECONDS:
+                break  # what is left of `documents` goes side by side
+        else:
+            return
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-archive") as pool:
+            for done in [pool.submit(self._write, *each) for each in documents]:
+                done.result()
+
+    def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
+        """Every archived checkpoint that held this batch, ascending. Raises: FormatError."""
+        prefix = self._names.archived_key_prefix(idempotency_key)
+        found = []
+        for stat in self._store.list(prefix):
+            digits = stat.name.removeprefix(prefix)
+            if not (digits.isascii() and digits.isdigit()):
+                raise FormatError(f"foreign object {stat.name} in the archive of {self._names.job!r}")
+            found.append(int(digits))
+        return found
+
+    def fate_of_half(self, half: int) -> Fate | None:
+        """How the attempt with these upper 64 bits ended; `None` where it is not archived."""
+        with self._lock:
+            known = self._fates.get(half)
+        if known is not None:
+            return known
+        fate = self._read(self._names.archived_attempt(half), _fate)
+        if fate is not None:
+            with self._lock:
+                if len(self._fates) >= _REMEMBERED:
+                    self._fates.clear()
+                self._fates[half] = fate
+        return fate
+
+    def slot_of_request(self, decision_id: uuid.UUID) -> int | None:
+        """The slot that answered the request; `None` where it is not archived."""
+        return self._read(self._names.archived_request(decision_id), lambda fields: int(fields["slot"]))
+
+    def _documents(self, view: TimelineView) -> Iterator[tuple[str, dict[str, Any]]]:
+        for fate in view.ended.values():
+            yield (
+                self._names.archived_attempt(fate.attempt.int >> 64),
+                {
+                    "attempt": str(fate.attempt),
+                    "checkpoint_id": fate.checkpoint_id,
+                    "ending": fate.ending.value,
+                    "slot": fate.slot,
+                    "note": fate.note,
+                },
+            )
+        for key, checkpoint_ids in view.keys.items():
+            for checkpoint_id in checkpoint_ids:
+                yield self._names.archived_key(key, checkpoint_id), {"key": key}
+        for decision_id, slot in view.requests.items():
+            yield self._names.archived_request(decision_id), {"slot": slot}
+
+    def _write(self, name: str, fields: dict[str, Any]) -> float:
+        """Returns how many seconds it took."""
+        began_seconds = self._clock.monotonic_seconds()
+        foreign = ConflictError(f"foreign object {name} in the archive: move it away", kind="foreign_object")
+        write_once(self._store, name, encode_document(_KIND, _VERSION, fields), otherwise=foreign)
+        return self._clock.monotonic_seconds() - began_seconds
+
+    def _read(self, name: str, reader: Callable[[dict[str, Any]], T]) -> T | None:
+        try:
+            payload = self._store.get(name)
+        except NotFoundError:
+            return None
+        _, fields = decode_document(_KIND, _VERSION, payload, name)
+        try:
+            return reader(fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{name} is not as documented: {error!r}") from error
+
+
+def _fate(fields: dict[str, Any]) -> Fate:
+    return Fate(
+        uuid.UUID(fields["attempt"]),
+        int(fields["checkpoint_id"]),
+        Ending(fields["ending"]),
+        int(fields["slot"]),
+        str(fields["note"]),
+    )

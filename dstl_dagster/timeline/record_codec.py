@@ -1,0 +1,194 @@
+"""A record's bytes: one JSON document in the common envelope, as `docs/format.md` tells them.
+
+Owns the way from a record to bytes and back, and the refusal of bytes that are no record. Does not own what
+a record says (`records`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from dstl_dagster.errors import FormatError, InternalError
+from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.timeline.records import (
+    Aborted,
+    BlockedFile,
+    Committed,
+    Completed,
+    Fenced,
+    FinalFile,
+    Opened,
+    Released,
+    Resolution,
+    Resolved,
+    Restored,
+    Savepoint,
+    Snapshot,
+    Subsumed,
+    TimelineRecord,
+)
+
+__all__ = ["decode_record", "encode_record", "record_from_plain", "record_to_plain"]
+
+_KIND = "record"
+_VERSION = 1
+_KINDS: dict[str, type[TimelineRecord]] = {
+    kind.kind: kind
+    for kind in (
+        *(Opened, Completed, Committed, Aborted, Fenced, Subsumed),
+        *(Savepoint, Released, Resolved, Restored, Snapshot),
+    )
+}
+R = TypeVar("R", bound=TimelineRecord)
+
+
+def encode_record(record: TimelineRecord) -> bytes:
+    """The bytes of the object that is the record."""
+    return encode_document(_KIND, _VERSION, record_to_plain(record))
+
+
+def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
+    """The record in these bytes, which were read from this slot.
+
+    Raises: FormatError, also where the record says that it belongs into another slot (a copied object).
+    """
+    _, fields = decode_document(_KIND, _VERSION, payload, where)
+    record = record_from_plain(fields, where)
+    if record.slot != slot:
+        raise FormatError(f"{where} says that it is the record of slot {record.slot}")
+    return record
+
+
+def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
+    """The record as a JSON object; `record_from_plain` takes it back."""
+    fields: dict[str, Any] = {"kind": record.kind}
+    for name, _, _ in _FIELDS[type(record)]:
+        fields[name] = _plain(getattr(record, name))
+    return fields
+
+
+def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
+    """Raises: FormatError (kind `newer_version` for a kind of record that this release does not know)."""
+    values = dict(fields)
+    kind = _KINDS.get(str(values.pop("kind", None)))
+    if kind is None:
+        raise FormatError(f"{where} is a record of a kind that this release does not know", "newer_version")
+    try:
+        return _typed(kind, values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{where}: not a {kind.kind!r} record as documented: {error!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BlockedFile | FinalFile):
+        return dataclasses.asdict(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
+    values: dict[str, Any] = {
+        name: None if optional and fields[name] is None else reader(fields[name])
+        for name, reader, optional in _FIELDS[kind]
+    }
+    if len(fields) > len(values):
+        raise ValueError(f"unknown fields {sorted(set(fields) - set(values))}")
+    return kind(**values)
+
+
+def _readers_of(kind: type[TimelineRecord]) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+    """Each field's name, what makes its value, and whether it may be null. A name means the same in each."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    missing = [name for name in names if name not in _READERS]
+    if missing:
+        raise InternalError(f"no reader for the record fields {missing}")
+    return tuple((name, _READERS[name], name in _OPTIONAL) for name in names)
+
+
+def _text(plain: Any) -> str:
+    if not isinstance(plain, str):
+        raise TypeError(f"text expected, found {plain!r}")
+    return plain
+
+
+def _count(plain: Any) -> int:
+    if not isinstance(plain, int) or isinstance(plain, bool) or plain < 0:
+        raise TypeError(f"a whole number of 0 or more expected, found {plain!r}")
+    return plain
+
+
+def _texts(plain: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in _list(plain))
+
+
+def _list(plain: Any) -> list[Any]:
+    if not isinstance(plain, list):
+        raise TypeError(f"a list expected, found {plain!r}")
+    return plain
+
+
+def _blocked(plain: Any) -> tuple[BlockedFile, ...]:
+    return tuple(
+        BlockedFile(
+            name=_text(item["name"]),
+            reason=_text(item["reason"]),
+            foreign_generation=(
+                None if item["foreign_generation"] is None else _count(item["foreign_generation"])
+            ),
+        )
+        for item in _list(plain)
+    )
+
+
+def _finals(plain: Any) -> tuple[FinalFile, ...]:
+    return tuple(
+        # A bare name is how the first release wrote it: its files can only be known by their manifest.
+        FinalFile("", item, "")
+        if isinstance(item, str)
+        else FinalFile(_text(item["bucket"]), _text(item["name"]), _text(item["fingerprint"]))
+        for item in _list(plain)
+    )
+
+
+def _mapping(plain: Any) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise TypeError(f"an object expected, found {plain!r}")
+    return plain
+
+
+_OPTIONAL = {"parent", "idempotency_key", "foreign_generation"}
+_READERS: dict[str, Any] = {
+    "slot": _count,
+    "decision_id": uuid.UUID,
+    "recorded_at": datetime.fromisoformat,
+    "attempt": uuid.UUID,
+    "checkpoint_id": _count,
+    "parent": _count,
+    "owner": _text,
+    "by": _text,
+    "reason": _text,
+    "manifest": _text,
+    "idempotency_key": _text,
+    "files": _finals,
+    "published": _texts,
+    "blocked": _blocked,
+    "seconds": float,
+    "name": _text,
+    "resolution": Resolution,
+    "foreign_generation": _count,
+    "view": _mapping,
+    "checkpoint_ids": lambda plain: tuple(_count(item) for item in _list(plain)),
+}
+_FIELDS = {kind: _readers_of(kind) for kind in _KINDS.values()}
+"""Looked up once: tails of many records are read, and snapshots of many written."""

@@ -1,0 +1,151 @@
+"""What a snapshot record keeps of a view, as plain JSON. Pure.
+
+Owns which parts of a view a snapshot needs, and their form (`docs/format.md`). What it leaves out is put
+into the archive first (`archive`): ended attempts, subsumed checkpoints, applied batches, answered requests.
+So a snapshot's size follows what is retained, not how old the job is. Of subsumed checkpoints it keeps those
+that readers may still be reading (`readable`): clean-up must know what they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.timeline.record_codec import record_from_plain, record_to_plain
+from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed, TimelineRecord
+from dstl_dagster.timeline.view import CheckpointEntry, Retraction, TimelineView
+
+__all__ = ["KnownEntries", "kept_of", "view_from_plain", "view_to_plain"]
+
+R = TypeVar("R", bound=TimelineRecord)
+
+
+class KnownEntries:
+    """Entries beside their plain form, so that a snapshot converts only what is new since the one before.
+
+    An entry is read back from its form before it is known: the form says it, all of it. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CheckpointEntry, dict[str, Any]]] = {}
+
+    def plain_of(self, entries: Iterable[CheckpointEntry]) -> list[dict[str, Any]]:
+        """The forms, which nobody may change; from now on these entries are known, and no others.
+
+        Raises: FormatError (kind `bad_snapshot`) for an entry that cannot be read back.
+        """
+        before, self._known = self._known, {}
+        for entry in entries:
+            known = before.get(entry.checkpoint_id)
+            if known is None or known[0] is not entry:
+                plain = _entry_to_plain(entry)
+                if _entry_from_plain(plain, "a snapshot") != entry:
+                    raise FormatError(
+                        f"checkpoint {entry.checkpoint_id} changes when written", "bad_snapshot"
+                    )
+                known = entry, plain
+            self._known[entry.checkpoint_id] = known
+        return [plain for _, plain in self._known.values()]
+
+    def entry_of(self, plain: Mapping[str, Any], where: str) -> CheckpointEntry:
+        """The entry: as it is known, where this very form is, or read. Raises: FormatError."""
+        known = self._known.get(plain["completed"]["checkpoint_id"])
+        return known[0] if known is not None and known[1] is plain else _entry_from_plain(plain, where)
+
+
+def view_to_plain(
+    view: TimelineView, readable: Collection[int] = (), known: KnownEntries | None = None
+) -> dict[str, Any]:
+    """The part of the view that a snapshot keeps. `readable` are ids of subsumed checkpoints to keep."""
+    known = known or KnownEntries()
+    return {
+        "open": None if view.open_attempt is None else record_to_plain(view.open_attempt),
+        "checkpoints": known.plain_of(_kept_entries(view, readable)),
+        "last_completed_id": view.last_completed_id,
+        "highest_id": view.highest_id,
+        "abandoned": [list(each) for each in view.abandoned],
+        "savepoints": dict(view.savepoints),
+        "retractions": [
+            [each.first_id, each.last_id, each.after_slot, each.restored_slot] for each in view.retractions
+        ],
+    }
+
+
+def kept_of(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]:
+    """The same part, to be compared with that of another view: a conversion costs ten times as much."""
+    return (
+        view.open_attempt,
+        _kept_entries(view, readable),
+        view.last_completed_id,
+        view.highest_id,
+        view.abandoned,
+        dict(view.savepoints),
+        view.retractions,
+    )
+
+
+def _kept_entries(view: TimelineView, readable: Collection[int]) -> list[CheckpointEntry]:
+    return [
+        entry
+        for entry in view.checkpoints.values()
+        if entry.subsumed is None or entry.checkpoint_id in readable
+    ]
+
+
+def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | None = None) -> TimelineView:
+    """The view as of the snapshot record in `slot`. Raises: FormatError."""
+    where = f"the snapshot in slot {slot}"
+    known = known or KnownEntries()
+    try:
+        entries = [known.entry_of(each, where) for each in plain["checkpoints"]]
+        last = plain["last_completed_id"]
+        view = TimelineView(
+            slot=slot,
+            snapshot_slot=slot,
+            open_attempt=None if plain["open"] is None else _record(Opened, plain["open"], where),
+            checkpoints=MappingProxyType({entry.checkpoint_id: entry for entry in entries}),
+            last_completed_id=None if last is None else int(last),
+            highest_id=int(plain["highest_id"]),
+            abandoned=tuple((int(first), int(end)) for first, end in plain["abandoned"]),
+            savepoints=MappingProxyType({str(name): int(each) for name, each in plain["savepoints"].items()}),
+            retractions=tuple(Retraction(*map(int, each)) for each in plain["retractions"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{where} is not as documented: {error!r}") from error
+    named = {
+        *view.savepoints.values(),
+        *(() if view.last_completed_id is None else (view.last_completed_id,)),
+    }
+    if not named <= set(view.checkpoints):
+        raise FormatError(f"{where} names checkpoints that it does not hold: {sorted(named)}")
+    return view
+
+
+def _entry_to_plain(entry: CheckpointEntry) -> dict[str, Any]:
+    return {
+        "completed": record_to_plain(entry.completed),
+        "committed": None if entry.committed is None else record_to_plain(entry.committed),
+        "subsumed": None if entry.subsumed is None else record_to_plain(entry.subsumed),
+        "resolved": [record_to_plain(each) for each in entry.resolved],
+    }
+
+
+def _entry_from_plain(plain: Mapping[str, Any], where: str) -> CheckpointEntry:
+    committed, subsumed = plain["committed"], plain["subsumed"]
+    return CheckpointEntry(
+        completed=_record(Completed, plain["completed"], where),
+        committed=None if committed is None else _record(Committed, committed, where),
+        subsumed=None if subsumed is None else _record(Subsumed, subsumed, where),
+        resolved=tuple(_record(Resolved, each, where) for each in plain["resolved"]),
+    )
+
+
+def _record(kind: type[R], plain: Mapping[str, Any], where: str) -> R:
+    record = record_from_plain(plain, where)
+    if not isinstance(record, kind):
+        raise FormatError(f"{where} has a {record.kind!r} record where a {kind.kind!r} belongs")
+    return record

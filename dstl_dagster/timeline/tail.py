@@ -1,0 +1,155 @@
+"""Where reading a timeline begins: the newest snapshot, found without reading what lies before it.
+
+Owns the hint object, the search without one, and reading the records since the newest snapshot. Does not
+own what records add up to.
+
+The hint is only ever a place to look: a slot that does not hold a snapshot is as good as no hint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from dstl_dagster.errors import DstlError, FormatError, NotFoundError
+from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.storage import ANY, ObjectStore
+from dstl_dagster.timeline.records import Snapshot, TimelineRecord
+
+__all__ = ["TailReader", "hole"]
+
+log = logging.getLogger(__name__)
+
+_KIND = "hint"
+_VERSION = 1
+_PAGE = 1_000
+_BATCH = 32
+Read = Callable[[int], TimelineRecord | None]
+
+
+class TailReader:
+    """Reads the newest snapshot and what follows it. No state; any thread.
+
+    Args:
+        read: the record in a slot, or `None`.
+        threads: records read side by side.
+    """
+
+    def __init__(self, store: ObjectStore, names: JobNames, read: Read, *, threads: int = 1) -> None:
+        self._store = store
+        self._names = names
+        self._read = read
+        self._threads = threads
+
+    def records(self) -> list[TimelineRecord]:
+        """All records from the newest snapshot on (it is the first), or from slot 1 where there is none.
+
+        Raises: FormatError (kind `history_hole` where a slot between them was deleted).
+        """
+        start = hinted = self._hinted()
+        listed = self._listed_behind(start)
+        if start == 0 and len(listed) == _PAGE:
+            start = self._probed_tail(listed[-1])
+            listed = self._listed_behind(start)
+        last = listed[-1] if listed else start
+        self._refuse_holes(start, listed)
+        return self._back_to_snapshot(last, max(1, hinted))
+
+    def write_hint(self, slot: int) -> None:
+        """Say that `slot` holds a snapshot. Nobody depends on it, so a failure is only logged."""
+        try:
+            self._store.put(
+                self._names.hint, encode_document(_KIND, _VERSION, {"slot": slot}), precondition=ANY
+            )
+        except DstlError as error:
+            log.warning("could not write the hint of job %s: %s", self._names.job, error)
+
+    def slots_behind(self, slot: int, limit: int | None = None) -> list[int]:
+        """The slots that exist behind this one, ascending, the first `limit` of them. One listing."""
+        found = self._store.list(self._names.timeline_prefix, start_offset=self._names.slot(slot + 1))
+        return [self._slot_of(stat.name) for stat in islice(found, limit)]
+
+    def _hinted(self) -> int:
+        """The slot of a snapshot that is there, or 0."""
+        try:
+            _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
+            slot = int(fields["slot"])
+            return slot if slot > 0 and isinstance(self._read(slot), Snapshot) else 0
+        except (NotFoundError, FormatError, KeyError, TypeError, ValueError):
+            return 0
+
+    def _listed_behind(self, start: int) -> list[int]:
+        return self.slots_behind(start, _PAGE if start == 0 else None)
+
+    def _probed_tail(self, present: int) -> int:
+        """Without a hint: a slot near the tail, by doubling and halving steps. `present` exists."""
+        step = present
+        while self._exists(present + step):
+            present += step
+            step *= 2
+        absent = present + step
+        while absent - present > 1:
+            middle = (present + absent) // 2
+            present, absent = (middle, absent) if self._exists(middle) else (present, middle)
+        return present
+
+    def _exists(self, slot: int) -> bool:
+        return self._store.stat(self._names.slot(slot)) is not None
+
+    def _refuse_holes(self, start: int, listed: Iterable[int]) -> None:
+        expected = start + 1
+        for slot in listed:
+            while expected < slot:
+                # Created while the listing ran, it may be behind it and there all the same.
+                if not self._exists(expected):
+                    raise hole(self._names.job, expected, slot)
+                expected += 1
+            expected += 1
+
+    def _back_to_snapshot(self, last: int, first: int) -> list[TimelineRecord]:
+        """The records up to `last`, from the newest snapshot on, or from `first`, which is one or slot 1."""
+        found: list[TimelineRecord] = []
+        end = last
+        while end >= first:
+            batch = self._batch(range(max(first, end - _BATCH + 1), end + 1))
+            newest = next(
+                (place for place in reversed(range(len(batch))) if _is_snapshot(batch[place])), None
+            )
+            if newest is not None:
+                return batch[newest:] + found
+            found = batch + found
+            end -= len(batch)
+        return found
+
+    def _batch(self, slots: range) -> list[TimelineRecord]:
+        if self._threads == 1:
+            records = [self._read(slot) for slot in slots]
+        else:
+            with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-timeline") as pool:
+                records = list(pool.map(self._read, slots))
+        there = [record for record in records if record is not None]
+        if len(there) < len(records):
+            raise hole(self._names.job, slots[records.index(None)], slots[-1])
+        return there
+
+    def _slot_of(self, name: str) -> int:
+        slot = self._names.slot_of(name)
+        if slot is None or slot == 0:
+            raise FormatError(f"foreign object {name} on the timeline of {self._names.job!r}: move it away")
+        return slot
+
+
+def hole(job: str, missing: int, later: int) -> FormatError:
+    """The error for a slot that is gone while a later one exists: stop, do not fork history."""
+    return FormatError(
+        f"slot {missing} of job {job!r} is missing, but slot {later} exists: a record was deleted. "
+        "Restore it from a backup; the job cannot go on safely without it",
+        kind="history_hole",
+    )
+
+
+def _is_snapshot(record: TimelineRecord) -> bool:
+    return isinstance(record, Snapshot)

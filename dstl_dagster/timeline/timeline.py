@@ -1,0 +1,251 @@
+"""A job's decisions as consecutive create-only objects: reading them, and being first with the next one.
+
+Owns the race for a slot, what a failed or lost answer means, and when a snapshot is due. Does not own which
+record is right (`decisions`), what the records add up to (`view_builder`), or where reading begins (`tail`).
+
+Why this is safe. A slot is created with "only if absent" and never deleted or reused, so exactly one
+record wins it, and everybody reads the same sequence. A record carries a decision id. When the answer
+to a creation is lost, or a retry inside the client is told 412, the slot itself is asked: our id means
+that we won. Otherwise the decision is taken again from the new tail, or dropped.
+
+Each `snapshot_interval` records whoever appended the last one adds a snapshot. It is a record like others:
+it competes for its slot, and says what every reader would have folded up to there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TypeVar
+
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.format.names import JobNames
+from dstl_dagster.storage import ABSENT, ObjectStore
+from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.grace import GraceClock
+from dstl_dagster.timeline.record_codec import decode_record, encode_record
+from dstl_dagster.timeline.records import Snapshot, TimelineRecord
+from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
+from dstl_dagster.timeline.tail import TailReader, hole
+from dstl_dagster.timeline.view import TimelineView
+from dstl_dagster.timeline.view_builder import ViewBuilder
+
+__all__ = ["Timeline"]
+
+_MAX_ROUNDS = 1_000
+"""So many rivals in a row were faster: something else is wrong."""
+_LEAST_INTERVAL = 8
+
+log = logging.getLogger(__name__)
+R = TypeVar("R", bound=TimelineRecord)
+
+
+class Timeline:
+    """The timeline of one job. May be used from several threads; keeps what it has read.
+
+    Args:
+        job: the job's name (see `format.names.validated_job`).
+        store: where the job lives.
+        clock: stamps records, for people.
+        new_id: makes decision ids.
+        snapshot_interval: records after which a snapshot is due, 8 or more.
+        reader_grace: how long readers may go on with a checkpoint that was given up.
+        threads: requests side by side, where many records are read or facts put away.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        store: ObjectStore,
+        *,
+        clock: Clock | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        snapshot_interval: int = 32,
+        reader_grace: timedelta = timedelta(hours=1),
+        threads: int = 8,
+    ) -> None:
+        if snapshot_interval < _LEAST_INTERVAL:
+            raise InvalidInputError(
+                f"snapshot_interval must be {_LEAST_INTERVAL} or more, not {snapshot_interval}"
+            )
+        self._names = JobNames(job)
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._new_id = new_id
+        self._snapshot_interval = snapshot_interval
+        self._reader_grace = reader_grace
+        self._archive = Archive(store, self._names, threads=threads, clock=self._clock)
+        self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
+        self._lock = threading.RLock()
+        self._builder: ViewBuilder | None = None
+        self._known = KnownEntries()
+
+    @property
+    def job(self) -> str:
+        return self._names.job
+
+    def records(self, after_slot: int | None = None) -> Iterator[TimelineRecord]:
+        """Every record behind `after_slot` (exclusive; `None` or 0: from the first), in order.
+
+        Snapshots are among them; whoever reads everything passes them over.
+
+        Raises: FormatError where a record is unreadable or a slot was deleted.
+        """
+        slot = after_slot or 0
+        if slot < 0:
+            raise InvalidInputError(f"after_slot must be 0 or more, not {after_slot}")
+        for record in self._walk(slot):
+            slot = record.slot
+            yield record
+        self._refuse_hole(slot + 1)
+
+    def tail(self) -> TimelineView:
+        """What all records up to now add up to. Reads only what is new since the last call.
+
+        The first call begins at the newest snapshot, so its cost does not grow with the job's age.
+        """
+        with self._lock:
+            # A hole is looked for once, on the first read: from then on this object knows what was there.
+            builder = self._builder or ViewBuilder(self._archive, self._known)
+            for record in self._tail_reader.records() if self._builder is None else self._walk(builder.slot):
+                builder.add(record)
+            self._builder = builder
+            return builder.view()
+
+    def seen(self) -> TimelineView:
+        """The view after the last read or append of this object, without a request; its first read, if none.
+
+        For what follows a read in the same step: whatever is decided on it is held against a new tail.
+        """
+        with self._lock:
+            return self.tail() if self._builder is None else self._builder.view()
+
+    def append(self, record: R) -> R:
+        """Create the record in the slot behind the last one that this object has read.
+
+        A record without a decision id is given one. Returns it as it now stands on the timeline.
+
+        Raises: ConflictError (kind `slot_taken`: a rival was first, nothing was written), UnavailableError
+        (unknown; append the *returned or same* record again, its decision id makes that safe).
+        """
+        with self._lock:
+            if self._builder is None:
+                self.tail()
+            assert self._builder is not None
+            stamped = dataclasses.replace(
+                record,
+                slot=self._builder.slot + 1,
+                decision_id=record.decision_id if record.decision_id.int else self._new_id(),
+                recorded_at=self._clock.now(),
+            )
+            self._builder.check(stamped)  # before it is written: a record can never be taken back
+            self._create(stamped)
+            self._builder.add(stamped)
+        log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
+        return stamped
+
+    def decide(
+        self, rule: Callable[[TimelineView], R | None], *, request_id: uuid.UUID | None = None
+    ) -> R | None:
+        """Append what `rule` says should come next, or nothing where it says `None`.
+
+        `rule` is called again with the new tail each time a rival took the slot; it must change nothing.
+        With `request_id` (of a savepoint, resolution or restore) the decision is made once, however often
+        it is asked for: the next time there is nothing to append.
+        """
+        decision_id = request_id or self._new_id()
+        for _ in range(_MAX_ROUNDS):
+            with self._lock:
+                view = self.tail()
+                if request_id is not None and view.answer(request_id) is not None:
+                    return None
+                record = rule(view)
+                if record is None:
+                    return None
+                try:
+                    appended = self.append(dataclasses.replace(record, decision_id=decision_id))
+                except ConflictError as error:
+                    if error.kind != "slot_taken":
+                        raise
+                    continue
+                self._add_snapshot_if_due()
+                return appended
+        raise UnavailableError(
+            f"timeline of job {self.job!r}: {_MAX_ROUNDS} times another writer took the next slot first; "
+            "see who writes so much (`records()`), then try again",
+            kind="contention",
+        )
+
+    def _add_snapshot_if_due(self) -> None:
+        """Begin a new place to read from. The decision before it stands whatever happens here."""
+        assert self._builder is not None
+        if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval:
+            return
+        view = self._builder.view()
+        try:
+            self._archive.put_away(view)
+            kept = view_to_plain(view, self._still_readable(view), self._known)
+            snapshot = self.append(Snapshot(view=kept))
+        except DstlError as error:
+            log.info("timeline %s: no snapshot behind slot %d now: %s", self.job, view.slot, error)
+            return
+        self._tail_reader.write_hint(snapshot.slot)
+
+    def _still_readable(self, view: TimelineView) -> set[int]:
+        """The given-up checkpoints whose readers have grace time left."""
+        given_up = {
+            entry.checkpoint_id: entry.subsumed.slot
+            for entry in view.checkpoints.values()
+            if entry.subsumed is not None
+        }
+        slots = sorted(set(given_up.values()))
+        grace = GraceClock(self._store, self._names, self._reader_grace)
+        within = set(slots[grace.first_within(slots) :])
+        grace.close()
+        return {checkpoint_id for checkpoint_id, slot in given_up.items() if slot in within}
+
+    def _walk(self, after_slot: int) -> Iterator[TimelineRecord]:
+        slot = after_slot + 1
+        while (record := self._read(slot)) is not None:
+            yield record
+            slot += 1
+
+    def _create(self, record: TimelineRecord) -> None:
+        name = self._names.slot(record.slot)
+        try:
+            self._store.put(name, encode_record(record), precondition=ABSENT)
+        except (ConflictError, UnavailableError) as error:
+            # 412 may be the answer to the client's own second try, and a lost answer says nothing: only
+            # the slot itself knows. It never changes once it is there, so one look decides.
+            there = self._read(record.slot)
+            if there is not None and there.decision_id == record.decision_id:
+                return
+            if there is not None:
+                raise ConflictError(
+                    f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}", kind="slot_taken"
+                ) from error
+            raise UnavailableError(
+                f"could not learn whether {record.kind!r} was written to slot {record.slot} of job "
+                f"{self.job!r}: {error}. Run the step again",
+                kind="outcome_unknown",
+            ) from error
+
+    def _read(self, slot: int) -> TimelineRecord | None:
+        name = self._names.slot(slot)
+        try:
+            payload = self._store.get(name)
+        except NotFoundError:
+            return None
+        return decode_record(payload, slot, name)
+
+    def _refuse_hole(self, first_missing: int) -> None:
+        """A slot behind the first missing one means that history was deleted: stop, do not fork it."""
+        later = next(iter(self._tail_reader.slots_behind(first_missing - 1, 1)), None)
+        # It may have been created between our read and the listing; then the missing one is there by now.
+        if later is not None and self._read(first_missing) is None:
+            raise hole(self.job, first_missing, later)
