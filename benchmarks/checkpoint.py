@@ -33,18 +33,15 @@ from conditions import conditions
 from folders import fresh_folder
 from machine import file_creation_seconds
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
-from dstl_dagster.checkpoint.materialize import due_operators, materialize, with_base, write_base
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, OperatorReport, materialize
+from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline.records import Committed, Completed, Opened, Subsumed
-from dstl_dagster.timeline.view import TimelineView
+from dstl_dagster.timeline import Committed, Completed, Opened, Subsumed, TimelineView
 
 JOB, OPERATOR = "bench", "totals"
 SCHEMA = StateSchema.of(
@@ -94,19 +91,13 @@ def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
     complete(coordinator, attempt, report)
 
 
-def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table, *, fold: bool = True) -> bool:
+def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table) -> bool:
     """One checkpoint of changed rows, as a batch makes it: folded when it is due. Whether it was."""
-    latest = coordinator.latest()
-    assert latest is not None
-    due = fold and due_operators(coordinator.store, latest.manifest, coordinator.options)
-    attempt = coordinator.trigger()
-    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table, partitions=TASKS)
-    if due:
-        state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
-        assert state is not None
-        report = with_base(write_base(coordinator.store, attempt, state), report)
-    complete(coordinator, attempt, report)
-    return bool(due)
+    batch = Batch.open(coordinator)
+    batch.add(write_rows(coordinator.store, batch.attempt, OPERATOR, SCHEMA, table, partitions=TASKS))
+    batch.move_position("source", batch.attempt.checkpoint_id)
+    batch.fold_due_logs()
+    return any(entry.report.base for entry in batch.complete().manifest.operators.values())
 
 
 # -- growth
@@ -130,7 +121,7 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
                 before = len(store.requests)
                 gc.collect()
                 began = time.perf_counter()
-                checkpoint(coordinator, table, fold=False)
+                checkpoint(coordinator, table)
                 seconds = time.perf_counter() - began
                 requests = Counter(request.method for request in store.requests[before:])
                 latest = coordinator.latest()
@@ -163,9 +154,9 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
     Nothing is given up, so each snapshot of the timeline names all checkpoints up to then.
     """
 
-    def taken(coordinator: CheckpointCoordinator, table: pa.Table, *, fold: bool) -> tuple[float, bool]:
+    def taken(coordinator: CheckpointCoordinator, table: pa.Table) -> tuple[float, bool]:
         began = time.perf_counter()
-        folded = checkpoint(coordinator, table, fold=fold)
+        folded = checkpoint(coordinator, table)
         return time.perf_counter() - began, folded
 
     with fresh_folder() as root:
@@ -175,13 +166,12 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
         )
         begin(coordinator, row_count)
         changed = [
-            taken(coordinator, rows(changed_keys(number), number), fold=True)
-            for number in range(1, checkpoints + 1)
+            taken(coordinator, rows(changed_keys(number), number)) for number in range(1, checkpoints + 1)
         ]
         full = coordinator_on(LocalObjectStore(root / "full", durable=False), materialize=False)
         begin(full, row_count)
         everything = whole_state(row_count)
-        whole = [taken(full, everything, fold=False)[0] for _ in range(snapshots)]
+        whole = [taken(full, everything)[0] for _ in range(snapshots)]
     seconds, folds = [each for each, _ in changed], sum(folded for _, folded in changed)
     ordered = sorted(seconds)
     p99 = ordered[max(0, -(-99 * len(ordered) // 100) - 1)]

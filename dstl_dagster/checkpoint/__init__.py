@@ -1,28 +1,32 @@
-"""The atomic checkpoint: a job's timeline of decisions, and the seven steps that write it."""
+"""The atomic checkpoint: the seven steps that make one, what a person may decide about it, and its care.
+
+Owns the public names of these. Does not own the decisions (`timeline`), nor reports and state (`keyed`); the
+names of theirs that callers of the steps need stand here too.
+"""
 
 from dstl_dagster.checkpoint.audit import Audit, Damage
-from dstl_dagster.checkpoint.checkpoint import Checkpoint
+from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import CheckpointReader
+from dstl_dagster.checkpoint.materialization import materialize
+from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
 from dstl_dagster.checkpoint.verify import Problem, Verification
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.operator_log import OperatorState
-from dstl_dagster.keyed.reports import (
+from dstl_dagster.keyed import (
     AttemptReport,
     FileReport,
+    Manifest,
     OperatorReport,
+    OperatorState,
     load_report,
     store_report,
 )
-from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.records import Resolution
-from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline import Attempt, Resolution, Timeline
 
 __all__ = [
     "Attempt",
     "AttemptReport",
     "Audit",
+    "Batch",
     "Checkpoint",
     "CheckpointCoordinator",
     "CheckpointReader",
@@ -37,5 +41,6 @@ __all__ = [
     "Timeline",
     "Verification",
     "load_report",
+    "materialize",
     "store_report",
 ]

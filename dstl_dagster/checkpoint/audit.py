@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.records import Opened
-from dstl_dagster.timeline.view import TimelineView
+from dstl_dagster.timeline import Opened, TimelineView
 
 __all__ = ["Audit", "Damage", "find_damage"]
 

@@ -22,11 +22,10 @@ from itertools import islice
 from dstl_dagster.checkpoint.garbage import Garbage, plan_garbage
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline import GraceClock, Timeline
 
 __all__ = ["CleanUp", "collect_garbage"]
 

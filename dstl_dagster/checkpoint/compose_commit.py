@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.reports import FileReport
+from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import CommitOutcome, commit_file
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.records import BlockedFile
+from dstl_dagster.timeline import BlockedFile
 
 __all__ = ["Publication", "publish_files"]
 

@@ -24,9 +24,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from dstl_dagster.format.names import JobNames, attempt_of_component
+from dstl_dagster.format import JobNames
+from dstl_dagster.format.names import attempt_of_component
 from dstl_dagster.storage import ObjectStat
-from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, TimelineView
+from dstl_dagster.timeline import CheckpointEntry, Ending, Fate, TimelineView
 
 __all__ = ["AttemptFates", "Garbage", "plan_garbage"]
 

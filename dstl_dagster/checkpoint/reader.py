@@ -6,21 +6,73 @@ Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from dstl_dagster.checkpoint.checkpoint import Checkpoint
 from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format.names import JobNames
-from dstl_dagster.keyed.manifest import Manifest, load_manifest
-from dstl_dagster.keyed.operator_log import OperatorState, operator_state
-from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.format import JobNames
+from dstl_dagster.keyed import Manifest, OperatorState, load_manifest, operator_state
+from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.timeline import Timeline
-from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
+from dstl_dagster.timeline import (
+    Attempt,
+    BlockedFile,
+    CheckpointEntry,
+    Timeline,
+    TimelineView,
+    find_completed,
+)
 
-__all__ = ["CheckpointReader"]
+__all__ = ["Checkpoint", "CheckpointReader"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One completed checkpoint, as it stood on the timeline when it was read.
+
+    Attributes:
+        entry: its records.
+        manifest: what it holds.
+        abandoned: a restore left it behind; its state can be read, its files are retracted.
+        savepoints: the names that keep it, ascending.
+    """
+
+    entry: CheckpointEntry
+    manifest: Manifest
+    abandoned: bool = False
+    savepoints: tuple[str, ...] = ()
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self.entry.checkpoint_id
+
+    @property
+    def attempt(self) -> uuid.UUID:
+        return self.entry.completed.attempt
+
+    @property
+    def parent(self) -> int | None:
+        return self.entry.completed.parent
+
+    @property
+    def positions(self) -> Mapping[str, Any]:
+        return self.manifest.positions
+
+    @property
+    def idempotency_key(self) -> str | None:
+        return self.entry.completed.idempotency_key
+
+    @property
+    def committed(self) -> bool:
+        """Step 6 has ended: every file is published, or listed in `blocked`."""
+        return self.entry.committed is not None
+
+    @property
+    def blocked(self) -> tuple[BlockedFile, ...]:
+        return self.entry.committed.blocked if self.entry.committed is not None else ()
 
 
 class CheckpointReader:
@@ -93,6 +145,24 @@ class CheckpointReader:
     def applied(self, idempotency_key: str) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` where none does."""
         return self.timeline.tail().applied_in(idempotency_key)
+
+    def applied_attempt(self, idempotency_key: str) -> Attempt | None:
+        """The attempt that completed this batch, by the timeline alone; `None` where none did.
+
+        Known for ever: the checkpoint itself may have been cleaned up since.
+        """
+        checkpoint_id = self.applied(idempotency_key)
+        if checkpoint_id is None:
+            return None
+        completed = find_completed(self.timeline, checkpoint_id)
+        return Attempt(
+            checkpoint_id=completed.checkpoint_id,
+            attempt=completed.attempt,
+            parent=completed.parent,
+            job=self.job,
+            store_uri=self._store.uri,
+            idempotency_key=completed.idempotency_key,
+        )
 
     def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
         """Where the state of `operator` at this checkpoint lies; `None` where it never wrote any."""

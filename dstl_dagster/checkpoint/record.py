@@ -10,15 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
-from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry
-from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport
+from dstl_dagster.format import COMPONENTS_PREFIX, ChangelogStateHandle, JobNames
+from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import Component, GSCommitRecoverable, recoverable_hash
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.records import FinalFile
+from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = ["as_file_reports", "as_operator_reports", "build_manifest", "final_files", "verify_report"]
 

@@ -10,12 +10,10 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from dstl_dagster.errors import NotFoundError
-from dstl_dagster.format.names import JobNames
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.read_ahead import ManifestLoader
+from dstl_dagster.format import JobNames
+from dstl_dagster.keyed import Manifest, ManifestLoader
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
+from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
 __all__ = ["References"]
 

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 from dstl_dagster.checkpoint.compose_commit import Publication
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.reports import FileReport
+from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import commit_file, discard_file
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline.records import BlockedFile, Committed, Resolution, Resolved
+from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
 
 __all__ = ["finish_resolutions"]
 

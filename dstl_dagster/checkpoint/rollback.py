@@ -15,13 +15,11 @@ import logging
 from collections.abc import Iterator
 
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.keyed.manifest import load_manifest
+from dstl_dagster.keyed import load_manifest
 from dstl_dagster.recoverable import is_own, retract_file
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline.records import Completed, FinalFile
-from dstl_dagster.timeline.timeline import Timeline
-from dstl_dagster.timeline.view import Retraction, TimelineView
+from dstl_dagster.timeline import Completed, FinalFile, Retraction, Timeline, TimelineView
 
 __all__ = ["retract_abandoned"]
 

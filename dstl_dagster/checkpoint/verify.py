@@ -20,15 +20,12 @@ from functools import partial
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.checkpoint.integrity import Expected, Findings, Problem, check_object
 from dstl_dagster.errors import DstlError, FormatError, UnavailableError
-from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
-from dstl_dagster.format.names import JobNames
-from dstl_dagster.keyed.keyed_state import evolved_schema, is_keyed
-from dstl_dagster.keyed.manifest import Manifest, load_manifest
-from dstl_dagster.keyed.reports import FileReport, OperatorReport
+from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
+from dstl_dagster.keyed import FileReport, Manifest, OperatorReport, evolved_schema, is_keyed, load_manifest
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.records import Committed
+from dstl_dagster.timeline import Committed
 
 __all__ = ["Problem", "Verification", "require_undamaged", "verify_checkpoint", "verify_state"]
 

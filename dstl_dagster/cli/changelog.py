@@ -41,7 +41,7 @@ def show(file: str, changes: bool, as_json: bool) -> None:
 
 def _documents(file: str, *, with_changes: bool) -> Iterator[dict[str, Any]]:
     # Loaded when the command runs: Arrow alone takes longer than `dstl --help` may.
-    from dstl_dagster.format.changelog_file import ChangelogFileReader
+    from dstl_dagster.format import ChangelogFileReader
 
     source = _open(file)
     try:
@@ -99,7 +99,7 @@ def _group_name(key_group: int) -> str:
 
 def _open(file: str) -> Any:
     from dstl_dagster.changelog.sources import FileSource, StoreSource
-    from dstl_dagster.format.handles import StreamStateHandle
+    from dstl_dagster.format import StreamStateHandle
     from dstl_dagster.storage.open import open_store
 
     if "://" not in file:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import readable_bytes
 
 __all__ = ["TABLE_WIDTH", "checkpoint_json", "checkpoint_table"]
 

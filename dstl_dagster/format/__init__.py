@@ -5,10 +5,12 @@ Owns the public names of the layer, each loaded on first use (the codec needs Ar
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from dstl_dagster.format.changelog_file import ChangelogFileReader
     from dstl_dagster.format.changes import META_KEY_GROUP, StateChange, StateChangeSet
     from dstl_dagster.format.compression import Compression
     from dstl_dagster.format.handles import (
@@ -18,12 +20,17 @@ if TYPE_CHECKING:
         StreamStateHandle,
     )
     from dstl_dagster.format.key_groups import KeyGroupRange
+    from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames, validated_job
+    from dstl_dagster.format.readable import readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 
 __all__ = [
+    "COMPONENTS_PREFIX",
     "META_KEY_GROUP",
+    "ChangelogFileReader",
     "ChangelogStateHandle",
     "Compression",
+    "JobNames",
     "KeyGroupRange",
     "LocalStateHandle",
     "SequenceNumber",
@@ -32,25 +39,20 @@ __all__ = [
     "StateChange",
     "StateChangeSet",
     "StreamStateHandle",
+    "readable_bytes",
+    "validated_job",
 ]
 
-_HOME = {
-    "META_KEY_GROUP": "changes",
-    "StateChange": "changes",
-    "StateChangeSet": "changes",
-    "Compression": "compression",
-    "ChangelogStateHandle": "handles",
-    "LocalStateHandle": "handles",
-    "SnapshotResult": "handles",
-    "StreamStateHandle": "handles",
-    "KeyGroupRange": "key_groups",
-    "SequenceNumber": "sequence",
-    "SequenceNumberRange": "sequence",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "changelog_file": ["ChangelogFileReader"],
+        "changes": ["META_KEY_GROUP", "StateChange", "StateChangeSet"],
+        "compression": ["Compression"],
+        "handles": ["ChangelogStateHandle", "LocalStateHandle", "SnapshotResult", "StreamStateHandle"],
+        "key_groups": ["KeyGroupRange"],
+        "names": ["COMPONENTS_PREFIX", "JobNames", "validated_job"],
+        "readable": ["readable_bytes"],
+        "sequence": ["SequenceNumber", "SequenceNumberRange"],
+    },
+)

@@ -1,5 +1,108 @@
-"""Keyed state at a checkpoint: what tasks report, the manifest that names it, and how rows are read back.
+"""Keyed state at a checkpoint: what tasks report, the manifest that names it, and its rows.
 
-Owns the documents of a checkpoint (reports, manifest) and reading and writing state by them. Does not own
+Owns the documents of a checkpoint (reports, manifest), and reading and writing state by them. Does not own
 whether a checkpoint counts (`timeline`), nor the steps that make one (`checkpoint`).
+
+What reads or writes rows is imported on first use: it needs Arrow, and a sensor needs only the documents.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_attributes
+from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
+from dstl_dagster.keyed.operator_log import OperatorState, operator_state
+from dstl_dagster.keyed.read_ahead import ManifestLoader
+from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport, load_report, store_report
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed.bases import (
+        base_and_log,
+        due_operators,
+        is_due,
+        with_base,
+        with_due_bases,
+        write_base,
+    )
+    from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_checkpoints, diff_states, paired_rows
+    from dstl_dagster.keyed.export import Export, export_checkpoint, export_state
+    from dstl_dagster.keyed.history import KeyChange, key_history
+    from dstl_dagster.keyed.keyed_state import (
+        KeyedState,
+        StateAt,
+        evolved_schema,
+        folded,
+        is_keyed,
+        schema_of,
+        split_count,
+    )
+    from dstl_dagster.keyed.keyed_writer import (
+        batch_options,
+        open_attempt_changelog,
+        write_range,
+        write_rows,
+    )
+
+__all__ = [
+    "AttemptReport",
+    "BaseAndLog",
+    "Export",
+    "FileReport",
+    "KeyChange",
+    "KeyedState",
+    "Manifest",
+    "ManifestLoader",
+    "OperatorEntry",
+    "OperatorReport",
+    "OperatorState",
+    "StateAt",
+    "StateDiff",
+    "base_and_log",
+    "batch_options",
+    "compared_runs",
+    "diff_checkpoints",
+    "diff_states",
+    "due_operators",
+    "evolved_schema",
+    "export_checkpoint",
+    "export_state",
+    "folded",
+    "is_due",
+    "is_keyed",
+    "key_history",
+    "load_manifest",
+    "load_report",
+    "open_attempt_changelog",
+    "operator_state",
+    "paired_rows",
+    "schema_of",
+    "split_count",
+    "store_manifest",
+    "store_report",
+    "with_base",
+    "with_due_bases",
+    "write_base",
+    "write_range",
+    "write_rows",
+]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "bases": ["base_and_log", "due_operators", "is_due", "with_base", "with_due_bases", "write_base"],
+        "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
+        "export": ["Export", "export_checkpoint", "export_state"],
+        "history": ["KeyChange", "key_history"],
+        "keyed_state": [
+            "KeyedState",
+            "StateAt",
+            "evolved_schema",
+            "folded",
+            "is_keyed",
+            "schema_of",
+            "split_count",
+        ],
+        "keyed_writer": ["batch_options", "open_attempt_changelog", "write_range", "write_rows"],
+    },
+)

@@ -23,9 +23,7 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.state import StateSchema
-from dstl_dagster.state.equality import same_rows
-from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.state import StateSchema, ranges_of_tasks, same_rows
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
@@ -69,7 +67,8 @@ def diff_checkpoints(
             f"nor at {newer.checkpoint_id}",
             kind="no_state",
         )
-    before, after = (replace(known[0], handles=()) if state is None else state for state in states)
+    empty = KeyedState(store, replace(known[0].at, handles=()))
+    before, after = (empty if state is None else state for state in states)
     return diff_states(before, after)
 
 

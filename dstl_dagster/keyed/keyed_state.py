@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,12 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of
-from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
     "KeyedState",
+    "StateAt",
     "evolved_schema",
     "folded",
     "is_keyed",
@@ -51,22 +51,12 @@ def schema_of(report: OperatorReport) -> StateSchema:
     return StateSchema.from_parts(report.schema, report.key_columns, report.max_parallelism)
 
 
-def evolved_schema(reports: Iterable[OperatorReport], expected: pa.Schema | None = None) -> StateSchema:
-    """What the rows of the state that these reports make look like, each report's rows included.
+def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
+    """What the rows of the state that these reports make look like: the newest report's columns first.
 
-    Columns stand in the order of `expected` where it is given, then in that of the newest report.
-
-    Args:
-        reports: oldest first, at least one.
-        expected: columns that the reader counts on; those that the state lacks are null.
-
-    Raises: FormatError; InvalidInputError (kind `schema_change`) where `expected` does not fit.
+    `reports`: oldest first, at least one. Raises: FormatError.
     """
-    *older, newest = [schema_of(report) for report in reports]
-    schema = newest
-    if expected is not None:
-        begin = StateSchema.of(expected, newest.key_columns, newest.max_parallelism)
-        schema = begin.evolved_to(newest)
+    *older, schema = [schema_of(report) for report in reports]
     for each in older:
         schema = schema.evolved_to(each)
     return schema
@@ -103,18 +93,16 @@ def folded(
 
 
 @dataclass(frozen=True)
-class KeyedState:
-    """The state of one operator at one checkpoint. Reads when it is asked; any thread.
-
-    Every reading method raises NotFoundError (kind `checkpoint_gone`) where clean-up deleted the
-    checkpoint meanwhile, FormatError where stored bytes are damaged, UnavailableError.
+class StateAt:
+    """Where the state of one operator at one checkpoint lies. A plain value, which travels to tasks.
 
     Attributes:
+        store_uri: the job's store.
         schema: evolved over all checkpoints that the state is made of.
-        handles: in log order.
+        handles: of all changes, in log order; none where the state is empty.
     """
 
-    store: ObjectStore = field(repr=False)
+    store_uri: str
     job: str
     checkpoint_id: int
     operator: str
@@ -122,8 +110,8 @@ class KeyedState:
     handles: tuple[ChangelogStateHandle, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState | None:
-        """The state at this checkpoint; `None` where the operator never wrote any.
+    def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> StateAt | None:
+        """The state at this checkpoint; `None` where the operator never wrote any. Reads manifests only.
 
         Raises: NotFoundError (a manifest on the way is gone), FormatError; InvalidInputError (kind
         `not_keyed`) where the operator's log is no keyed state.
@@ -138,16 +126,88 @@ class KeyedState:
                 kind="not_keyed",
             )
         schema = evolved_schema(state.reports)
-        return cls(store, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
+        return cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
 
     @property
     def all_key_groups(self) -> KeyGroupRange:
         return KeyGroupRange.of(0, self.schema.max_parallelism - 1)
 
+    def ranges(self, count: int | None = None) -> tuple[KeyGroupRange, ...]:
+        """All key groups in `count` ranges; by default so many that each is small enough to be held."""
+        if count is None:
+            count = split_count(self.handles, self.schema.max_parallelism)
+        return ranges_of_tasks(count, self.schema.max_parallelism)
+
+    def expecting(self, columns: pa.Schema) -> StateAt:
+        """The same with the columns that a reader counts on first; those that the state lacks are null.
+
+        `columns` may leave out key columns: these come next.
+
+        Raises: InvalidInputError (kind `schema_change`) where a type does not fit.
+        """
+        schema = self.schema
+        keys = [schema.columns.field(name) for name in schema.key_columns if name not in columns.names]
+        expected = StateSchema.of(pa.schema([*columns, *keys]), schema.key_columns, schema.max_parallelism)
+        return replace(self, schema=expected.evolved_to(schema))
+
+    def within(self, key_groups: KeyGroupRange) -> StateAt:
+        """The state of these key groups alone."""
+        shared = [(each, each.key_group_range.intersection(key_groups)) for each in self.handles]
+        handles = tuple(
+            replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
+        )
+        return replace(self, handles=handles)
+
+    def opened(self, store: ObjectStore) -> KeyedState:
+        """The rows, read through `store`, which must be that of `store_uri`."""
+        return KeyedState(store, self)
+
+
+@dataclass(frozen=True)
+class KeyedState:
+    """The rows of one operator at one checkpoint. Reads when it is asked; any thread.
+
+    Every reading method raises NotFoundError (kind `checkpoint_gone`) where clean-up deleted the
+    checkpoint meanwhile, FormatError where stored bytes are damaged, UnavailableError.
+    """
+
+    store: ObjectStore = field(repr=False)
+    at: StateAt
+
+    @classmethod
+    def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState | None:
+        """The state at this checkpoint; `None` where the operator has none. Raises: as `StateAt.of`."""
+        at = StateAt.of(store, manifest, operator)
+        return None if at is None else cls(store, at)
+
+    @property
+    def job(self) -> str:
+        return self.at.job
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self.at.checkpoint_id
+
+    @property
+    def operator(self) -> str:
+        return self.at.operator
+
+    @property
+    def schema(self) -> StateSchema:
+        return self.at.schema
+
+    @property
+    def handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Of all changes, in log order."""
+        return self.at.handles
+
+    @property
+    def all_key_groups(self) -> KeyGroupRange:
+        return self.at.all_key_groups
+
     def ranges(self) -> tuple[KeyGroupRange, ...]:
         """All key groups, in ranges that are small enough to be held one at a time."""
-        count = split_count(self.handles, self.schema.max_parallelism)
-        return ranges_of_tasks(count, self.schema.max_parallelism)
+        return self.at.ranges()
 
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, some whole key groups a table, ascending by key group; no table without rows.

@@ -17,13 +17,18 @@ from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWrit
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes
+from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.state import (
+    EncodedChanges,
+    StateSchema,
+    encode_changes,
+    group_of_hashes,
+    key_hashes,
+    ranges_of_tasks,
+)
 from dstl_dagster.state.changes import delete_flags
-from dstl_dagster.state.hashing import group_of_hashes, key_hashes
-from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline import Attempt
 
 __all__ = ["batch_options", "open_attempt_changelog", "write_range", "write_rows"]
 

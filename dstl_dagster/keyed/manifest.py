@@ -18,8 +18,7 @@ from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
 

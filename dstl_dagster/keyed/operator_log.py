@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import ChangelogStateHandle, JobNames
 from dstl_dagster.keyed.manifest import Manifest, OperatorEntry
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import OperatorReport

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import JobNames
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
 from dstl_dagster.storage import ObjectStore
 

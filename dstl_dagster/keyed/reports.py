@@ -19,8 +19,7 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report", "stored_bytes"]
 

@@ -14,7 +14,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.ops import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.resources import ChangelogStorageResource

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.ops import (

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.timeline.records import Committed, Completed, Opened, Restored, TimelineRecord
+from dstl_dagster.timeline import Committed, Completed, Opened, Restored, TimelineRecord
 
 __all__ = ["CheckpointCursor", "Uncommitted"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster import AssetKey, DynamicPartitionsDefinition
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.names import validated_job
+from dstl_dagster.format import validated_job
 
 __all__ = [
     "OWNER_PREFIX",

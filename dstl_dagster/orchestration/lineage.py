@@ -11,8 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
-from dstl_dagster.format.names import JobNames
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import JobNames, readable_bytes
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -22,7 +21,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_STEP,
     JobAssets,
 )
-from dstl_dagster.timeline.records import Completed
+from dstl_dagster.timeline import Completed
 
 __all__ = [
     "Reporter",

@@ -12,10 +12,9 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.verify import Verification
+from dstl_dagster.checkpoint import CheckpointCoordinator, Verification
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import OWNER_PREFIX, TAG_CHECKPOINT, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
@@ -250,7 +249,7 @@ def _materialize(
     context: dg.OpExecutionContext, assets: JobAssets, coordinator: CheckpointCoordinator
 ) -> None:
     """Fold the changelog of each operator for which it is due into a base."""
-    from dstl_dagster.checkpoint.materialize import materialize  # Arrow: not while definitions load
+    from dstl_dagster.checkpoint import materialize  # Arrow: not while definitions load
 
     told = progress_to(context, "fold", "ranges of key groups")
     checkpoint = materialize(coordinator, progress=told)

@@ -15,14 +15,14 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, CleanUp, load_report
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.format.readable import readable_bytes
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter, state_metadata
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.reporting import unreported_checkpoint, unreported_files
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.timeline.view import Ending
+from dstl_dagster.timeline import Ending
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",

@@ -22,15 +22,14 @@ from dstl_dagster.orchestration.keys import OWNER_PREFIX, TAG_TAKE_OVER
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
 from dstl_dagster.orchestration.preflight import tell_bucket_findings
 from dstl_dagster.orchestration.reporting import OwnerRuns
-from dstl_dagster.settings.checkpoint import CheckpointOptions
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.storage.rules import split_bucket_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dstl_dagster.spark.batch import CheckpointBatch
+    from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
 
@@ -123,7 +122,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         idempotency_key: str | None,
         check: Callable[[Checkpoint | None], None] | None,
     ) -> "CheckpointBatch":
-        from dstl_dagster.spark.batch import CheckpointBatch  # PySpark: not while definitions load
+        from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         run = context.run
         coordinator = self.coordinator(job, owner=OWNER_PREFIX + (run.root_run_id or run.run_id))
@@ -188,7 +187,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     @property
     def spark_session(self) -> "SparkSession":
         # PySpark: not while definitions load
-        from dstl_dagster.spark.local.session import local_session, running_session
+        from dstl_dagster.spark import local_session, running_session
 
         running = running_session()
         if running is not None:

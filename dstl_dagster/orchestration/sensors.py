@@ -26,7 +26,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.reporting import OwnerRuns
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
-from dstl_dagster.timeline.records import Opened
+from dstl_dagster.timeline import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 

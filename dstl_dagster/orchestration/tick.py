@@ -21,7 +21,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.keyed.manifest import load_manifest
+from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.cursor import CheckpointCursor
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter, given_up_materialization
@@ -31,7 +31,8 @@ from dstl_dagster.orchestration.reporting import (
     unreported_checkpoint,
     unreported_files,
 )
-from dstl_dagster.timeline.records import (
+from dstl_dagster.timeline import (
+    CheckpointEntry,
     Committed,
     Completed,
     Released,
@@ -40,7 +41,6 @@ from dstl_dagster.timeline.records import (
     Subsumed,
     TimelineRecord,
 )
-from dstl_dagster.timeline.view import CheckpointEntry
 
 __all__ = ["SENSOR", "Limits", "Tick", "TimelineFollower"]
 

@@ -6,18 +6,22 @@ chooses a Java on a machine where Spark could not even start.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from dstl_dagster.spark.batch import CheckpointBatch
     from dstl_dagster.spark.data_source import register
     from dstl_dagster.spark.files import lines, write_files
     from dstl_dagster.spark.foreach_batch import checkpointed_batches
-    from dstl_dagster.spark.local.session import local_session, stop_session
+    from dstl_dagster.spark.local.session import local_session, running_session, stop_session
     from dstl_dagster.spark.merge import merge_state
     from dstl_dagster.spark.partitioning import by_key_group
     from dstl_dagster.spark.state import read_state, write_state
 
 __all__ = [
+    "CheckpointBatch",
     "by_key_group",
     "checkpointed_batches",
     "lines",
@@ -25,33 +29,22 @@ __all__ = [
     "merge_state",
     "read_state",
     "register",
+    "running_session",
     "stop_session",
     "write_files",
     "write_state",
 ]
 
-_HOMES = {
-    "by_key_group": "dstl_dagster.spark.partitioning",
-    "checkpointed_batches": "dstl_dagster.spark.foreach_batch",
-    "lines": "dstl_dagster.spark.files",
-    "local_session": "dstl_dagster.spark.local.session",
-    "merge_state": "dstl_dagster.spark.merge",
-    "read_state": "dstl_dagster.spark.state",
-    "register": "dstl_dagster.spark.data_source",
-    "stop_session": "dstl_dagster.spark.local.session",
-    "write_files": "dstl_dagster.spark.files",
-    "write_state": "dstl_dagster.spark.state",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "batch": ["CheckpointBatch"],
+        "data_source": ["register"],
+        "files": ["lines", "write_files"],
+        "foreach_batch": ["checkpointed_batches"],
+        "local.session": ["local_session", "running_session", "stop_session"],
+        "merge": ["merge_state"],
+        "partitioning": ["by_key_group"],
+        "state": ["read_state", "write_state"],
+    },
+)

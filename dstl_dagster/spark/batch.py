@@ -1,7 +1,7 @@
 """One batch of a job, on the Spark driver: steps 1 to 3 of a checkpoint around a user's own code.
 
-Owns the life of an attempt while its work is done: opened, reported, or aborted. Does not own writing
-state (`state`) or files (`files`), nor what comes after step 3.
+Owns what the user's code may call, and that a batch which was applied before is not written again. Does not
+own the batch's life (`checkpoint.batch`), nor writing state (`state`) or files (`files`).
 """
 
 from __future__ import annotations
@@ -9,26 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dstl_dagster.checkpoint import (
     Attempt,
-    AttemptReport,
+    Batch,
     Checkpoint,
     CheckpointCoordinator,
     FileReport,
     OperatorReport,
-    store_report,
 )
-from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
-from dstl_dagster.spark.bases import with_due_bases
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.state import read_state, write_state
-from dstl_dagster.timeline.completed import find_completed
-from dstl_dagster.timeline.records import Completed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,27 +67,21 @@ class CheckpointBatch:
         self._key = idempotency_key
         self._take_over = take_over
         self._check = check
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._progress = progress
-        self._operators: list[OperatorReport] = []
-        self._files: list[FileReport] = []
         self._positions: dict[str, Any] = {}
-        self._attempt: Attempt | None = None
-        self._parent: Checkpoint | None = None
-        self._already_in: int | None = None
-        self._started_seconds = 0.0
+        self._batch: Batch | None = None
+        self._applied: Attempt | None = None
 
     @property
     def already_in(self) -> int | None:
         """The completed checkpoint that holds this batch; `None` where the batch is new."""
-        return self._already_in
+        return None if self._applied is None else self._applied.checkpoint_id
 
     @property
     def attempt(self) -> Attempt:
         """The attempt that was opened, or that completed the batch earlier."""
-        if self._attempt is None:
-            raise InvalidInputError("use the batch in a `with` block: its attempt opens on entering")
-        return self._attempt
+        return self._applied or self._open.attempt
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -101,30 +91,22 @@ class CheckpointBatch:
     @property
     def parent(self) -> Checkpoint | None:
         """The checkpoint that this batch builds on; `None` for a job's first."""
-        return self._parent
+        return None if self._batch is None else self._batch.parent
 
-    def __enter__(self) -> CheckpointBatch:
-        self._started_seconds = self._clock.monotonic_seconds()
-        applied = None if self._key is None else self._coordinator.applied(self._key)
-        if applied is not None:
-            # By the timeline alone: the checkpoint may have been cleaned up since, its batch is done still.
-            self._remember(find_completed(self._coordinator.timeline, applied))
+    def __enter__(self) -> Self:
+        self._applied = None if self._key is None else self._coordinator.applied_attempt(self._key)
+        if self._applied is not None:
+            log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
             return self
-        self._coordinator.compose_commit()
-        self._parent = self._coordinator.latest()
-        if self._check is not None:
-            self._check(self._parent)
-        self._attempt = self._coordinator.trigger(
-            self._take_over,
+        self._batch = Batch.open(
+            self._coordinator,
             idempotency_key=self._key,
-            expected_parent=None if self._parent is None else self._parent.checkpoint_id,
+            take_over=self._take_over,
+            check=self._check,
+            clock=self._clock,
         )
-        # A new batch goes on where the sources stood, but for those that it moves.
-        before = {} if self._parent is None else self._parent.positions
-        self._positions = {**before, **self._positions}
-        log.info(
-            "step 1 trigger: checkpoint %d, attempt %s", self._attempt.checkpoint_id, self._attempt.attempt
-        )
+        for source, position in self._positions.items():
+            self._batch.move_position(source, position)
         return self
 
     def __exit__(
@@ -133,26 +115,24 @@ class CheckpointBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Literal[False]:
-        if self._already_in is not None:
+        if self._batch is None:
             return False
-        if kind is None:
-            try:
-                self._operators = with_due_bases(
-                    self._coordinator, self.attempt, self._parent, self._operators
-                )
-                self._report()
-            except DstlError as failure:
-                self._abort(f"{type(failure).__name__}: {failure}")
-                raise
-        else:
-            self._abort(f"{kind.__name__}: {error}")
+        if kind is not None:
+            self._batch.abort(f"{kind.__name__}: {error}")
+            return False
+        self._end(self._batch)
         return False
+
+    def _end(self, batch: Batch) -> None:
+        """End step 3 when the user's code is through."""
+        batch.fold_due_logs()
+        batch.hand_over()
 
     def read_state(
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; empty, with `schema`, where there is none."""
-        return read_state(spark, self._parent, operator, store=self._coordinator.store, schema=schema)
+        return read_state(spark, self.parent, operator, store=self._coordinator.store, schema=schema)
 
     def write_state(
         self,
@@ -167,7 +147,7 @@ class CheckpointBatch:
         self._require_new()
         report = write_state(
             changed,
-            self.attempt,
+            self._open,
             operator=operator,
             keys=keys,
             max_parallelism=max_parallelism,
@@ -192,7 +172,7 @@ class CheckpointBatch:
         self._require_new()
         report = merge_state(
             changes,
-            self.attempt,
+            self._open,
             operator=operator,
             keys=keys,
             update=update,
@@ -239,57 +219,23 @@ class CheckpointBatch:
         Raises: ConflictError (kind `already_applied`), InvalidInputError where it is neither.
         """
         self._require_new()
-        match report:
-            case OperatorReport():
-                self._operators.append(report)
-            case FileReport():
-                self._files.append(report)
-            case _:
-                raise InvalidInputError(f"an OperatorReport or a FileReport is expected, not {report!r}")
+        self._open.add(report)
 
     def move_position(self, source: str, position: Any) -> None:
         """Say how far `source` is read once this batch is complete: any plain JSON value."""
         self._positions[source] = position
+        if self._batch is not None:
+            self._batch.move_position(source, position)
+
+    @property
+    def _open(self) -> Batch:
+        if self._batch is None:
+            raise InvalidInputError("use the batch in a `with` block: its attempt opens on entering")
+        return self._batch
 
     def _require_new(self) -> None:
-        if self._already_in is not None:
+        if self._applied is not None:
             raise ConflictError(
-                f"batch {self._key!r} is already in checkpoint {self._already_in}: write nothing for it",
+                f"batch {self._key!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind="already_applied",
             )
-
-    def _remember(self, completed: Completed) -> None:
-        self._already_in = completed.checkpoint_id
-        self._attempt = Attempt(
-            checkpoint_id=completed.checkpoint_id,
-            attempt=completed.attempt,
-            parent=completed.parent,
-            job=self._coordinator.job,
-            store_uri=self._coordinator.store.uri,
-            idempotency_key=completed.idempotency_key,
-        )
-        log.info("batch %r is already in checkpoint %d", self._key, self._already_in)
-
-    def _report(self) -> None:
-        report = AttemptReport(
-            operators=tuple(self._operators),
-            files=tuple(self._files),
-            positions=self._positions,
-            seconds=self._clock.monotonic_seconds() - self._started_seconds,
-        )
-        store_report(self._coordinator.store, self.attempt, report)
-        log.info(
-            "step 3 persist: %d operators and %d files of attempt %s are durable",
-            len(report.operators),
-            len(report.files),
-            self.attempt.attempt,
-        )
-
-    def _abort(self, reason: str) -> None:
-        if self._attempt is None:
-            return
-        try:
-            self._coordinator.abort(self._attempt, reason)
-        except DstlError as error:
-            # The error that is on its way out matters more; the next trigger ends the attempt as well.
-            log.warning("attempt %s was not aborted: %s", self._attempt.attempt, error)

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -40,7 +41,6 @@ from dstl_dagster.spark.source.source import (
     ChangesReader,
     CheckpointsReader,
     FilteringStateReader,
-    StateAt,
     StateReader,
     changes_schema,
     checkpoints_schema,

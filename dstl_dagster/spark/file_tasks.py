@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from dstl_dagster.checkpoint import Attempt, FileReport
 from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import Encoder
 from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
 from dstl_dagster.storage import open_store

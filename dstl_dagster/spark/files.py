@@ -15,8 +15,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, FileReport
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import (
     EXTENSIONS,
     LINE_FORMATS,
@@ -29,7 +28,7 @@ from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema
+from dstl_dagster.spark.types import arrow_schema, exact_column
 
 __all__ = ["absolute_uri", "joined", "lines", "write_files"]
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from pyspark.sql import DataFrame
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InternalError
-from dstl_dagster.settings.checkpoint import CheckpointOptions
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.cleaning import clean_up_in_turn
 from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.stores import open_shared_store
 
@@ -71,21 +70,27 @@ def checkpointed_batches(
             coordinator.compose_commit()
             _run_to_the_end(rows)
             return
-        with CheckpointBatch(
-            coordinator, idempotency_key=now.idempotency_key, take_over=take_over, check=check
+        with _CompletedBatch(
+            coordinator, clean_up_every, now.idempotency_key, take_over=take_over, check=check
         ) as batch:
             batch.move_position(POSITION, now.position)
             update(batch, rows)
-        attempt = batch.attempt
-        report = load_report(coordinator.store, attempt)
-        coordinator.record(
-            attempt, report.operators, report.files, report.positions, persist_seconds=report.seconds
-        )
-        coordinator.confirm(attempt)
-        coordinator.compose_commit(attempt.checkpoint_id)
-        clean_up_in_turn(coordinator, attempt.checkpoint_id, clean_up_every)
 
     return run
+
+
+class _CompletedBatch(CheckpointBatch):
+    """A batch whose checkpoint is completed here, on leaving, instead of by later steps elsewhere."""
+
+    def __init__(
+        self, coordinator: CheckpointCoordinator, clean_up_every: int, key: str, **arguments: Any
+    ) -> None:
+        super().__init__(coordinator, idempotency_key=key, **arguments)
+        self._clean_up_every = clean_up_every
+
+    def _end(self, batch: Batch) -> None:
+        batch.fold_due_logs()
+        batch.complete(clean_up_every=self._clean_up_every)
 
 
 def _query_id(rows: DataFrame) -> str:

@@ -7,24 +7,24 @@ and the write without another shuffle. Does not own the work inside the tasks (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed.keyed_writer import batch_options
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.keyed import StateAt, batch_options
+from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
-from dstl_dagster.spark.state import expected_schema, report_of, schema_to_write, state_before
-from dstl_dagster.spark.types import arrow_schema, spark_schema
-from dstl_dagster.state import StateSchema
-from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.spark.state import expected_schema, report_of, schema_to_write
+from dstl_dagster.spark.stores import batch_of
+from dstl_dagster.spark.types import arrow_schema, exact_column, spark_schema
+from dstl_dagster.state import StateSchema, ranges_of_tasks
 
 __all__ = ["merge_state"]
 
@@ -33,7 +33,7 @@ Expression = str | Column
 
 def merge_state(
     changes: DataFrame,
-    attempt: Attempt,
+    attempt: Attempt | Batch,
     *,
     operator: str,
     keys: Sequence[str],
@@ -67,11 +67,12 @@ def merge_state(
 
     Others as of `write_state`; raises as it does.
     """
-    plan = _Merge(changes, attempt, operator, keys, schema, max_parallelism)
+    with batch_of(attempt) as batch:
+        plan = _Merge(changes, batch, operator, keys, schema, max_parallelism)
     plan.refuse_unknown(update)
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
-        attempt=attempt,
+        attempt=batch.attempt,
         operator=operator,
         columns=tuple(plan.schema.columns.names),
         schema=plan.schema,
@@ -91,7 +92,7 @@ class _Merge:
     def __init__(
         self,
         changes: DataFrame,
-        attempt: Attempt,
+        batch: Batch,
         operator: str,
         keys: Sequence[str],
         schema: st.StructType | str,
@@ -99,14 +100,16 @@ class _Merge:
     ) -> None:
         what = f"state of operator {operator!r}"
         self._changes = changes
-        self._attempt = attempt
-        self._before = state_before(attempt, operator)
-        self._operator = operator
         declared = expected_schema(changes.sparkSession, schema)
         assert declared is not None
-        before = None if self._before is None else self._before.schema
         self.schema: StateSchema = schema_to_write(
-            arrow_schema(declared, what), keys, max_parallelism, before
+            arrow_schema(declared, what), keys, max_parallelism, batch.schema(operator)
+        )
+        attempt, before = batch.attempt, batch.state(operator)
+        self._before = (
+            StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, ())
+            if before is None
+            else replace(before, schema=self.schema)
         )
         self._columns = spark_schema(self.schema.columns)
         missing = [name for name in keys if name not in changes.columns]
@@ -136,14 +139,6 @@ class _Merge:
         ranged = keyed.repartitionById(
             count, task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
         )
-        task = LookUpTask(
-            store_uri=self._attempt.store_uri,
-            job=self._attempt.job,
-            checkpoint_id=self._attempt.parent or 0,
-            operator=self._operator,
-            schema=schema,
-            handles=() if self._before is None else self._before.handles,
-        )
         gives = st.StructType(
             [
                 rows.schema["new"],
@@ -152,7 +147,7 @@ class _Merge:
                 st.StructField("key_group", st.IntegerType()),
             ]
         )
-        return ranged.mapInArrow(task, gives)
+        return ranged.mapInArrow(LookUpTask(self._before), gives)
 
     def merged(
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None

@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed.diff import paired_rows
-from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import StateAt, paired_rows
 from dstl_dagster.spark.state_tasks import WriteStateTask
-from dstl_dagster.state import StateSchema
-from dstl_dagster.state.equality import same_rows
+from dstl_dagster.state import same_rows
 from dstl_dagster.storage import open_store
 
 __all__ = ["LookUpTask", "MergeStateTask", "touched_ranges"]
@@ -35,16 +33,10 @@ class LookUpTask:
     `repeated`) between. Reads the key groups of its rows alone. Holds its rows.
 
     Attributes:
-        schema: the state's, as it will be.
-        handles: of the state at the parent checkpoint, in log order.
+        state: at the parent checkpoint, with the schema that it will have.
     """
 
-    store_uri: str
-    job: str
-    checkpoint_id: int
-    operator: str
-    schema: StateSchema
-    handles: tuple[ChangelogStateHandle, ...]
+    state: StateAt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [batch for batch in batches if batch.num_rows]
@@ -55,7 +47,7 @@ class LookUpTask:
         new = new.chunk(0) if isinstance(new, pa.ChunkedArray) else new
         keys = self._keys(new)
         state = self._state(rows.column(1).to_numpy())
-        pairs = paired_rows(self.schema, state, keys)
+        pairs = paired_rows(self.state.schema, state, keys)
         pairs = pairs.filter(pairs.column("after_max").is_valid())
         at = np.zeros(len(new), np.int64)
         found = np.zeros(len(new), np.bool_)
@@ -70,13 +62,13 @@ class LookUpTask:
         yield from looked_up.to_batches(max_chunksize=_OUTPUT_ROWS)
 
     def _keys(self, new: pa.StructArray) -> pa.Table:
-        types = {name: self.schema.columns.field(name).type for name in self.schema.key_columns}
+        types = {name: self.state.schema.columns.field(name).type for name in self.state.schema.key_columns}
         return pa.table({name: new.field(name).cast(kind) for name, kind in types.items()})
 
     def _state(self, key_groups: npt.NDArray[np.int32]) -> pa.Table:
-        tables = [self.schema.columns.empty_table()]
-        with closing(open_store(self.store_uri)) as store:
-            state = KeyedState(store, self.job, self.checkpoint_id, self.operator, self.schema, self.handles)
+        tables = [self.state.schema.columns.empty_table()]
+        with closing(open_store(self.state.store_uri)) as store:
+            state = self.state.opened(store)
             for each in touched_ranges(key_groups):
                 tables += state.tables(each)
         return pa.concat_tables(tables)
@@ -85,9 +77,10 @@ class LookUpTask:
         self, state: pa.Table, at: npt.NDArray[np.int64], found: npt.NDArray[np.bool_]
     ) -> pa.StructArray:
         rows = state.take(pa.array(at, mask=~found)).combine_chunks()
-        columns = [rows.column(name) for name in self.schema.columns.names]
+        fields = list(self.state.schema.columns)
+        columns = [rows.column(field.name) for field in fields]
         arrays = [each.chunk(0) if each.num_chunks else each.combine_chunks() for each in columns]
-        return pa.StructArray.from_arrays(arrays, fields=list(self.schema.columns), mask=pa.array(~found))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~found))
 
 
 def touched_ranges(key_groups: npt.NDArray[np.int32]) -> list[KeyGroupRange]:

@@ -12,9 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark.columns import exact_column
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM
-from dstl_dagster.state.partitioning import ranges_of_tasks
+from dstl_dagster.spark.types import exact_column
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, ranges_of_tasks
 
 __all__ = ["by_key_group", "default_partitions", "key_group_of_columns", "task_of_key_group"]
 

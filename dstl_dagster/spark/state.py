@@ -16,39 +16,32 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, OperatorState
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed.keyed_state import evolved_schema, schema_of, split_count
-from dstl_dagster.keyed.keyed_writer import batch_options
-from dstl_dagster.keyed.operator_log import operator_state
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.spark.columns import exact_column
+from dstl_dagster.keyed import StateAt, batch_options
+from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
-from dstl_dagster.spark.stores import open_shared_store, require_shared
-from dstl_dagster.spark.types import arrow_schema, spark_schema
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
-from dstl_dagster.state.partitioning import ranges_of_tasks
-from dstl_dagster.state.types import wider_type
+from dstl_dagster.spark.stores import batch_of, require_shared
+from dstl_dagster.spark.types import arrow_schema, exact_column, spark_schema
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema, ranges_of_tasks, wider_type
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
-    "StateBefore",
     "expected_schema",
     "read_state",
     "report_of",
     "schema_to_write",
-    "state_before",
     "write_state",
 ]
 
 
 def write_state(
     df: DataFrame,
-    attempt: Attempt,
+    attempt: Attempt | Batch,
     *,
     operator: str,
     keys: Sequence[str],
@@ -67,7 +60,7 @@ def write_state(
 
     Args:
         df: the changed rows only.
-        attempt: what step 1 gave.
+        attempt: what step 1 gave; or the batch that holds it, whose parent is known then.
         operator: names this state within the job.
         keys: the key columns.
         max_parallelism: number of key groups, 1 to 32,768; `None`: the state's own, 128 for a new one.
@@ -80,9 +73,10 @@ def write_state(
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, `unsupported_type`, or another that
     says what is wrong with the call. Nothing was appended then that a report would name.
     """
-    plan = _plan_write(df, attempt, operator, keys, max_parallelism, partitions, deleted)
+    with batch_of(attempt) as batch:
+        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted)
     task = WriteStateTask(
-        attempt=attempt,
+        attempt=batch.attempt,
         operator=operator,
         columns=plan.columns,
         schema=plan.schema,
@@ -133,9 +127,10 @@ def read_state(
     (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. A checkpoint that is deleted
     after this call makes the action on the DataFrame fail and say so.
     """
+    what = f"state of operator {operator!r}"
     expected = expected_schema(spark, schema)
-    state = None if checkpoint is None else operator_state(store, checkpoint.manifest, operator)
-    if checkpoint is None or state is None:
+    state = None if checkpoint is None else StateAt.of(store, checkpoint.manifest, operator)
+    if state is None:
         if expected is None:
             where = (
                 "there is no checkpoint"
@@ -143,14 +138,16 @@ def read_state(
                 else f"checkpoint {checkpoint.checkpoint_id} has none"
             )
             raise InvalidInputError(
-                f"no state of operator {operator!r} yet ({where}): give `schema` to begin with an empty one",
+                f"no {what} yet ({where}): give `schema` to begin with an empty one",
                 kind="no_state",
             )
         return _empty(spark, expected)
-    rows = _schema_to_read(state, expected)
-    task = _plan_read(state, rows, partitions, store.uri, checkpoint)
+    require_shared(state.store_uri)
+    if expected is not None:
+        state = state.expecting(arrow_schema(expected, what))
+    task = ReadStateTask(state, state.ranges(partitions))
     count = len(task.ranges)
-    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(rows.columns))
+    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ class _WritePlan:
 
 def _plan_write(
     df: DataFrame,
-    attempt: Attempt,
+    batch: Batch,
     operator: str,
     keys: Sequence[str],
     max_parallelism: int | None,
@@ -173,9 +170,8 @@ def _plan_write(
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft'")
     columns = _state_columns(df, deleted)
-    before = state_before(attempt, operator)
     given = arrow_schema(columns, f"state of operator {operator!r}")
-    schema = schema_to_write(given, keys, max_parallelism, before.schema if before else None)
+    schema = schema_to_write(given, keys, max_parallelism, batch.schema(operator))
     count = partitions
     if count is None:
         count = default_partitions(df, schema.max_parallelism)
@@ -210,30 +206,6 @@ def _flag(deleted: str | Column | None) -> Column:
     return F.coalesce(exact_column(deleted) if isinstance(deleted, str) else deleted, F.lit(False))
 
 
-@dataclass(frozen=True)
-class StateBefore:
-    """An operator's state at the checkpoint that an attempt builds on."""
-
-    schema: StateSchema
-    handles: tuple[ChangelogStateHandle, ...]
-
-
-def state_before(attempt: Attempt, operator: str) -> StateBefore | None:
-    """The state at the attempt's parent; `None` where the operator has none. Reads manifests only."""
-    store = open_shared_store(attempt.store_uri)
-    try:
-        if attempt.parent is None:
-            return None
-        manifest = CheckpointCoordinator(attempt.job, store).get(attempt.parent).manifest
-        entry = manifest.operators.get(operator)
-        if entry is None:
-            return None
-        state = operator_state(store, manifest, operator)
-    finally:
-        store.close()
-    return StateBefore(schema_of(entry.report), () if state is None else state.handles)
-
-
 def schema_to_write(
     given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
 ) -> StateSchema:
@@ -260,25 +232,3 @@ def _empty(spark: SparkSession, schema: st.StructType) -> DataFrame:
     nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
     # Spark sees that this is empty, and prunes what is joined with it.
     return spark.range(1).select(*nulls).where(F.lit(False))
-
-
-def _schema_to_read(state: OperatorState, expected: st.StructType | None) -> StateSchema:
-    columns = None if expected is None else arrow_schema(expected, f"state of operator {state.operator!r}")
-    return evolved_schema(state.reports, columns)
-
-
-def _plan_read(
-    state: OperatorState, schema: StateSchema, partitions: int | None, store_uri: str, checkpoint: Checkpoint
-) -> ReadStateTask:
-    require_shared(store_uri)
-    if partitions is None:
-        partitions = split_count(state.handles, schema.max_parallelism)
-    return ReadStateTask(
-        store_uri=store_uri,
-        job=checkpoint.manifest.job,
-        checkpoint_id=checkpoint.checkpoint_id,
-        operator=state.operator,
-        schema=schema,
-        ranges=ranges_of_tasks(partitions, schema.max_parallelism),
-        handles=state.handles,
-    )

@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded
-from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
+from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
@@ -100,19 +99,10 @@ class ReadStateTask:
     """Reads the state of some ranges of key groups: one for each row that it is called with.
 
     Called by `mapInArrow` with batches of one integer column, which counts in `ranges`.
-
-    Attributes:
-        schema: what the rows look like.
-        handles: of all changes in log order.
     """
 
-    store_uri: str
-    job: str
-    checkpoint_id: int
-    operator: str
-    schema: StateSchema
+    state: StateAt
     ranges: tuple[KeyGroupRange, ...]
-    handles: tuple[ChangelogStateHandle, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -120,9 +110,8 @@ class ReadStateTask:
                 yield from self._read(self.ranges[index])
 
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
-        with closing(open_store(self.store_uri)) as store:
-            state = KeyedState(store, self.job, self.checkpoint_id, self.operator, self.schema, self.handles)
-            with state.reading() as reader:
-                fold = folded(reader, self.handles, self.schema, key_groups)
+        state = self.state
+        with closing(open_store(state.store_uri)) as store, state.opened(store).reading() as reader:
+            fold = folded(reader, state.handles, state.schema, key_groups)
         for table in fold.tables():
             yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -1,8 +1,8 @@
-"""Spark SQL types as Arrow types and back, for what is stored.
+"""Spark SQL types as Arrow types and back, for what is stored; and columns by their exact names.
 
-Owns which Spark types can be stored at all, and their one Arrow form. Does not own Spark's own conversion
-of rows to Arrow and back: its result is cast to this form, so that stored bytes do not depend on a
-session's settings (time zone, large types).
+Owns which Spark types can be stored at all, their one Arrow form, and how a column's name is quoted. Does not
+own Spark's own conversion of rows to Arrow and back: its result is cast to this form, so that stored bytes do
+not depend on a session's settings (time zone, large types).
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["arrow_schema", "spark_schema"]
+__all__ = ["arrow_schema", "exact_column", "spark_schema"]
 
 _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
     (st.BooleanType, pa.bool_()),
@@ -110,3 +112,8 @@ def _spark_type(arrow_type: pa.DataType) -> st.DataType:
 
 def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
     return (arrow_type.field(index) for index in range(arrow_type.num_fields))
+
+
+def exact_column(name: str) -> Column:
+    """The column of exactly this name, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,5 +1,61 @@
 """The decisions about a job: numbered records, the race for the next one, and what they add up to.
 
-Owns whether something may happen now, and what has been decided. Knows no manifest, no state and no file:
-what a decision is about stands elsewhere, by name.
+Owns whether something may happen now (`decisions`), and what has been decided. Knows no manifest, no state
+and no file: a record names what it is about, and that is stored elsewhere.
 """
+
+from dstl_dagster.timeline import decisions
+from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.completed import find_completed
+from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.timeline.grace import GraceClock
+from dstl_dagster.timeline.record_codec import record_to_plain
+from dstl_dagster.timeline.records import (
+    Aborted,
+    BlockedFile,
+    Committed,
+    Completed,
+    Fenced,
+    FinalFile,
+    Opened,
+    Released,
+    Resolution,
+    Resolved,
+    Restored,
+    Savepoint,
+    Snapshot,
+    Subsumed,
+    TimelineRecord,
+)
+from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
+
+__all__ = [
+    "Aborted",
+    "Attempt",
+    "BlockedFile",
+    "CheckpointEntry",
+    "Committed",
+    "Completed",
+    "Ending",
+    "Fate",
+    "Fenced",
+    "FinalFile",
+    "GraceClock",
+    "Opened",
+    "Released",
+    "Resolution",
+    "Resolved",
+    "Restored",
+    "Retraction",
+    "Savepoint",
+    "Snapshot",
+    "Subsumed",
+    "Timeline",
+    "TimelineRecord",
+    "TimelineView",
+    "decisions",
+    "find_completed",
+    "record_to_plain",
+    "write_once",
+]

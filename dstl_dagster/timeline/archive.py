@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
-from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import JobNames
 
 __all__ = ["Attempt"]
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ANY, ObjectStore
 
 __all__ = ["GraceClock"]

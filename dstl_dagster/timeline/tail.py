@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError
+from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
-from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ANY, ObjectStore
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.grace import GraceClock
@@ -150,21 +150,35 @@ class Timeline:
         return stamped
 
     def decide(
-        self, rule: Callable[[TimelineView], R | None], *, request_id: uuid.UUID | None = None
+        self,
+        rule: Callable[[TimelineView], R | None],
+        *,
+        request_id: uuid.UUID | None = None,
+        from_seen: bool = False,
     ) -> R | None:
         """Append what `rule` says should come next, or nothing where it says `None`.
 
         `rule` is called again with the new tail each time a rival took the slot; it must change nothing.
         With `request_id` (of a savepoint, resolution or restore) the decision is made once, however often
         it is asked for: the next time there is nothing to append.
+
+        With `from_seen` the first try is on the view of the last read, for a caller that has just read: what
+        is appended is still right, because a slot behind a stale view is taken. A refusal is never given on a
+        stale view.
         """
         decision_id = request_id or self._new_id()
-        for _ in range(_MAX_ROUNDS):
+        for round_number in range(_MAX_ROUNDS):
+            seen = from_seen and round_number == 0
             with self._lock:
-                view = self.tail()
+                view = self.seen() if seen else self.tail()
                 if request_id is not None and view.answer(request_id) is not None:
                     return None
-                record = rule(view)
+                try:
+                    record = rule(view)
+                except DstlError:
+                    if seen:
+                        continue
+                    raise
                 if record is None:
                     return None
                 try:

@@ -25,7 +25,7 @@ from rich.table import Table
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
 from dstl_dagster.errors import DstlError
-from dstl_dagster.format.names import COMPONENTS_PREFIX
+from dstl_dagster.format import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.local.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store

@@ -15,8 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dstl_dagster.spark import by_key_group, checkpointed_batches, local_session, register, stop_session
-from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.spark import (
+    CheckpointBatch,
+    by_key_group,
+    checkpointed_batches,
+    local_session,
+    register,
+    stop_session,
+)
 from dstl_replay.source import FlightsReplay, replay_file
 
 __all__ = ["AIRCRAFT", "FLIGHT_KEYS", "JOB", "LATE_MINUTES", "start", "update"]

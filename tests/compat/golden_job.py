@@ -21,16 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport
-from dstl_dagster.checkpoint.materialize import materialize
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, materialize
+from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline.record_codec import record_to_plain
+from dstl_dagster.timeline import record_to_plain
 
 JOB = "orders"
 OPERATOR = "totals"

@@ -15,8 +15,7 @@ import pytest
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FormatError
 from dstl_dagster.format.envelope import decode_document, encode_document
-from dstl_dagster.keyed.keyed_writer import write_rows
-from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed import Manifest, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ANY
 from dstl_dagster.timeline.record_codec import decode_record, encode_record

@@ -24,7 +24,7 @@ from dstl_dagster import (
     checkpoint_asset_specs,
 )
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.state import StateSchema

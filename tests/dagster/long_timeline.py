@@ -12,13 +12,20 @@ from datetime import UTC, datetime
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Manifest
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format.names import JobNames
-from dstl_dagster.keyed.manifest import store_manifest
+from dstl_dagster.keyed import store_manifest
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStat
+from dstl_dagster.timeline import (
+    CheckpointEntry,
+    Committed,
+    Completed,
+    Opened,
+    Snapshot,
+    TimelineRecord,
+    TimelineView,
+)
 from dstl_dagster.timeline.record_codec import encode_record
-from dstl_dagster.timeline.records import Committed, Completed, Opened, Snapshot, TimelineRecord
 from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import TailReader
-from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 __all__ = ["LongTimeline"]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dstl_dagster as dstl
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 

@@ -21,11 +21,9 @@ import deaths
 import pyarrow as pa
 from deaths import Objects, Place
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
-from dstl_dagster.checkpoint.materialize import materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport, materialize
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames
-from dstl_dagster.spark.state_tasks import ReadStateTask
-from dstl_dagster.state import StateSchema
+from dstl_dagster.keyed import KeyedState
 from dstl_dagster.storage import open_store
 from dstl_flights.assets import JOB
 
@@ -67,20 +65,9 @@ def outcome_of(folder: Path) -> Outcome:
 def _rows(coordinator: CheckpointCoordinator, operator: str) -> list[str]:
     latest = coordinator.latest()
     assert latest is not None
-    state = coordinator.operator_state(latest, operator)
+    state = KeyedState.of(coordinator.store, latest.manifest, operator)
     assert state is not None
-    newest = state.newest
-    task = ReadStateTask(
-        store_uri=coordinator.store.uri,
-        job=coordinator.job,
-        checkpoint_id=latest.checkpoint_id,
-        operator=operator,
-        schema=StateSchema.from_parts(newest.schema, newest.key_columns, newest.max_parallelism),
-        ranges=(),
-        handles=state.handles,
-    )
-    everything = KeyGroupRange.of(0, newest.max_parallelism - 1)
-    return sorted(repr(row) for batch in task._read(everything) for row in batch.to_pylist())
+    return sorted(repr(row) for table in state.tables() for row in table.to_pylist())
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed import KeyedState
 from dstl_dagster.storage import open_store
 from dstl_replay.job import JOB, LATE_MINUTES
 from dstl_replay.source import replay_file

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
 from dstl_dagster.errors import DstlError
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import LocalObjectStore

@@ -11,15 +11,18 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.checkpoint import materialize as materialize_module
-from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, materialize
+from dstl_dagster.keyed import (
+    KeyedState,
+    diff_checkpoints,
+    key_history,
+    keyed_state,
+    with_base,
+    write_base,
+    write_rows,
+)
+from dstl_dagster.keyed import bases as bases_module
 from dstl_dagster.keyed import diff as diff_module
-from dstl_dagster.keyed import keyed_state
-from dstl_dagster.keyed.diff import diff_checkpoints
-from dstl_dagster.keyed.history import key_history
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.keyed.keyed_writer import write_rows
 from dstl_dagster.state import StateSchema, encode_changes
 from dstl_dagster.storage import MemoryObjectStore
 
@@ -206,14 +209,14 @@ def the_oldest_handle(state: KeyedState, segment: Any) -> Any:
 
 def the_base_above(base: Any, changes: Any) -> Any:
     """The mistake: the base stands behind the changes."""
-    joined = materialize_module.with_base(base, changes)
+    joined = bases_module.with_base(base, changes)
     return type(joined)(**{**vars(joined), "handles": changes.handles + base.handles})
 
 
 @pytest.mark.parametrize(
     ("module", "name", "mistake"),
     [
-        (materialize_module, "_as_changes", the_dead_kept),
+        (bases_module, "_as_changes", the_dead_kept),
         (diff_module, "_handles", the_oldest_handle),
         (None, "with_base", the_base_above),
     ],

@@ -13,18 +13,14 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import cleanup
-from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
 from dstl_dagster.checkpoint.garbage import Garbage
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.testing.simulation import bystanders
 from dstl_dagster.testing.simulation.campaign import replayed
-from dstl_dagster.timeline import decisions
-from dstl_dagster.timeline.records import Completed, Subsumed
-from dstl_dagster.timeline.timeline import Timeline
-from dstl_dagster.timeline.view import Ending, Fate, TimelineView
+from dstl_dagster.timeline import Completed, Ending, Fate, Subsumed, Timeline, TimelineView, decisions
 
 Variant = Callable[[pytest.MonkeyPatch], None]
 VARIANTS: dict[str, tuple[Variant, str, str]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.checkpoint import coordinator as coordinator_module
+from dstl_dagster.checkpoint import steps as steps_module
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -25,9 +25,7 @@ from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
-from dstl_dagster.timeline import decisions
-from dstl_dagster.timeline.records import Completed
-from dstl_dagster.timeline.view import TimelineView
+from dstl_dagster.timeline import Completed, TimelineView, decisions
 
 DAYS = (1, 2)
 OPTIONS = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), commit_threads=1)
@@ -205,7 +203,7 @@ def test_the_oracle_finds_a_commit_that_is_never_said(monkeypatch):
         published = ()
         blocked = ()
 
-    monkeypatch.setattr(coordinator_module, "publish_files", lambda *_arguments, **_options: Nothing())
+    monkeypatch.setattr(steps_module, "publish_files", lambda *_arguments, **_options: Nothing())
     store = MemoryObjectStore()
     job(store)
     assert any(line.startswith("out/1/a") for line in broken_promises(store))

@@ -145,7 +145,7 @@ def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
     store = three.coordinator.store
     eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), materialize_max_checkpoints=1)
     coordinator = CheckpointCoordinator("job", store, eager)
-    from dstl_dagster.checkpoint.materialize import materialize
+    from dstl_dagster.checkpoint import materialize
 
     materialize(coordinator, force=True)
     coordinator.clean_up()

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dstl_dagster import ChangelogStorageResource, build_state_asset, checkpoint_asset_specs
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store

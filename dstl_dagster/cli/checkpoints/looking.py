@@ -21,8 +21,7 @@ from dstl_dagster.cli.checkpoints.tables import (
     verification_lines,
 )
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
-from dstl_dagster.timeline.record_codec import record_to_plain
-from dstl_dagster.timeline.records import Snapshot
+from dstl_dagster.timeline import Snapshot, record_to_plain
 
 __all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
 

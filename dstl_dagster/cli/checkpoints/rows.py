@@ -10,19 +10,23 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.materialize import materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.cli.checkpoints.looking import console, progress_of
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import InvalidInputError, NotFoundError
-from dstl_dagster.format.readable import readable_bytes
-from dstl_dagster.keyed.diff import StateDiff, diff_checkpoints
-from dstl_dagster.keyed.export import export_checkpoint
-from dstl_dagster.keyed.history import KeyChange, key_history
-from dstl_dagster.keyed.keyed_state import is_keyed, schema_of
-from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.keyed import (
+    KeyChange,
+    Manifest,
+    StateDiff,
+    diff_checkpoints,
+    export_checkpoint,
+    is_keyed,
+    key_history,
+    schema_of,
+)
 
 __all__ = [
     "diff_command",

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, Verification
-from dstl_dagster.format.readable import readable_bytes
-from dstl_dagster.timeline.records import (
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.timeline import (
     Aborted,
     Committed,
     Completed,

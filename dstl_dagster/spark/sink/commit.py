@@ -22,15 +22,13 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import (
     Attempt,
-    CheckpointCoordinator,
+    Batch,
     FileReport,
     OperatorReport,
 )
 from dstl_dagster.errors import ConflictError, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.spark.bases import with_due_bases
-from dstl_dagster.spark.cleaning import clean_up_in_turn
+from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.files import joined
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -73,9 +71,10 @@ def commit_sink(
         batch = _batch_of(outcomes, batch_id)
         if batch is not None:
             attempt = replace(attempt, idempotency_key=batch.idempotency_key)
-        _complete(coordinator, options, schema, attempt, outcomes, batch)
-        clean_up_in_turn(coordinator, attempt.checkpoint_id, options.clean_up_every)
-        return attempt.checkpoint_id
+        work = Batch.resume(coordinator, attempt)
+        with work.aborted_on_error():
+            _fill(work, options, schema, outcomes, batch)
+        return work.complete(clean_up_every=options.clean_up_every).checkpoint_id
     finally:
         store.close()
 
@@ -99,29 +98,23 @@ def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt
         store.close()
 
 
-def _complete(
-    coordinator: CheckpointCoordinator,
+def _fill(
+    work: Batch,
     options: SinkOptions,
     schema: st.StructType,
-    attempt: Attempt,
     outcomes: list[Outcome],
     batch: QueryBatch | None,
 ) -> None:
-    parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-    reports: list[OperatorReport] = []
-    files: list[FileReport] = []
-    match sink_of(options, schema, parent, attempt):
+    """What the tasks made, the query's position, and the bases that are due."""
+    match sink_of(options, schema, work.parent, work.attempt):
         case StateSink() as sink:
-            reports = [_state_report(coordinator.store, attempt, sink, outcomes)]
+            work.add(_state_report(work.coordinator.store, work.attempt, sink, outcomes))
         case FileSink() as sink:
-            files = _file_reports(sink, outcomes, batch)
-    positions = {} if parent is None else dict(parent.positions)
+            for report in _file_reports(sink, outcomes, batch):
+                work.add(report)
     if batch is not None:
-        positions[POSITION] = batch.position
-    reports = with_due_bases(coordinator, attempt, parent, reports)
-    coordinator.record(attempt, reports, files, positions)
-    coordinator.confirm(attempt)
-    coordinator.compose_commit(attempt.checkpoint_id)
+        work.move_position(POSITION, batch.position)
+    work.fold_due_logs()
 
 
 def _state_report(
@@ -152,7 +145,9 @@ def _refuse_shared_keys(
     if (counts <= 1).all():
         return
     row_count = sum(state["upserts"] + state["deletes"] for state in states)
-    written = KeyedState(store, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles))
+    written = StateAt(
+        store.uri, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles)
+    ).opened(store)
     distinct = sum(run.rows.num_rows for run in written.runs())
     if distinct != row_count:
         raise InvalidInputError(

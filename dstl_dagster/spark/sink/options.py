@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.checkpoint import CheckpointOptions
-from dstl_dagster.settings.units import parse_bool, parse_int
+from dstl_dagster.settings import CheckpointOptions, parse_bool, parse_int
 from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
 
 __all__ = ["SinkOptions", "names_of"]

@@ -10,15 +10,16 @@ tasks, however often they are tried, work under one attempt.
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed.keyed_state import schema_of
-from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.keyed import schema_of
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.files import absolute_uri
@@ -99,26 +100,21 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
 
     Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`).
     """
-    store = open_shared_store(options.store)
-    try:
+    with closing(open_shared_store(options.store)) as store:
         coordinator = sink_coordinator(options, store)
         key = options.idempotency_key
         if key is not None and coordinator.applied(key) is not None:
             coordinator.compose_commit()
             return None
-        coordinator.compose_commit()
-        parent = coordinator.latest()
-        # Before anything is opened: what cannot be written leaves no trace.
-        sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
-        attempt = coordinator.trigger(
-            options.take_over,
-            idempotency_key=key,
-            expected_parent=None if parent is None else parent.checkpoint_id,
-        )
-    finally:
-        store.close()
-    last = None if parent is None else QueryBatch.last_of(parent.positions)
-    return SinkPlan(attempt, last, options.adopt_after, sink_of(options, schema, parent, attempt))
+
+        def check(parent: Checkpoint | None) -> None:
+            # What cannot be written leaves no trace: an attempt opens after this.
+            sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
+
+        batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
+    last = None if batch.parent is None else QueryBatch.last_of(batch.parent.positions)
+    sink = sink_of(options, schema, batch.parent, batch.attempt)
+    return SinkPlan(batch.attempt, last, options.adopt_after, sink)
 
 
 def sink_of(

@@ -22,11 +22,10 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.keyed import open_attempt_changelog, write_range
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
 from dstl_dagster.spark.sink.query_batches import QueryBatch
-from dstl_dagster.state import ChangeEncoder, EncodedChanges
-from dstl_dagster.state.hashing import group_of_hashes, key_hashes
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, group_of_hashes, key_hashes
 from dstl_dagster.storage import open_store
 
 __all__ = ["groups_of", "write_partition"]

@@ -12,7 +12,7 @@ from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.settings.units import parse_bool, parse_int
+from dstl_dagster.settings import parse_bool, parse_int
 from dstl_dagster.spark.sink.options import names_of
 
 __all__ = ["CHANGES", "CHECKPOINTS", "STATE", "SourceOptions"]

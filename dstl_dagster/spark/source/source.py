@@ -22,16 +22,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_states
-from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, split_count
-from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import (
+    StateAt,
+    StateDiff,
+    compared_runs,
+    diff_states,
+)
 from dstl_dagster.spark.source.key_filters import key_groups_of_filters
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema
-from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = [
@@ -39,7 +41,6 @@ __all__ = [
     "ChangesReader",
     "CheckpointsReader",
     "FilteringStateReader",
-    "StateAt",
     "StateReader",
     "changes_schema",
     "checkpoints_schema",
@@ -49,28 +50,6 @@ __all__ = [
 
 CHANGE_COLUMNS: Final = ("_change_type", "_checkpoint_id")
 _OUTPUT_ROWS = 16 * 1024
-
-
-@dataclass(frozen=True)
-class StateAt:
-    """Where an operator's state at one checkpoint lies; travels to tasks."""
-
-    store_uri: str
-    job: str
-    checkpoint_id: int
-    operator: str
-    schema: StateSchema
-    handles: tuple[ChangelogStateHandle, ...]
-
-    def opened(self, store: ObjectStore, key_groups: KeyGroupRange | None = None) -> KeyedState:
-        """The state; with `key_groups`, of these alone."""
-        handles = self.handles
-        if key_groups is not None:
-            shared = [(each, each.key_group_range.intersection(key_groups)) for each in handles]
-            handles = tuple(
-                replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
-            )
-        return KeyedState(store, self.job, self.checkpoint_id, self.operator, self.schema, handles)
 
 
 @dataclass(frozen=True)
@@ -153,7 +132,7 @@ def _state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Check
 def _state_of(
     store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint, expected: st.StructType | None
 ) -> StateAt:
-    state = operator_state(store, checkpoint.manifest, options.operator)
+    state = StateAt.of(store, checkpoint.manifest, options.operator)
     if state is None:
         known = ", ".join(sorted(checkpoint.manifest.operators)) or "none"
         raise NotFoundError(
@@ -161,13 +140,9 @@ def _state_of(
             f"{options.operator!r}; it has {known}",
             kind="no_state",
         )
-    schema = evolved_schema(state.reports)
-    if expected is not None:
-        wanted = arrow_schema(expected, f"state of operator {options.operator!r}")
-        keys = [schema.columns.field(name) for name in schema.key_columns if name not in wanted.names]
-        schema = evolved_schema(state.reports, pa.schema([*wanted, *keys]))
-    job, at = options.job, checkpoint.checkpoint_id
-    return StateAt(store.uri, job, at, options.operator, schema, state.handles)
+    if expected is None:
+        return state
+    return state.expecting(arrow_schema(expected, f"state of operator {options.operator!r}"))
 
 
 class StateReader(DataSourceReader):
@@ -181,17 +156,14 @@ class StateReader(DataSourceReader):
         self._nothing = False
 
     def partitions(self) -> list[RangePartition]:
-        schema, count = self._state.schema, self._options.partitions
-        if count is None:
-            count = split_count(self._state.handles, schema.max_parallelism)
-        ranges = ranges_of_tasks(count, schema.max_parallelism)
-        return [] if self._nothing else _partitions(ranges, self._wanted, schema)
+        ranges = self._state.ranges(self._options.partitions)
+        return [] if self._nothing else _partitions(ranges, self._wanted, self._state.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark makes one where there are none
             return
         with closing(open_store(self._state.store_uri)) as store:
-            state = self._state.opened(store, partition.key_groups)
+            state = self._state.within(partition.key_groups).opened(store)
             for table in state.tables(partition.key_groups):
                 yield from _spark_batches(table, self._spark_schema)
 
@@ -253,7 +225,7 @@ class ChangesReader(DataSourceReader):
             return
         older, newer = self._states[partition.pair : partition.pair + 2]
         with closing(open_store(newer.store_uri)) as store:
-            states = [each.opened(store, partition.key_groups) for each in (older, newer)]
+            states = [each.within(partition.key_groups).opened(store) for each in (older, newer)]
             for diff in diff_states(*states):
                 for change_type, rows in _typed(diff):
                     marked = rows.append_column(

@@ -16,7 +16,7 @@ import uuid
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed.reports import AttemptReport, load_report, store_report
+from dstl_dagster.keyed import AttemptReport, load_report, store_report
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request, SimulatedCrash

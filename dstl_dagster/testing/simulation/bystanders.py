@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.checkpoint import Checkpoint
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation
 from dstl_dagster.testing.simulation import batches
@@ -16,7 +15,7 @@ from dstl_dagster.testing.simulation.ledger import document
 from dstl_dagster.testing.simulation.oracle import FOREIGN, JOB, read_ledger
 from dstl_dagster.testing.simulation.process import Action, Notes, Process
 from dstl_dagster.testing.simulation.world import BrokenPromiseError
-from dstl_dagster.timeline.records import Committed, Completed
+from dstl_dagster.timeline import Committed, Completed
 
 __all__ = [
     "put_foreign",

@@ -9,8 +9,7 @@ import pytest
 from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline.completed import find_completed
-from dstl_dagster.timeline.records import Completed
+from dstl_dagster.timeline import Completed, find_completed
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.keyed.export import export_checkpoint, export_state
+from dstl_dagster.keyed import export_checkpoint, export_state
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.checkpoint.materialize import materialize, with_base, write_base
+from dstl_dagster.checkpoint import Checkpoint, materialize
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed.history import KeyChange, key_history
+from dstl_dagster.keyed import KeyChange, key_history, with_base, write_base
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ from dstl_dagster.checkpoint import (
     CheckpointCoordinator,
     OperatorReport,
     load_report,
+    materialize,
 )
-from dstl_dagster.checkpoint.materialize import (
+from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
+from dstl_dagster.keyed import (
     BaseAndLog,
     base_and_log,
     due_operators,
     is_due,
-    materialize,
+    keyed_state,
     with_base,
     write_base,
 )
-from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
-from dstl_dagster.keyed import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes
@@ -125,7 +125,7 @@ def test_a_base_is_the_state(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch, s
 
 def test_a_base_that_keeps_tombstoned_rows_is_found(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: a base that forgets to leave deleted keys out."""
-    monkeypatch.setattr("dstl_dagster.checkpoint.materialize._as_changes", _with_the_dead)
+    monkeypatch.setattr("dstl_dagster.keyed.bases._as_changes", _with_the_dead)
     with pytest.raises(AssertionError):
         same_state_without_older(keyed)
 
@@ -322,7 +322,7 @@ def test_a_failed_materialisation_gives_its_attempt_up(
         raise UnavailableError("the store is away")
 
     with monkeypatch.context() as away:
-        away.setattr("dstl_dagster.checkpoint.materialize.write_range", unavailable)
+        away.setattr("dstl_dagster.keyed.bases.write_range", unavailable)
         with pytest.raises(UnavailableError):
             materialize(keyed.coordinator, force=True)
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]
@@ -390,7 +390,7 @@ def test_a_batch_whose_base_fails_is_given_up(
     def unavailable(*_: object, **__: object) -> None:
         raise UnavailableError("the store is away")
 
-    monkeypatch.setattr("dstl_dagster.checkpoint.materialize.write_range", unavailable)
+    monkeypatch.setattr("dstl_dagster.keyed.bases.write_range", unavailable)
     with pytest.raises(UnavailableError), CheckpointBatch(keyed.coordinator):
         pass
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]

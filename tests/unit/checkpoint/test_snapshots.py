@@ -13,9 +13,9 @@ from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoun
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.timeline import Completed, Opened, Snapshot, record_to_plain
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.record_codec import encode_record, record_from_plain, record_to_plain
-from dstl_dagster.timeline.records import Completed, Opened, Snapshot
+from dstl_dagster.timeline.record_codec import encode_record, record_from_plain
 from dstl_dagster.timeline.view_builder import ViewBuilder
 
 NAMES = JobNames("orders")

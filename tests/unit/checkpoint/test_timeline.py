@@ -11,8 +11,8 @@ from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import ConflictError, FormatError, UnavailableError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ANY, MemoryObjectStore
+from dstl_dagster.timeline import Aborted, Committed, Opened
 from dstl_dagster.timeline.record_codec import decode_record, encode_record
-from dstl_dagster.timeline.records import Aborted, Committed, Opened
 
 NAMES = JobNames("orders")
 

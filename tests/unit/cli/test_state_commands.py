@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
-from dstl_dagster.keyed.keyed_writer import write_rows
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore
 

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
-from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed import KeyedState
 from dstl_dagster.spark.data_source import _StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
@@ -107,7 +107,7 @@ def test_a_commit_that_runs_again_applies_once(tmp_path: Path) -> None:
     assert stream.run(1) == 2
 
 
-@pytest.mark.parametrize("step", ["record", "confirm", "compose_commit"])
+@pytest.mark.parametrize("step", ["record_report", "confirm", "compose_commit"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_crash_inside_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, before: bool
@@ -144,8 +144,8 @@ def test_abort_after_a_commit_that_raised_asks_the_timeline(
     messages = stream.write(stream.plan(), 0)
     real = CheckpointCoordinator.confirm
 
-    def lost(self: CheckpointCoordinator, *args: Any) -> Any:
-        real(self, *args)
+    def lost(self: CheckpointCoordinator, *args: Any, **kwargs: Any) -> Any:
+        real(self, *args, **kwargs)
         raise UnavailableError("the answer was lost")
 
     with monkeypatch.context() as patch:

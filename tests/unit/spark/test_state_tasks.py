@@ -16,7 +16,7 @@ import pytest
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed.keyed_writer import batch_options
+from dstl_dagster.keyed import StateAt, batch_options
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
@@ -40,7 +40,7 @@ def writer_of(attempt: Attempt) -> WriteStateTask:
 def reader_of(
     attempt: Attempt, handles: list[ChangelogStateHandle], ranges: tuple[KeyGroupRange, ...]
 ) -> ReadStateTask:
-    task = ReadStateTask(attempt.store_uri, "job", 1, "op", SCHEMA, ranges, tuple(handles))
+    task = ReadStateTask(StateAt(attempt.store_uri, "job", 1, "op", SCHEMA, tuple(handles)), ranges)
     same: ReadStateTask = pickle.loads(pickle.dumps(task))
     return same
 

@@ -1,8 +1,7 @@
-"""Folding an operator's log into a base, after which nothing older is needed.
+"""Bases: an operator's log folded into one layer, after which nothing older is needed.
 
-Owns when that is due, and writing the base. Does not own reading the state (`keyed_state`), the steps that
-make a checkpoint of it (`coordinator`), or deleting what is older: clean-up does, as soon as no retained
-checkpoint names it.
+Owns when a log is due to be folded, and writing the base. Does not own the steps that make a checkpoint of
+it (`checkpoint`), or deleting what is older: clean-up does, once no retained checkpoint names it.
 
 A base is an ordinary part of the log: for each range of key groups one handle, which begins with the schema
 and holds every row once. So whoever reads changes reads it too. Its handles ascend, and the last one ends
@@ -12,34 +11,21 @@ with the last key group; that is how `OperatorReport.base_handles` tells them fr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from dstl_dagster.errors import DstlError, InternalError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, folded, is_keyed
 from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, FsStateChangelogOptions
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline import Attempt
 
-if TYPE_CHECKING:
-    from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-
-__all__ = [
-    "BaseAndLog",
-    "base_and_log",
-    "due_operators",
-    "is_due",
-    "materialize",
-    "with_base",
-    "write_base",
-]
+__all__ = ["base_and_log", "due_operators", "is_due", "with_base", "with_due_bases", "write_base"]
 
 log = logging.getLogger(__name__)
 
@@ -172,66 +158,31 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
     return replace(changes, handles=base.handles + changes.handles, schema=schema, base=True)
 
 
-def materialize(
-    coordinator: CheckpointCoordinator,
-    operators: Collection[str] | None = None,
-    force: bool = False,
-    *,
-    progress: Progress | None = None,
-) -> Checkpoint | None:
-    """Make a checkpoint that holds bases of what is due, and nothing else; `None` where nothing is.
+def with_due_bases(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest | None,
+    reports: Iterable[OperatorReport],
+    options: CheckpointOptions,
+) -> list[OperatorReport]:
+    """The reports, and for each operator whose log at the parent is due a base of it below its changes.
 
-    Takes the public steps on top of the last checkpoint, with its positions. Any process may call it, and
-    be killed in it; while another owner's attempt is open, the trigger refuses.
-
-    Args:
-        operators: only these; `None`: all.
-        force: fold every log, however short.
-        progress: of each operator, as `write_base` calls it.
-
-    Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
-    NotFoundError, FormatError, UnavailableError; the attempt is given up then.
+    Raises: NotFoundError, FormatError, UnavailableError.
     """
-    latest = coordinator.latest()
-    if latest is None:
-        return None
-    due = due_operators(coordinator.store, latest.manifest, coordinator.options, operators, force=force)
-    if not due:
-        return None
-    attempt = coordinator.trigger(expected_parent=latest.checkpoint_id)
-    try:
-        bases = [
-            write_base(
-                coordinator.store,
-                attempt,
-                _state(coordinator.store, latest.manifest, each),
-                progress=progress,
-            )
-            for each in due
-        ]
-        coordinator.record(attempt, bases, (), latest.positions)
-        coordinator.confirm(attempt)
-    except DstlError as error:
-        _give_up(coordinator, attempt, error)
-        raise
-    coordinator.compose_commit()
-    log.info("checkpoint %d holds bases of %s", attempt.checkpoint_id, ", ".join(due))
-    return coordinator.get(attempt.checkpoint_id)
-
-
-def _give_up(coordinator: CheckpointCoordinator, attempt: Attempt, error: DstlError) -> None:
-    try:
-        coordinator.abort(attempt, f"{type(error).__name__}: {error}")
-    except DstlError as second:
-        # Completed after all, or out of reach: the timeline says which, and the next trigger acts on it.
-        log.warning("attempt %s was not aborted: %s", attempt.attempt, second)
-
-
-def _state(store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState:
-    state = KeyedState.of(store, manifest, operator)
-    if state is None:
-        raise InternalError(f"operator {operator!r} has a log and no state")
-    return state
+    made = list(reports)
+    if parent is None or not options.materialize:
+        return made
+    for operator in due_operators(store, parent, options):
+        state = KeyedState.of(store, parent, operator)
+        if state is None:
+            continue
+        base = write_base(store, attempt, state)
+        own = [report for report in made if report.operator == operator]
+        # A second report of one operator is refused at step 4, and must not be hidden here.
+        others = [report for report in made if report not in own]
+        made = [*others, with_base(base, own[0] if own else None), *own[1:]]
+        log.info("operator %s: a base of checkpoint %d is written", operator, parent.checkpoint_id)
+    return made
 
 
 def _as_changes(state: KeyedState, run: FoldedRun) -> EncodedChanges:

@@ -1,0 +1,211 @@
+"""The life of one batch, from step 1 to the end of its checkpoint, whoever does the work in between.
+
+Owns the order of a batch's steps, and that an attempt which cannot go on is aborted. Does not own a step
+(`coordinator`), nor what is written (`keyed`, `recoverable`, and Spark on top of them).
+
+    open      1        on the last completed checkpoint, once `check` has passed
+    add       2, 3     what tasks made durable; state is looked up on the parent, which is read once
+    fold      3        operators whose log is due get a base in this very checkpoint
+    hand over 3        the report waits in the store for steps 4 to 7, which run elsewhere (Dagster)
+    complete  4 to 7   here and now (a stream, the data source, a checkpoint of bases)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.keyed import AttemptReport, FileReport, OperatorReport, store_report
+from dstl_dagster.timeline import Attempt
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed import StateAt
+    from dstl_dagster.state import StateSchema
+
+__all__ = ["Batch", "Check"]
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[Checkpoint | None], None]
+"""Called with the parent before an attempt opens; raises where the batch must not run on it."""
+
+
+class Batch:
+    """An attempt at work: what it builds on, and what was made durable for it so far. One thread.
+
+    Attributes:
+        coordinator: the job's.
+        attempt: what step 1 gave.
+        parent: the checkpoint that it builds on; `None` for a job's first.
+    """
+
+    def __init__(
+        self,
+        coordinator: CheckpointCoordinator,
+        attempt: Attempt,
+        parent: Checkpoint | None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.coordinator = coordinator
+        self.attempt = attempt
+        self.parent = parent
+        self._clock = clock or SystemClock()
+        self._began_seconds: float | None = None
+        self._operators: list[OperatorReport] = []
+        self._files: list[FileReport] = []
+        # The batch goes on where the sources stood, but for those that it moves.
+        self._positions: dict[str, Any] = {} if parent is None else dict(parent.positions)
+        self._states: dict[str, StateAt | None] = {}
+
+    @classmethod
+    def open(
+        cls,
+        coordinator: CheckpointCoordinator,
+        *,
+        idempotency_key: str | None = None,
+        take_over: bool = False,
+        check: Check | None = None,
+        clock: Clock | None = None,
+    ) -> Batch:
+        """Step 1, on the checkpoint that `check` was called with.
+
+        Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; nothing is open then.
+        """
+        clock = clock or SystemClock()
+        began_seconds = clock.monotonic_seconds()
+        attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
+        batch = cls(coordinator, attempt, parent, clock=clock)
+        batch._began_seconds = began_seconds
+        return batch
+
+    @classmethod
+    def resume(cls, coordinator: CheckpointCoordinator, attempt: Attempt) -> Batch:
+        """The batch of an attempt that was opened elsewhere, such as on Spark's planner. Adds nothing to it.
+
+        Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
+        """
+        parent = None if attempt.parent is None else coordinator.get(attempt.parent)
+        return cls(coordinator, attempt, parent)
+
+    def schema(self, operator: str) -> StateSchema | None:
+        """What the state of `operator` at the parent looks like; `None` where it has none. No request."""
+        from dstl_dagster.keyed import schema_of  # Arrow: not where a batch has files alone
+
+        entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
+        return None if entry is None else schema_of(entry.report)
+
+    def state(self, operator: str) -> StateAt | None:
+        """The state of `operator` at the parent; `None` where it has none. Looked up once.
+
+        Raises: NotFoundError (a manifest on the way is gone), FormatError, InvalidInputError (`not_keyed`).
+        """
+        from dstl_dagster.keyed import StateAt
+
+        if operator not in self._states:
+            parent = self.parent
+            self._states[operator] = (
+                None if parent is None else StateAt.of(self.coordinator.store, parent.manifest, operator)
+            )
+        return self._states[operator]
+
+    def add(self, report: OperatorReport | FileReport) -> None:
+        """Take in what tasks made durable under the attempt. Step 4 checks it against the store."""
+        match report:
+            case OperatorReport():
+                self._operators.append(report)
+            case FileReport():
+                self._files.append(report)
+            case _:
+                raise InvalidInputError(f"an OperatorReport or a FileReport is expected, not {report!r}")
+
+    def move_position(self, source: str, position: Any) -> None:
+        """Say how far `source` is read once the batch is complete: any plain JSON value."""
+        self._positions[source] = position
+
+    def fold_due_logs(self) -> None:
+        """Write a base of each operator whose log at the parent is due for one (`materialize_*` options).
+
+        Raises: NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
+        """
+        if self.parent is None or not self.coordinator.options.materialize:
+            return
+        from dstl_dagster.keyed import with_due_bases
+
+        coordinator, parent = self.coordinator, self.parent.manifest
+        with self.aborted_on_error():
+            self._operators = with_due_bases(
+                coordinator.store, self.attempt, parent, self._operators, coordinator.options
+            )
+
+    def report(self) -> AttemptReport:
+        """What the attempt made so far. Seconds count from `open`; 0 where it was opened elsewhere."""
+        began = self._began_seconds
+        return AttemptReport(
+            operators=tuple(self._operators),
+            files=tuple(self._files),
+            positions=dict(self._positions),
+            seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
+        )
+
+    def hand_over(self) -> None:
+        """End step 3: store the report, by which another process goes on with step 4.
+
+        Raises: ConflictError, UnavailableError; the attempt is aborted then.
+        """
+        report = self.report()
+        with self.aborted_on_error():
+            store_report(self.coordinator.store, self.attempt, report)
+        log.info(
+            "step 3 persist: %d operators and %d files of attempt %s are durable",
+            len(report.operators),
+            len(report.files),
+            self.attempt.attempt,
+        )
+
+    def complete(self, *, clean_up_every: int = 0) -> Checkpoint:
+        """Steps 4 to 6, and step 7 after each `clean_up_every`th checkpoint (0: never).
+
+        Raises: as `record` and `confirm`; the attempt is aborted then. As `compose_commit`: the checkpoint is
+        complete, and whoever comes next publishes its files.
+        """
+        attempt = self.attempt
+        with self.aborted_on_error():
+            manifest = self.coordinator.record_report(attempt, self.report(), parent=self.parent)
+            self.coordinator.confirm(attempt, manifest=manifest)
+        (checkpoint,) = self.coordinator.compose_commit(attempt.checkpoint_id)
+        if clean_up_every and attempt.checkpoint_id % clean_up_every == 0:
+            self._clean_up()
+        return checkpoint
+
+    @contextmanager
+    def aborted_on_error(self) -> Iterator[None]:
+        """For work without which the batch cannot go on: an error of ours ends the attempt, and goes on."""
+        try:
+            yield
+        except DstlError as error:
+            self.abort(f"{type(error).__name__}: {error}")
+            raise
+
+    def abort(self, reason: str) -> None:
+        """Give the attempt up, unless its checkpoint is complete. Raises nothing.
+
+        What went wrong before matters more than that this fails too; the next trigger ends the attempt then.
+        """
+        try:
+            self.coordinator.abort(self.attempt, reason)
+        except DstlError as error:
+            log.warning("attempt %s was not aborted: %s", self.attempt.attempt, error)
+
+    def _clean_up(self) -> None:
+        try:
+            self.coordinator.clean_up()
+        except DstlError as error:
+            # The checkpoint is complete; what is not deleted now is deleted by the next clean-up.
+            log.warning("step 7 clean up did not end: %s", error)
