@@ -14,7 +14,7 @@ from dstl_dagster.keyed.history import KeyChange, key_history
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import CountingStore, KeyedJob
+    from tests.unit.conftest import CountingStore, KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, Any]:
