@@ -22,6 +22,7 @@ from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.keyed.keyed_writer import write_rows
 from dstl_dagster.state import StateSchema, encode_changes
 from dstl_dagster.storage import MemoryObjectStore
+from tests.profiles import examples
 
 MAX_PARALLELISM = 7
 NARROW = StateSchema.of(pa.schema({"name": pa.string(), "value": pa.int32()}), ["name"], MAX_PARALLELISM)
@@ -184,10 +185,7 @@ def disagreement(history: list[Step]) -> str | None:
     return world.disagreement()
 
 
-SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@settings(SETTINGS, max_examples=25)
+@examples(25, suppress_health_check=list(HealthCheck))
 @given(history=histories)
 def test_state_difference_and_history_are_those_of_dictionaries(history: list[Step]) -> None:
     """At every checkpoint, whatever was folded when, and into however many ranges."""
@@ -229,7 +227,12 @@ def test_the_property_finds_a_mistake(module: Any, name: str, mistake: Any) -> N
             find(
                 histories,
                 lambda history: disagreement(history) is not None,
-                settings=settings(SETTINGS, max_examples=100, database=None, phases=[Phase.generate]),
+                settings=settings(
+                    max_examples=100,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                ),
             )
         except NoSuchExample:
             pytest.fail("the mistake passed")
