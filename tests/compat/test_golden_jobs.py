@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import uuid
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -19,21 +17,10 @@ from dstl_dagster.keyed import Manifest, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ANY
 from dstl_dagster.timeline.record_codec import decode_record, encode_record
+from tests.compat import golden_job
 
 HERE = Path(__file__).parent
 JOBS = sorted((HERE / "dstl").glob("*.json"))
-
-
-def _load_golden_job() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden_job", HERE / "golden_job.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-golden_job = _load_golden_job()
 
 
 @pytest.fixture(params=JOBS, ids=lambda path: path.stem)

@@ -17,7 +17,13 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT
 from dstl_dagster.storage.gcs import GCSObjectStore, open_gcs
 
-SERVE = "import sys; from dstl_dagster.cli.gcs_server import gcs_server_command as c; c(sys.argv[1:])"
+# A suite started in the background of a script ignores SIGINT, and its children would inherit that.
+SERVE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from dstl_dagster.cli.gcs_server import gcs_server_command
+gcs_server_command(sys.argv[1:])
+"""
 
 
 @contextmanager

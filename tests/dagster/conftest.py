@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,20 +18,9 @@ from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, buil
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.storage import ObjectStore, open_store
+from tests.dagster import days as days_module
 
-DAYS_FILE = Path(__file__).with_name("days.py")
 _bucket_numbers = itertools.count(1)
-
-
-def _load_days() -> ModuleType:
-    # By its path, as daemons load it.
-    spec = importlib.util.spec_from_file_location("dstl_test_days", DAYS_FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass
@@ -209,9 +195,15 @@ def _last(step_key: str) -> str:
     return step_key.rpartition(".")[2]
 
 
+@pytest.fixture(autouse=True)
+def no_bucket_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process looks at a bucket once; here each test is a process that has looked at none."""
+    monkeypatch.setattr("dstl_dagster.orchestration.preflight._looked_at", set())
+
+
 @pytest.fixture(scope="session")
 def days_code() -> ModuleType:
-    return _load_days()
+    return days_module
 
 
 @pytest.fixture

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
@@ -15,25 +10,11 @@ import pytest
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
 from dstl_dagster.orchestration import resources
 from dstl_dagster.testing.fault_store import FaultStore
-
-if TYPE_CHECKING:
-    from tests.dagster.long_timeline import LongTimeline
+from tests.dagster.long_timeline import LongTimeline
 
 pytestmark = pytest.mark.dagster
 
 NEW = 10
-
-
-@pytest.fixture(scope="module")
-def long_timeline() -> ModuleType:
-    path = Path(__file__).with_name("long_timeline.py")
-    spec = importlib.util.spec_from_file_location("dstl_test_long_timeline", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _tick(
@@ -52,11 +33,11 @@ def _tick(
     return result, Counter(request.method for request in watched.requests)
 
 
-def test_a_tick_costs_what_is_new(long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten new checkpoints behind a hundred or a hundred thousand: the same requests, and few."""
     costs = []
     for count in (100, 100_000):
-        store = long_timeline.LongTimeline(count)
+        store = LongTimeline(count)
         cursor = f'{{"slot": {store.snapshot_slot}}}'
         store.complete_more(NEW)
         result, requests = _tick(store, cursor, monkeypatch)
@@ -69,21 +50,17 @@ def test_a_tick_costs_what_is_new(long_timeline: ModuleType, monkeypatch: pytest
     assert sum(costs[1].values()) < 12 * NEW, costs
 
 
-def test_an_idle_tick_costs_next_to_nothing(
-    long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing new behind a hundred thousand checkpoints: a handful of requests."""
-    store = long_timeline.LongTimeline(100_000)
+    store = LongTimeline(100_000)
     result, requests = _tick(store, f'{{"slot": {store.snapshot_slot}}}', monkeypatch)
     assert not result.asset_events
     assert sum(requests.values()) <= 5, requests
 
 
-def test_a_first_tick_over_a_long_history_is_bounded(
-    long_timeline: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_tick_over_a_long_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sensor that comes late does not read a hundred thousand checkpoints at once: it goes on, in order."""
-    store = long_timeline.LongTimeline(100_000)
+    store = LongTimeline(100_000)
     result, requests = _tick(store, None, monkeypatch)
     assert [event.partition for event in result.asset_events] == [
         f"chk-{number:08}" for number in range(1, 51)

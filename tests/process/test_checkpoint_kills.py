@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import checkpoint_kills
 import pytest
+from deaths import kills_of
 
 pytestmark = pytest.mark.kill
 
@@ -21,11 +23,11 @@ pytestmark = pytest.mark.kill
         ),
     ],
 )
-def test_killed_anywhere(kind: str, step: int, tmp_path: Path, scenario) -> None:
+def test_killed_anywhere(kind: str, step: int, tmp_path: Path) -> None:
     """Killed in the middle of persist, confirm, compose-commit, clean-up, fold or restore, and gone on with
     by another process: rows and files are those of the batches that stand, and nothing else is left.
     """
-    with scenario("checkpoint_kills").kills_of(kind, tmp_path) as lives:
+    with kills_of(checkpoint_kills, kind, tmp_path) as lives:
         results = lives.spread(step)
     assert all(result.killed for result in results)
     assert [result for result in results if result.fault is not None] == []
@@ -36,22 +38,21 @@ def test_killed_anywhere(kind: str, step: int, tmp_path: Path, scenario) -> None
     [("retraction", "the files are"), ("collection", "left behind"), ("fold", "the state is")],
 )
 def test_a_broken_protocol_is_seen(
-    broken: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario
+    broken: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever goes on forgets to take files back, to delete, or folds away what it should keep."""
-    kills = scenario("checkpoint_kills")
     if broken == "retraction":
         monkeypatch.setattr("dstl_dagster.checkpoint.rollback._retract", lambda *_: None)
     elif broken == "collection":
-        collect = kills.module.CheckpointCoordinator._collect
+        collect = checkpoint_kills.CheckpointCoordinator._collect
         monkeypatch.setattr(
-            kills.module.CheckpointCoordinator,
+            checkpoint_kills.CheckpointCoordinator,
             "_collect",
             lambda coordinator, *, dry_run: collect(coordinator, dry_run=True),
         )
     else:
-        monkeypatch.setattr(kills.module, "totals", lambda batch: {0: 1})
-    with kills.kills_of("folder", tmp_path) as lives:
+        monkeypatch.setattr(checkpoint_kills, "totals", lambda batch: {0: 1})
+    with kills_of(checkpoint_kills, "folder", tmp_path) as lives:
         result = lives.kill(3, "before")
     assert result.killed
     assert str(result.fault).startswith(fault)

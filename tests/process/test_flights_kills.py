@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
+import flights_kills as kills
 import pytest
-
-
-def _load_kills() -> ModuleType:
-    # By name, as when it runs by its path: beside its own modules, which are no package.
-    folder = str(Path(__file__).parent)
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("flights_kills")
-    finally:
-        sys.path.remove(folder)
-
-
-kills = _load_kills()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import recoverable_kills
+from deaths import kills_of
 
 pytestmark = pytest.mark.kill
 
@@ -21,11 +23,11 @@ pytestmark = pytest.mark.kill
         ),
     ],
 )
-def test_killed_anywhere(kind: str, step: int, tmp_path: Path, scenario) -> None:
+def test_killed_anywhere(kind: str, step: int, tmp_path: Path) -> None:
     """Killed at a storage request and gone on with by another process, the object is right byte for byte,
     and after one sweep nothing temporary is left.
     """
-    with scenario("recoverable_kills").kills_of(kind, tmp_path) as lives:
+    with kills_of(recoverable_kills, kind, tmp_path) as lives:
         results = lives.spread(step)
     assert all(result.killed for result in results)
     assert [result for result in results if result.fault is not None] == []
@@ -36,19 +38,18 @@ def test_killed_anywhere(kind: str, step: int, tmp_path: Path, scenario) -> None
     [("sweep", "after", "left behind"), ("position", "before", "the object is wrong")],
 )
 def test_a_broken_recovery_is_seen(
-    broken: str, moment: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario
+    broken: str, moment: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the sweep a dead writer's component is found; with a lost persisted state, wrong bytes are."""
-    kills = scenario("recoverable_kills")
     if broken == "sweep":
-        monkeypatch.setattr(kills.module, "sweep", lambda *_: 0)
+        monkeypatch.setattr(recoverable_kills, "sweep", lambda *_: 0)
     else:
         monkeypatch.setattr(
-            kills.module.GSRecoverableWriter,
+            recoverable_kills.GSRecoverableWriter,
             "recover",
-            lambda writer, state: writer.open(f"gs://final/{kills.module.NAME}"),
+            lambda writer, state: writer.open(f"gs://final/{recoverable_kills.NAME}"),
         )
-    with kills.kills_of("gcs", tmp_path) as lives:
+    with kills_of(recoverable_kills, "gcs", tmp_path) as lives:
         result = lives.kill(40, moment)
     assert result.killed
     assert str(result.fault).startswith(fault)

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-
-def _load_kills() -> ModuleType:
-    folder = str(Path(__file__).parent)
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("replay_kills")
-    finally:
-        sys.path.remove(folder)
-
-
-kills = _load_kills()
+import replay_kills as kills
 
 
 @pytest.mark.timeout(600)  # each kill is a start of Spark, and on a busy machine

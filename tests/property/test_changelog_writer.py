@@ -47,6 +47,7 @@ from dstl_dagster.upload import (
     UploadTasksResult,
 )
 from dstl_dagster.upload.batches import BatchAction
+from tests.profiles import examples
 
 TIMEOUT_SECONDS = 10.0
 DELAY_SECONDS = 1.0
@@ -383,7 +384,7 @@ class WriterMachine(RuleBasedStateMachine):
             assert left <= kept
 
 
-WriterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+WriterMachine.TestCase.settings = examples(60, stateful_step_count=40)
 TestWriter = WriterMachine.TestCase
 
 

@@ -25,6 +25,7 @@ from dstl_dagster.keyed import bases as bases_module
 from dstl_dagster.keyed import diff as diff_module
 from dstl_dagster.state import StateSchema, encode_changes
 from dstl_dagster.storage import MemoryObjectStore
+from tests.profiles import examples
 
 MAX_PARALLELISM = 7
 NARROW = StateSchema.of(pa.schema({"name": pa.string(), "value": pa.int32()}), ["name"], MAX_PARALLELISM)
@@ -187,10 +188,7 @@ def disagreement(history: list[Step]) -> str | None:
     return world.disagreement()
 
 
-SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@settings(SETTINGS, max_examples=25)
+@examples(25, suppress_health_check=list(HealthCheck))
 @given(history=histories)
 def test_state_difference_and_history_are_those_of_dictionaries(history: list[Step]) -> None:
     """At every checkpoint, whatever was folded when, and into however many ranges."""
@@ -232,7 +230,12 @@ def test_the_property_finds_a_mistake(module: Any, name: str, mistake: Any) -> N
             find(
                 histories,
                 lambda history: disagreement(history) is not None,
-                settings=settings(SETTINGS, max_examples=100, database=None, phases=[Phase.generate]),
+                settings=settings(
+                    max_examples=100,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                ),
             )
         except NoSuchExample:
             pytest.fail("the mistake passed")

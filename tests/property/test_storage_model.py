@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import google_crc32c
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -18,6 +17,7 @@ from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
+from tests.profiles import examples
 
 NAMES = st.sampled_from(["a", "b/1", "b/2", "c/d/e", "é", "b-", "b0"])
 PAYLOADS = st.binary(max_size=30)
@@ -218,6 +218,6 @@ class LocalMachine(StoreMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMemory.settings = examples(60, stateful_step_count=30)
 TestLocal = LocalMachine.TestCase
-TestLocal.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLocal.settings = examples(40, stateful_step_count=30)

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.spark import local_session, read_state, write_files, write_state
+from dstl_dagster.spark import local_session, read_state, stop_session, write_files, write_state
 from dstl_dagster.storage import open_store
 
 
@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
     }
     session = local_session("tests", conf=conf)
     yield session
-    session.stop()
+    stop_session(session)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ a folder to keep the days and Dagster's home in; by default they go with the tes
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -23,6 +22,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.ui import flights_days
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -67,10 +68,9 @@ def site(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = Path(os.environ.get("DSTL_UI_FOLDER") or tmp_path_factory.mktemp("ui"))
     before = dict(os.environ)
     try:
-        days = _load_days()
-        days.make_folder(folder)
+        flights_days.make_folder(folder)
         with _dagster_dev(folder) as url:
-            yield Site(url, folder, days)
+            yield Site(url, folder, flights_days)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -107,17 +107,6 @@ def picture(browser_page: Page) -> Callable[..., None]:
         browser_page.screenshot(path=Path(folder) / f"{name}.png", clip=clip)
 
     return take
-
-
-def _load_days() -> ModuleType:
-    path = Path(__file__).with_name("flights_days.py")
-    spec = importlib.util.spec_from_file_location("dstl_test_flights_days", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @contextlib.contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWrit
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import (
     ChangelogStateHandle,
-    KeyGroupRange,
     SequenceNumber,
     SnapshotResult,
     StreamStateHandle,
@@ -25,36 +22,7 @@ from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ABSENT, Generation, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.uploads import HeldScheduler, RecordingUploader
-
-RANGE = KeyGroupRange.of(0, 3)
-DEADLINE_SECONDS = 20
-# No time-outs: on a busy machine a slow attempt would get a second one beside it.
-FAST = FsStateChangelogOptions(
-    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
-)
-
-
-@contextmanager
-def _writer(
-    store: Any = None, options: FsStateChangelogOptions = FAST, **arguments: Any
-) -> Iterator[tuple[FsStateChangelogStorage, FsStateChangelogWriter]]:
-    with (
-        FsStateChangelogStorage(
-            "job", MemoryObjectStore() if store is None else store, options, **arguments
-        ) as storage,
-        storage.create_writer("op", RANGE) as writer,
-    ):
-        yield storage, writer
-
-
-def _persisted(writer: FsStateChangelogWriter, from_: int = 0) -> ChangelogStateHandle:
-    result = writer.persist(SequenceNumber.of(from_), 1).result(DEADLINE_SECONDS)
-    assert result.job_manager_owned_snapshot is not None
-    return result.job_manager_owned_snapshot
-
-
-def _names(store: MemoryObjectStore) -> list[str]:
-    return [stat.name for stat in store.list()]
+from tests.unit.changelog.writing import DEADLINE_SECONDS, RANGE, open_writer, persisted
 
 
 class TestLocalRecovery:
@@ -62,9 +30,9 @@ class TestLocalRecovery:
         """A restore on the same machine reads the copy: the durable file may even be away."""
         store = MemoryObjectStore()
         local = LocalRecoveryConfig.enabled(tmp_path)
-        with _writer(store, local_recovery=local) as (storage, writer):
+        with open_writer(store, local_recovery=local) as (storage, writer):
             writer.append(0, b"x")
-            handle = _persisted(writer)
+            handle = persisted(writer)
             writer.confirm(SequenceNumber.of(0), SequenceNumber.of(1), 1)
             name = handle.handles_and_offsets[0][0].name
             stat = store.stat(name)
@@ -78,9 +46,9 @@ class TestLocalRecovery:
     def test_a_bad_copy_falls_back_to_the_durable_file(self, harm: str, tmp_path: Path) -> None:
         """A copy that was altered, cut or emptied is passed over: the durable file decides."""
         local = LocalRecoveryConfig.enabled(tmp_path)
-        with _writer(local_recovery=local) as (storage, writer):
+        with open_writer(local_recovery=local) as (storage, writer):
             writer.append(0, b"precious")
-            handle = _persisted(writer)
+            handle = persisted(writer)
             (copy,) = (path for path in tmp_path.rglob("*") if path.is_file())
             content = bytearray(copy.read_bytes())
             content[18] ^= 1
@@ -92,7 +60,7 @@ class TestLocalRecovery:
         (tmp_path / "file").write_text("no directory")
         metrics = InMemoryMetrics()
         local = LocalRecoveryConfig.enabled(tmp_path / "file")
-        with _writer(local_recovery=local, metrics=metrics) as (_, writer):
+        with open_writer(local_recovery=local, metrics=metrics) as (_, writer):
             writer.append(0, b"x")
             result = writer.persist(SequenceNumber.of(0), 1).result(DEADLINE_SECONDS)
         assert result.state_size == 1
@@ -131,11 +99,11 @@ class TestReading:
         """
         store = MemoryObjectStore()
         options = FsStateChangelogOptions(batch_persist_delay=timedelta(0), compression=compression)
-        with _writer(store, options) as (storage, writer):
+        with open_writer(store, options) as (storage, writer):
             writer.append_meta(b"schema")
             writer.append(1, b"abcabcabcabcabcabcabc")
             writer.append(2, b"")
-            handle = _persisted(writer)
+            handle = persisted(writer)
             file = handle.handles_and_offsets[0][0]
             content = store.get(file.name)
             true = list(storage.create_reader().read(handle))

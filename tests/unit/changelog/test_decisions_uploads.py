@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter
+from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import (
-    ChangelogStateHandle,
-    KeyGroupRange,
     SequenceNumber,
     StateChange,
     StateChangeSet,
@@ -40,36 +37,7 @@ from dstl_dagster.upload import (
     UploadTasksResult,
     UploadThrottle,
 )
-
-RANGE = KeyGroupRange.of(0, 3)
-DEADLINE_SECONDS = 20
-# No time-outs: on a busy machine a slow attempt would get a second one beside it.
-FAST = FsStateChangelogOptions(
-    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
-)
-
-
-@contextmanager
-def _writer(
-    store: Any = None, options: FsStateChangelogOptions = FAST, **arguments: Any
-) -> Iterator[tuple[FsStateChangelogStorage, FsStateChangelogWriter]]:
-    with (
-        FsStateChangelogStorage(
-            "job", MemoryObjectStore() if store is None else store, options, **arguments
-        ) as storage,
-        storage.create_writer("op", RANGE) as writer,
-    ):
-        yield storage, writer
-
-
-def _persisted(writer: FsStateChangelogWriter, from_: int = 0) -> ChangelogStateHandle:
-    result = writer.persist(SequenceNumber.of(from_), 1).result(DEADLINE_SECONDS)
-    assert result.job_manager_owned_snapshot is not None
-    return result.job_manager_owned_snapshot
-
-
-def _names(store: MemoryObjectStore) -> list[str]:
-    return [stat.name for stat in store.list()]
+from tests.unit.changelog.writing import DEADLINE_SECONDS, FAST, RANGE, names_in, open_writer, persisted
 
 
 class FailingWriter:
@@ -129,7 +97,7 @@ class FailingStore(MemoryObjectStore):
 class TestClosing:
     def test_a_closed_writer_says_so(self) -> None:
         """Every call but close raises ClosedError, and close may be called again."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             writer.append(0, b"x")
             writer.close()
             writer.close()
@@ -153,7 +121,7 @@ class TestClosing:
     def test_pending_futures_fail_at_close(self) -> None:
         """A future that waits when its writer is closed fails with ClosedError."""
         scheduler = HeldScheduler()
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             future = writer.persist(SequenceNumber.of(0), 1)
             writer.close()
@@ -221,8 +189,8 @@ class TestClosing:
         go_on.set()
         closing.join(DEADLINE_SECONDS)
         writer.close()
-        assert _names(store) == []
-        assert set(threading.enumerate()) == before
+        assert names_in(store) == []
+        assert set(threading.enumerate()) <= before
 
 
 class TestRetries:
@@ -233,31 +201,31 @@ class TestRetries:
         store holds the winner's file alone.
         """
         store = FailingStore(2, where=where)
-        with _writer(store) as (storage, writer):
+        with open_writer(store) as (storage, writer):
             writer.append(0, b"x" * size)
-            handle = _persisted(writer)
+            handle = persisted(writer)
             assert [len(each.change) for each in storage.create_reader().read(handle)] == [size]
-        assert _names(store) == [handle.handles_and_offsets[0][0].name]
+        assert names_in(store) == [handle.handles_and_offsets[0][0].name]
 
     @pytest.mark.parametrize("size", [10, 3 << 20], ids=["put", "stream"])
     def test_a_lost_answer_is_read_back(self, size: int) -> None:
         """An upload whose answer was lost counts when the object is provably its own: no second attempt."""
         store, metrics = FailingStore(1, effect=True), InMemoryMetrics()
-        with _writer(store, metrics=metrics) as (_, writer):
+        with open_writer(store, metrics=metrics) as (_, writer):
             writer.append(0, b"x" * size)
-            handle = _persisted(writer)
-        assert _names(store) == [handle.handles_and_offsets[0][0].name]
+            handle = persisted(writer)
+        assert names_in(store) == [handle.handles_and_offsets[0][0].name]
         assert metrics.counter("ChangelogStorage.numberOfUploadRequests") == 1
 
     def test_exhausted_retries_fail_the_task_and_leave_nothing(self) -> None:
         """After the last attempt the future fails, and no attempt's file is left."""
         store, metrics = FailingStore(99), InMemoryMetrics()
-        with _writer(store, metrics=metrics) as (_, writer):
+        with open_writer(store, metrics=metrics) as (_, writer):
             writer.append(0, b"x")
             with pytest.raises(UnavailableError, match="no answer"):
-                _persisted(writer)
+                persisted(writer)
         assert metrics.counter("ChangelogStorage.numberOfUploadFailures") == 3
-        assert _names(store) == []
+        assert names_in(store) == []
 
     def test_the_loser_of_a_race_is_deleted(self) -> None:
         """An attempt that timed out and ends after the winner has its file deleted, also from local disk."""
@@ -279,11 +247,11 @@ class TestRetries:
         options = FsStateChangelogOptions(
             batch_persist_delay=timedelta(0), upload_timeout=timedelta(milliseconds=20)
         )
-        with _writer(store, options, metrics=metrics) as (_, writer):
+        with open_writer(store, options, metrics=metrics) as (_, writer):
             writer.append(0, b"x")
-            handle = _persisted(writer)
+            handle = persisted(writer)
             first_waits.set()
-        assert _names(store) == [handle.handles_and_offsets[0][0].name]
+        assert names_in(store) == [handle.handles_and_offsets[0][0].name]
         assert metrics.counter("ChangelogStorage.numberOfDiscardedUploads") == 1
 
 
@@ -330,7 +298,7 @@ class TestBatches:
                 return UploadTasksResult({}, StreamStateHandle("file", 0))
 
         scheduler = BatchingStateChangeUploadScheduler(0, 0, RetryPolicy.none(), Forgetful(), 1, 100)
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             assert writer.persist(SequenceNumber.of(0), 1).exception(DEADLINE_SECONDS) is not None
 
@@ -339,7 +307,7 @@ class TestBatches:
         scheduler = BatchingStateChangeUploadScheduler(
             0, 0, RetryPolicy.fixed(3, 0, 0), RecordingUploader(outcomes=[SystemExit(3)]), 1, 100
         )
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             assert isinstance(
                 writer.persist(SequenceNumber.of(0), 1).exception(DEADLINE_SECONDS), UnavailableError
@@ -355,7 +323,7 @@ class TestBatches:
         scheduler = BatchingStateChangeUploadScheduler(
             0, 0, RetryPolicy.none(), RecordingUploader(), 1, 100, executor=NoThreads()
         )
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             with pytest.raises(RuntimeError, match="new thread"):
                 writer.persist(SequenceNumber.of(0), 1)
@@ -377,7 +345,7 @@ class TestBatches:
                 raise RuntimeError("cannot schedule new futures after shutdown")
 
         scheduler._retrying._executor = Closing()
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             future = writer.persist(SequenceNumber.of(0), 1)
             assert isinstance(future.exception(DEADLINE_SECONDS), ClosedError)

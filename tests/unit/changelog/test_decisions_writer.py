@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, TaskMailbox
+from dstl_dagster.changelog import FsStateChangelogStorage, TaskMailbox
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format import (
-    ChangelogStateHandle,
-    KeyGroupRange,
     SequenceNumber,
     SnapshotResult,
 )
@@ -26,43 +23,14 @@ from dstl_dagster.testing.uploads import HeldScheduler
 from dstl_dagster.upload import (
     UploadTask,
 )
-
-RANGE = KeyGroupRange.of(0, 3)
-DEADLINE_SECONDS = 20
-# No time-outs: on a busy machine a slow attempt would get a second one beside it.
-FAST = FsStateChangelogOptions(
-    batch_persist_delay=timedelta(0), next_attempt_delay=timedelta(0), upload_timeout=timedelta(0)
-)
-
-
-@contextmanager
-def _writer(
-    store: Any = None, options: FsStateChangelogOptions = FAST, **arguments: Any
-) -> Iterator[tuple[FsStateChangelogStorage, FsStateChangelogWriter]]:
-    with (
-        FsStateChangelogStorage(
-            "job", MemoryObjectStore() if store is None else store, options, **arguments
-        ) as storage,
-        storage.create_writer("op", RANGE) as writer,
-    ):
-        yield storage, writer
-
-
-def _persisted(writer: FsStateChangelogWriter, from_: int = 0) -> ChangelogStateHandle:
-    result = writer.persist(SequenceNumber.of(from_), 1).result(DEADLINE_SECONDS)
-    assert result.job_manager_owned_snapshot is not None
-    return result.job_manager_owned_snapshot
-
-
-def _names(store: MemoryObjectStore) -> list[str]:
-    return [stat.name for stat in store.list()]
+from tests.unit.changelog.writing import DEADLINE_SECONDS, FAST, RANGE, open_writer, persisted
 
 
 class TestAppending:
     @pytest.mark.parametrize("key_group", [-1, 4, 99])
     def test_a_key_group_outside_the_range_is_refused(self, key_group: int) -> None:
         """Upstream accepts any key group; here it is an error, and nothing is buffered."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             with pytest.raises(InvalidInputError, match="outside"):
                 writer.append(key_group, b"x")
             columns = pa.array([0, key_group], pa.int32()), pa.array([b"a", b"b"], pa.binary())
@@ -73,11 +41,11 @@ class TestAppending:
     @pytest.mark.parametrize("key_group", [1.5, "1", None])
     def test_a_key_group_is_a_whole_number(self, key_group: Any) -> None:
         """What has no integer value is refused; numpy's integers are taken."""
-        with _writer() as (storage, writer):
+        with open_writer() as (storage, writer):
             with pytest.raises(InvalidInputError, match="key group"):
                 writer.append(key_group, b"x")
             writer.append(np.int64(2), b"x")  # type: ignore[arg-type]  # numpy's integers are no ints
-            assert list(storage.create_reader().read(_persisted(writer))) == [(2, b"x")]
+            assert list(storage.create_reader().read(persisted(writer))) == [(2, b"x")]
 
     @pytest.mark.parametrize(
         ("key_groups", "values"),
@@ -93,7 +61,7 @@ class TestAppending:
     )
     def test_a_wrong_batch_is_refused_whole(self, key_groups: Any, values: Any) -> None:
         """Wrong types, lengths and nulls are errors, and nothing is buffered."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             with pytest.raises(InvalidInputError):
                 writer.append_batch(key_groups, values)
             assert int(writer.next_sequence_number()) == 0
@@ -101,33 +69,33 @@ class TestAppending:
     @pytest.mark.parametrize("value", [None, "text", 5, [1]])
     def test_only_bytes_are_changes(self, value: Any) -> None:
         """What is no bytes is refused, and nothing is buffered."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             with pytest.raises(InvalidInputError, match="bytes"):
                 writer.append(0, value)
             assert int(writer.next_sequence_number()) == 0
 
     def test_a_mutable_change_is_copied(self) -> None:
         """Altering a bytearray after the append does not alter the log."""
-        with _writer() as (storage, writer):
+        with open_writer() as (storage, writer):
             change = bytearray(b"before")
             writer.append(0, change)  # type: ignore[arg-type]  # what a careless caller passes
             change[:] = b"after!"
-            assert [each.change for each in storage.create_reader().read(_persisted(writer))] == [b"before"]
+            assert [each.change for each in storage.create_reader().read(persisted(writer))] == [b"before"]
 
     @pytest.mark.parametrize("arrow_type", [pa.large_binary(), pa.binary_view(), pa.binary(2)])
     def test_other_binary_types_are_taken(self, arrow_type: pa.DataType) -> None:
         """Large, view and fixed-size columns are binary too; slices and chunks of them are read right."""
-        with _writer() as (storage, writer):
+        with open_writer() as (storage, writer):
             column = pa.chunked_array(
                 [pa.array([b"aa", b"bb"], arrow_type), pa.array([b"cc", b"dd"], arrow_type)]
             )
             writer.append_batch(pa.array([9, 1, 1, 0], pa.int32()).slice(1), column.slice(1))
-            read = storage.create_reader().read(_persisted(writer))
+            read = storage.create_reader().read(persisted(writer))
             assert list(read) == [(0, b"dd"), (1, b"bb"), (1, b"cc")]
 
     def test_an_empty_batch_changes_nothing(self) -> None:
         """A batch of no rows does not even move the position."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             writer.append_batch(pa.array([], pa.int32()), pa.array([], pa.binary()))
             assert int(writer.next_sequence_number()) == 0
 
@@ -136,17 +104,17 @@ class TestAppending:
         options = FsStateChangelogOptions(
             preemptive_persist_threshold_in_bytes=2 << 20, batch_persist_delay=timedelta(0)
         )
-        with _writer(options=options) as (storage, writer):
+        with open_writer(options=options) as (storage, writer):
             values = pa.array([bytes([row]) * 1_000_000 for row in range(40)], pa.binary())
             writer.append_batch(pa.array(np.zeros(40, np.int32)), values)
-            handle = _persisted(writer)
+            handle = persisted(writer)
             sizes = [file.size for file, _ in handle.handles_and_offsets]
             assert [size // 1_000_000 for size in sizes] == [17, 17, 6]
             assert [each.change for each in storage.create_reader().read(handle)] == values.to_pylist()
 
     def test_the_writer_belongs_to_its_thread(self) -> None:
         """Every call from another thread is an error, and changes nothing."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             errors: list[BaseException] = []
             calls: list[Callable[[], object]] = [
                 lambda: writer.append(0, b"x"),
@@ -173,7 +141,7 @@ class TestAppending:
 class TestPersist:
     def test_a_persist_inside_a_completion_callback_works(self) -> None:
         """Appending and persisting from a completion callback neither hangs nor loses a change."""
-        with _writer() as (storage, writer):
+        with open_writer() as (storage, writer):
             writer.append(1, b"first")
             second: list[Any] = []
 
@@ -196,7 +164,7 @@ class TestPersist:
         """
         scheduler = HeldScheduler()
         options = FsStateChangelogOptions(preemptive_persist_threshold_in_bytes=10)
-        with _writer(scheduler=scheduler, options=options) as (_, writer):
+        with open_writer(scheduler=scheduler, options=options) as (_, writer):
             writer.append(0, b"old")
             failing = writer.next_sequence_number()
             writer.append(0, b"fails")
@@ -212,9 +180,9 @@ class TestPersist:
             ]
             with pytest.raises(UnavailableError, match="already failed"):
                 writer.persist(failing, 2)
-            persisted = writer.persist(above, 3)
+            above_it = writer.persist(above, 3)
             scheduler.complete_all()
-            assert persisted.result(DEADLINE_SECONDS).state_size == 40
+            assert above_it.result(DEADLINE_SECONDS).state_size == 40
 
     def test_a_pre_emptive_upload_that_cannot_begin_does_not_fail_the_append(self) -> None:
         """A scheduler that raises on a pre-emptive upload is told at the persist, not at the append."""
@@ -224,14 +192,14 @@ class TestPersist:
                 raise UnavailableError("no")
 
         options = FsStateChangelogOptions(preemptive_persist_threshold_in_bytes=1)
-        with _writer(scheduler=Refusing(), options=options) as (_, writer):
+        with open_writer(scheduler=Refusing(), options=options) as (_, writer):
             writer.append(0, b"x")
             with pytest.raises(UnavailableError, match="already failed"):
                 writer.persist(SequenceNumber.of(0), 1)
 
     def test_truncation_does_not_go_back(self) -> None:
         """Truncating lower than before is refused; upstream then makes futures that never complete."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             for _ in range(3):
                 writer.append(0, b"x")
                 end = writer.next_sequence_number()
@@ -244,7 +212,7 @@ class TestPersist:
         uploaded; those uploaded before do not.
         """
         scheduler = HeldScheduler()
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x" * 7)
             writer.persist(SequenceNumber.of(0), 1)
             scheduler.complete_all()
@@ -260,15 +228,15 @@ class TestPersist:
 
     def test_an_empty_range_is_an_empty_handle(self) -> None:
         """A persist of nothing is done at once."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             future = writer.persist(SequenceNumber.of(0), 1)
-            assert _persisted(writer).handles_and_offsets == ()
+            assert persisted(writer).handles_and_offsets == ()
             assert future.result(timeout=0).state_size == 0
 
     def test_errors_come_in_upstreams_order(self) -> None:
         """A range that failed and was truncated is told as failed; one not yet appended as that."""
         scheduler = HeldScheduler()
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             with pytest.raises(InvalidInputError, match="not yet appended"):
                 writer.persist(SequenceNumber.of(1), 1)
             writer.append(0, b"x")
@@ -286,7 +254,7 @@ class TestPersist:
 
     def test_confirm_refuses_a_wrong_range(self) -> None:
         """A range that ends before it begins, or beyond what was appended, is refused."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             one, zero = SequenceNumber.of(1), SequenceNumber.of(0)
             with pytest.raises(InvalidInputError, match=r"active sqn: 0"):
                 writer.confirm(zero, one, 1)
@@ -351,7 +319,7 @@ class TestMailbox:
     def test_waiting_times_out(self) -> None:
         """`result(timeout)` on the owner's thread raises TimeoutError, and the upload goes on."""
         scheduler = HeldScheduler()
-        with _writer(scheduler=scheduler) as (_, writer):
+        with open_writer(scheduler=scheduler) as (_, writer):
             writer.append(0, b"x")
             future = writer.persist(SequenceNumber.of(0), 1)
             with pytest.raises(TimeoutError):
@@ -362,7 +330,7 @@ class TestMailbox:
 
     def test_another_thread_may_wait(self) -> None:
         """A future's result can be waited for elsewhere while the owner runs its mailbox."""
-        with _writer() as (_, writer):
+        with open_writer() as (_, writer):
             writer.append(0, b"x")
             future = writer.persist(SequenceNumber.of(0), 1)
             results: list[SnapshotResult] = []

@@ -76,6 +76,6 @@ def test_no_thread_outlives_a_storage() -> None:
     with storage.create_writer("operator", ALL) as writer:
         writer.append(1, b"x")
         writer.persist(writer.initial_sequence_number(), 1).result()
-        assert set(threading.enumerate()) > before
+        assert set(threading.enumerate()) - before
     storage.close()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before

@@ -33,7 +33,7 @@ from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_ch
 from dstl_dagster.storage import MemoryObjectStore
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import CountingStore, Job, KeyedJob
+    from tests.unit.conftest import CountingStore, Job, KeyedJob
 
 MIB = 1 << 20
 

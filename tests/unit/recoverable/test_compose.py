@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
+from tests.profiles import examples
 
 
 def recoverable_of(count: int, seed: int = 0) -> GSCommitRecoverable:
@@ -21,7 +22,7 @@ def sizes(root: Node) -> list[int]:
     return [len(root.children), *(len(node.children) for wave in waves(root) for node in wave)]
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.integers(1, 3000), st.sampled_from([2, 3, 4, 32]))
 def test_as_few_and_as_flat_as_can_be(count: int, width: int) -> None:
     """n components need ceil((n-1)/(width-1)) composes in ceil(log n) waves, each of 2 to width sources."""
@@ -36,7 +37,7 @@ def test_as_few_and_as_flat_as_can_be(count: int, width: int) -> None:
     assert min(sizes(root)) >= (2 if count > 1 else 1)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(1, 2000))
 def test_order_is_kept(count: int) -> None:
     """The leaves from left to right are the components in order, and each node is a range of them."""

@@ -60,7 +60,7 @@ def test_close_keeps_the_copies(caplog: pytest.LogCaptureFixture) -> None:
     registry.register(COPY, 3)
     registry.close()
     registry.close()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     assert caplog.text.count("could not delete") == 1
 
 

@@ -27,6 +27,8 @@ sys.stdin.read()
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    # Stopping removes the folders of all this process's sessions, and other tests may have one running.
+    monkeypatch.setattr(session, "_scratch_folders", [])
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])

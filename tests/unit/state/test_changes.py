@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, decode_change, encode_changes
+from tests.profiles import examples
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)
 
@@ -349,7 +350,7 @@ def test_a_newer_schema_version_is_refused() -> None:
     assert caught.value.kind == "newer_version"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(cut=st.integers(0, 10**6), flip=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, value: int) -> None:
     """Cut or changed bytes give rows or a FormatError: no other error, and no read outside the bytes."""
@@ -363,7 +364,7 @@ def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, v
             continue
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(payload=st.binary(max_size=300))
 def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
     """Anything else than a change is refused as such."""
@@ -373,7 +374,7 @@ def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
         StateSchema.from_bytes(payload)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(position=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_schemas_are_format_errors(position: int, value: int) -> None:
     """A schema with one changed byte is refused, or is the same."""

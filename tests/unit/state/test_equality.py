@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.state.equality import same_rows, same_values
+from tests.profiles import examples
 
 scalars = st.one_of(st.none(), st.integers(-2, 2))
 structs = st.one_of(st.none(), st.fixed_dictionaries({"a": scalars, "b": st.lists(scalars, max_size=2)}))
@@ -26,7 +27,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_nested_values_are_compared_as_python_compares_them(data: st.DataObject) -> None:
     """Nulls, empty lists, lists in lists, at any offset in their buffers."""

@@ -17,6 +17,7 @@ from hypothesis.errors import NoSuchExample
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
 from dstl_dagster.state.keys import last_occurrences
+from tests.profiles import examples
 
 MAX_PARALLELISM = 7
 
@@ -129,7 +130,7 @@ def agrees(history: list[Checkpoint], cuts: list[int]) -> bool:
     return len(found) == len(set(found)) and set(found) == model.visible(note=note)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, cuts=cut_lists)
 def test_state_equals_a_dictionary(history: list[Checkpoint], cuts: list[int]) -> None:
     """Whatever was written in whatever chunks, any split into readers gives the dictionary's rows, once."""

@@ -32,7 +32,7 @@ def test_pieces_are_written_in_order(helps: str) -> None:
     behind.finish()
     behind.abort()
     assert written == _pieces(100)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     assert (threading.current_thread() in threads) == (helps != "always")
     assert len(threads) == (2 if helps == "at times" else 1)
 

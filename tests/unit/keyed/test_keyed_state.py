@@ -15,7 +15,7 @@ from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import Generation
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import CountingStore, Job, KeyedJob
+    from tests.unit.conftest import CountingStore, Job, KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, object]:

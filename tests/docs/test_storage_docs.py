@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "storage.md"
+PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
 
 
 def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

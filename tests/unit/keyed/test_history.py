@@ -13,7 +13,7 @@ from dstl_dagster.keyed import KeyChange, key_history, with_base, write_base
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import CountingStore, KeyedJob
+    from tests.unit.conftest import CountingStore, KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, Any]:

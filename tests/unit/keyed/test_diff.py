@@ -16,7 +16,7 @@ from dstl_dagster.keyed import diff as diff_module
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:
-    from tests.unit.checkpoint.conftest import KeyedJob
+    from tests.unit.conftest import KeyedJob
 
 
 def row(tail: str | None, flights: int) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""How the suite runs: Hypothesis's profiles, and two processes side by side that end at the same time.
+
+Does not own what tests share of the product: each folder's own conftest does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import profiles
+
+profiles.register()
+
+_PROCESSES = 2
+"""Not one per core: some tests start a JVM or Dagster's daemons beside themselves, which want cores too."""
+
+_LONGEST_FIRST = ("process", "spark", "ui", "dagster", "simulation", "docs", "property", "contract")
+"""Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
+
+_COSTLY_FIXTURES = ("spark", "site")
+"""A JVM, and Dagster's webserver with its daemon: all tests that use one of them go to one process."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` of pyproject.toml means: two processes for the suite or a folder, none beside this one
+    for somebody who chose tests and looks at them. xdist itself sees to `--pdb`.
+    """
+    looking = any(config.getoption(name, None) for name in ("keyword", "lf", "failedfirst", "stepwise"))
+    files = any("::" in each or Path(each).suffix == ".py" for each in config.args)
+    return 0 if looking or files else min(_PROCESSES, os.cpu_count() or 1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Side by side, tests go out in this order, a group whole."""
+    if not hasattr(config, "workerinput"):
+        return
+    folders = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
+    tests = Path(__file__).parent
+    for item in items:
+        for name in _COSTLY_FIXTURES:
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: folders.get(item.path.relative_to(tests).parts[0], len(folders)))
