@@ -112,6 +112,14 @@ def test_the_source_distribution_holds_the_checkout(sdist_names: set[str], folde
     assert wanted <= sdist_names
 
 
+def test_an_editable_install_finds_the_examples(tmp_path: Path) -> None:
+    """What `pip install -e` puts on the path: the package and the examples of this checkout."""
+    with zipfile.ZipFile(_built("editable", tmp_path)) as packed:
+        (paths,) = (name for name in packed.namelist() if name.endswith(".pth"))
+        on_path = packed.read(paths).decode().split()
+    assert [Path(each).resolve() for each in on_path] == [ROOT, ROOT / "examples"]
+
+
 def test_the_source_distribution_runs_the_readme(sdist_names: set[str]) -> None:
     """The two commands of the README, and `dagster dev`, find the files that they name."""
     files = {".ci/readme-command", ".ci/run", "README.md", "constraints.txt", "pyproject.toml"}

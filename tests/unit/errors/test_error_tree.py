@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from dstl_dagster import errors
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind
+from dstl_dagster.storage import MemoryObjectStore
 
+PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
 TREE = {
     "DstlError": "Exception",
     "InvalidInputError": "DstlError ValueError",
@@ -174,9 +177,23 @@ def test_every_section_has_its_scenarios(documented: dict[str, dict[str, set[str
     assert modules == {f"test_{title.lower().replace(' ', '_')}_kinds.py" for title in documented}
 
 
+def test_the_example_of_the_page_runs() -> None:
+    """The page's example passes over a batch that is applied already, and over no other conflict."""
+    page = PAGE.read_text(encoding="utf-8")
+    example = compile(page.partition("```python\n")[2].partition("```")[0], "errors.md", "exec")
+    coordinator = CheckpointCoordinator("orders", MemoryObjectStore())
+    exec(example, names := {"coordinator": coordinator})
+    with pytest.raises(ConflictError, match="is being made"):
+        exec(example, {"coordinator": CheckpointCoordinator("orders", coordinator.store, owner="other")})
+    coordinator.record(names["attempt"])
+    coordinator.confirm(names["attempt"])
+    coordinator.compose_commit()
+    exec(example, {"coordinator": coordinator})
+
+
 def test_the_source_says_what_the_page_says() -> None:
     """Each kind has one line in the source: what happened, and what to do."""
-    page = (Path(__file__).parents[3] / "docs" / "errors.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     lines = Path(errors.__file__).read_text(encoding="utf-8").splitlines()
     for kind in ErrorKind:
         said = lines[lines.index(f'    {kind.name} = "{kind}"') + 1].strip().strip('"')
