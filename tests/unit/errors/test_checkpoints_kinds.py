@@ -1,0 +1,207 @@
+"""The kinds of the steps 2 to 6: each from an object that is gone, or that is another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dstl_dagster.checkpoint import AttemptReport, load_report, store_report
+from dstl_dagster.errors import ErrorKind
+from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
+from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
+from dstl_dagster.registry import TaskChangelogRegistry
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
+from dstl_dagster.upload import UploadTask
+from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
+from dstl_dagster.upload.scheduler import BatchingStateChangeUploadScheduler
+
+if TYPE_CHECKING:
+    from tests.unit.errors.conftest import Case, Scenario
+
+
+def _other_report(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    store_report(case.store, attempt, AttemptReport((case.rows(attempt),), (), {}))
+    store_report(case.store, attempt, AttemptReport((), (), {}))
+
+
+def _no_manifest(case: Case) -> None:
+    case.checkpoint()
+    case.delete(*case.names("manifest"))
+    case.coordinator().latest()
+
+
+def _other_manifest(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    case.coordinator().record(attempt, positions={"source": 1})
+    case.coordinator().record(attempt, positions={"source": 2})
+
+
+def _changelog_missing(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    report = case.rows(attempt)
+    case.delete(*case.names("/changelog/"))
+    case.confirmed(attempt, [report])
+
+
+def _component_missing(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    report = case.file(attempt)
+    case.delete(*case.names(".inprogress/"))
+    case.confirmed(attempt, files=[report])
+
+
+def _not_as_reported(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    report = case.rows(attempt)
+    for name in case.names("/changelog/"):
+        case.replace(name, b"another's")
+    case.confirmed(attempt, [report])
+
+
+def _target_exists(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    case.replace("out", b"foreign")
+    case.confirmed(attempt, files=[case.file(attempt)])
+
+
+def _written(case: Case) -> GSRecoverableWriterCommitter:
+    stream = GSRecoverableWriter(case.store).open("gs://b/out")
+    stream.write(b"line")
+    return GSRecoverableWriter(case.store).recover_for_commit(stream.close_for_commit().recoverable)
+
+
+def _already_exists(case: Case) -> None:
+    committer = _written(case)
+    case.replace("out", b"foreign")
+    committer.commit()
+
+
+def _foreign_object(case: Case) -> None:
+    committer = _written(case)
+    case.replace("out", b"foreign")
+    committer.commit_after_recovery()
+
+
+def _sources_missing(case: Case) -> None:
+    committer = _written(case)
+    case.delete(*case.names(".inprogress/"))
+    committer.commit()
+
+
+class _TakesLess(MemoryObjectStore):
+    """An upload that takes one byte less than it is given."""
+
+    def open_write(self, *args: Any, **kwargs: Any) -> Any:
+        upload = super().open_write(*args, **kwargs)
+        upload.write = lambda payload: len(payload) - 1  # type: ignore[method-assign]
+        return upload
+
+    def in_bucket(self, bucket_name: str) -> Any:
+        return self
+
+
+class _FullDisk(MemoryObjectStore):
+    """Everything is read, and nothing more is written below `attempts`."""
+
+    def put(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if "/changelog/" in name:
+            raise OSError("no space left on device")
+        return super().put(name, *args, **kwargs)
+
+    def open_write(self, *args: Any, **kwargs: Any) -> Any:
+        raise OSError("no space left on device")
+
+
+def _upload_failed(case: Case) -> None:
+    case.store = _FullDisk("b")
+    case.rows(case.coordinator().trigger(), options=FsStateChangelogOptions(retry_policy="none"))
+
+
+@dataclass
+class _Slow:
+    """An action whose one attempt ends after its time-out."""
+
+    timer: ManualTimer
+    failed: list[BaseException] = field(default_factory=list)
+
+    def attempt(self) -> None:
+        self.timer.advance(5)
+
+    def complete(self, result: None) -> None:
+        raise AssertionError("it timed out")
+
+    def discard(self, result: None) -> None:
+        """Nothing was made."""
+
+    def fail(self, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+def _timeout(_: Case) -> None:
+    action = _Slow(ManualTimer())
+    RetryingExecutor(CallerExecutor(), action.timer).execute(RetryPolicy.fixed(1, 3, 0), action)
+    raise action.failed[0]
+
+
+class _NoThreads(ManualTimer):
+    """The machine has no thread left for it."""
+
+    def schedule(self, delay_seconds: float, command: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("can't start new thread")
+
+
+def _interrupted(_: Case) -> None:
+    failed: list[BaseException] = []
+    uploader = RecordingUploader(TaskChangelogRegistry(lambda _: None, CallerExecutor()))
+    scheduler = BatchingStateChangeUploadScheduler(
+        1, 10, RetryPolicy.none(), uploader, 1, 100, timer=_NoThreads(), executor=CallerExecutor()
+    )
+    with pytest.raises(RuntimeError, match="thread"):
+        scheduler.upload(UploadTask((), lambda _: None, lambda _, error: failed.append(error)))
+    scheduler.close()
+    raise failed[0]
+
+
+def _damaged(case: Case) -> None:
+    case.checkpoint()
+    for name in case.names("/changelog/"):
+        case.replace(name, case.store.get(name)[:-1] + b"\x00")
+    case.coordinator().restore(1)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    ErrorKind.NO_REPORT: lambda case: load_report(case.store, case.coordinator().trigger()),
+    ErrorKind.OTHER_REPORT: _other_report,
+    ErrorKind.NO_MANIFEST: _no_manifest,
+    ErrorKind.OTHER_MANIFEST: _other_manifest,
+    ErrorKind.CHANGELOG_MISSING: _changelog_missing,
+    ErrorKind.COMPONENT_MISSING: _component_missing,
+    ErrorKind.NOT_AS_REPORTED: _not_as_reported,
+    ErrorKind.TARGET_EXISTS: _target_exists,
+    ErrorKind.ALREADY_EXISTS: _already_exists,
+    ErrorKind.FOREIGN_OBJECT: _foreign_object,
+    ErrorKind.SOURCES_MISSING: _sources_missing,
+    ErrorKind.PARTIAL_WRITE: lambda _: GSRecoverableWriter(_TakesLess("b")).open("gs://b/out").write(b"line"),
+    ErrorKind.FORMAT_NEWER: lambda _: GSCommitRecoverableSerializer().deserialize(99, b""),
+    ErrorKind.UPLOAD_FAILED: _upload_failed,
+    ErrorKind.TIMEOUT: _timeout,
+    ErrorKind.INTERRUPTED: _interrupted,
+    ErrorKind.DAMAGED: _damaged,
+}
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+    """What the page says of the kind happens: this kind, and one of its classes."""
+    check_kind(kind, SCENARIOS[kind])
+
+
+def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
+    """Every kind of the page's section has a scenario."""
+    assert list(SCENARIOS) == list(documented["Checkpoints"])

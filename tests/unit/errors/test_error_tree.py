@@ -1,0 +1,202 @@
+"""The classes, the kinds, and the page about them: what programs rely on, and what may only grow."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from dstl_dagster import errors
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind
+from dstl_dagster.storage import MemoryObjectStore
+
+PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+TREE = {
+    "DstlError": "Exception",
+    "InvalidInputError": "DstlError ValueError",
+    "NotFoundError": "DstlError",
+    "ConflictError": "DstlError",
+    "FencedError": "ConflictError",
+    "ClosedError": "DstlError",
+    "UnavailableError": "DstlError",
+    "FormatError": "DstlError",
+    "InternalError": "DstlError",
+}
+CLASSES = [getattr(errors, name) for name in TREE]
+KINDS = [
+    "error",
+    "invalid_input",
+    "not_found",
+    "conflict",
+    "fenced",
+    "closed",
+    "unavailable",
+    "format",
+    "internal",
+    "wrong_thread",
+    "missing_extra",
+    "attempt_open",
+    "already_applied",
+    "already_completed",
+    "no_attempt",
+    "parent_moved",
+    "uncommitted",
+    "unresolved",
+    "unretracted",
+    "abandoned",
+    "no_checkpoint",
+    "checkpoint_gone",
+    "savepoint_exists",
+    "not_blocked",
+    "slot_taken",
+    "outcome_unknown",
+    "contention",
+    "history_hole",
+    "bad_snapshot",
+    "newer_version",
+    "bad_job_name",
+    "no_report",
+    "other_report",
+    "no_manifest",
+    "other_manifest",
+    "changelog_missing",
+    "component_missing",
+    "not_as_reported",
+    "target_exists",
+    "already_exists",
+    "foreign_object",
+    "sources_missing",
+    "partial_write",
+    "format_newer",
+    "upload_failed",
+    "timeout",
+    "interrupted",
+    "damaged",
+    "no_state",
+    "state_missing",
+    "not_keyed",
+    "no_operator",
+    "keys_frozen",
+    "schema_change",
+    "duplicate_key",
+    "unsupported_type",
+    "checksum",
+    "version",
+    "target_not_empty",
+    "precondition_failed",
+    "no_permission",
+    "upload_lost",
+    "file_and_folder",
+    "busy",
+    "store_not_shared",
+    "other_query",
+    "batch_gap",
+    "no_java",
+    "no_cache_folder",
+    "out_of_order",
+    "bad_cursor",
+    "timeline_replaced",
+    "wrong_config",
+    "not_applied",
+]
+
+
+def test_the_tree_of_classes() -> None:
+    """Who catches a class today catches the same errors tomorrow."""
+    found = {
+        name: " ".join(base.__name__ for base in each.__bases__)
+        for name in errors.__all__
+        if isinstance(each := getattr(errors, name), type) and issubclass(each, Exception)
+    }
+    assert found == TREE
+
+
+def test_kinds_are_only_added() -> None:
+    """The kinds of earlier releases are there; a new one is added to this list, and none is taken out."""
+    assert sorted(kind.value for kind in ErrorKind) == sorted(KINDS)
+
+
+def test_a_kind_is_named_as_it_is_spelled() -> None:
+    """Who knows the text knows the member."""
+    assert {kind.name: kind.value for kind in ErrorKind} == {kind.upper(): kind for kind in KINDS}
+
+
+@pytest.mark.parametrize("error_class", CLASSES, ids=TREE)
+@pytest.mark.parametrize("kind", [None, ErrorKind.BUSY, "of_a_later_release"])
+def test_every_class_is_pickled(error_class: type[DstlError], kind: ErrorKind | None) -> None:
+    """Spark and Dagster carry errors between processes: class, kind and message arrive."""
+    error = error_class("what happened", kind)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is error_class
+    assert (again.message, again.kind, str(again)) == ("what happened", error.kind, "what happened")
+
+
+def test_a_pickled_error_needs_no_kind() -> None:
+    """A process of an earlier release, without the kind, can read the error: the kind travels as text."""
+    assert b"ErrorKind" not in pickle.dumps(ConflictError("what happened", ErrorKind.BUSY))
+
+
+def test_a_kind_is_text() -> None:
+    """What is told is plain text, so that JSON, logs and Dagster's metadata take it as it is."""
+    error = ConflictError("what happened", ErrorKind.BUSY)
+    assert type(error.kind) is str
+    assert error.kind == "busy" == ErrorKind.BUSY
+    assert f"{ErrorKind.BUSY}" == "busy"
+
+
+def test_an_unknown_kind_is_kept() -> None:
+    """A process of a later release may tell a kind that this one does not know."""
+    unknown = ErrorKind("of_a_later_release")
+    assert unknown == "of_a_later_release"
+    assert unknown not in list(ErrorKind)
+    assert ConflictError("what happened", unknown).kind == "of_a_later_release"
+    assert pickle.loads(pickle.dumps(unknown)) == unknown
+
+
+@pytest.mark.parametrize("error_class", CLASSES, ids=TREE)
+def test_every_class_has_a_kind_of_its_own(error_class: type[DstlError]) -> None:
+    """An error that was given no kind has its class's, which no other class has."""
+    error = error_class("what happened")
+    assert error.kind in list(ErrorKind)
+    assert [each for each in CLASSES if each.default_kind == error.kind] == [error_class]
+
+
+def test_the_page_has_every_kind(documented: dict[str, dict[str, set[str]]]) -> None:
+    """docs/errors.md lists the kinds in the order of the enum, each once, with classes that there are."""
+    listed = [kind for kinds in documented.values() for kind in kinds]
+    assert listed == [kind.value for kind in ErrorKind]
+    named = {name for kinds in documented.values() for classes in kinds.values() for name in classes}
+    assert named <= set(TREE)
+
+
+def test_every_section_has_its_scenarios(documented: dict[str, dict[str, set[str]]]) -> None:
+    """Each section of the page has a module here, which raises its kinds."""
+    modules = {path.name for path in Path(__file__).parent.glob("test_*_kinds.py")}
+    assert modules == {f"test_{title.lower().replace(' ', '_')}_kinds.py" for title in documented}
+
+
+def test_the_example_of_the_page_runs() -> None:
+    """The page's example passes over a batch that is applied already, and over no other conflict."""
+    page = PAGE.read_text(encoding="utf-8")
+    example = compile(page.partition("```python\n")[2].partition("```")[0], "errors.md", "exec")
+    coordinator = CheckpointCoordinator("orders", MemoryObjectStore())
+    exec(example, names := {"coordinator": coordinator})
+    with pytest.raises(ConflictError, match="is being made"):
+        exec(example, {"coordinator": CheckpointCoordinator("orders", coordinator.store, owner="other")})
+    coordinator.record(names["attempt"])
+    coordinator.confirm(names["attempt"])
+    coordinator.compose_commit()
+    exec(example, {"coordinator": coordinator})
+
+
+def test_the_source_says_what_the_page_says() -> None:
+    """Each kind has one line in the source: what happened, and what to do."""
+    page = PAGE.read_text(encoding="utf-8")
+    lines = Path(errors.__file__).read_text(encoding="utf-8").splitlines()
+    for kind in ErrorKind:
+        said = lines[lines.index(f'    {kind.name} = "{kind}"') + 1].strip().strip('"')
+        row = next(row for row in page.splitlines() if row.startswith(f"| `{kind}` |"))
+        happened, to_do = (cell.strip() for cell in row.split("|")[3:5])
+        assert said == f"{happened}. {to_do}."

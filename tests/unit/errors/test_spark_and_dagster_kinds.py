@@ -1,0 +1,84 @@
+"""The kinds of the layers above the engine: Spark's query and Java, Dagster's partitions, sensor and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import JobAssets, build_commit_job, commit_run_config
+from dstl_dagster.clock import SystemClock
+from dstl_dagster.errors import ErrorKind
+from dstl_dagster.orchestration.cursor import CheckpointCursor
+from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.tick import TimelineFollower
+from dstl_dagster.spark.local import java
+from dstl_dagster.spark.local.launcher import make_launcher
+from dstl_dagster.spark.sink.query_batches import QueryBatch
+from dstl_dagster.spark.stores import require_shared
+from dstl_dagster.testing.simulation.actions import checkpoint_of
+
+if TYPE_CHECKING:
+    from tests.unit.errors.conftest import Case, Scenario
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+JOB = JobAssets("orders", operators=("totals",))
+
+
+def _no_java(case: Case) -> None:
+    case.patch.setattr(java, "_packaged_home", lambda: None)
+    java.choose_java({"PATH": str(case.folder)}, system_places=())
+
+
+def _no_cache_folder(case: Case) -> None:
+    file = case.folder / "file"
+    file.write_text("")
+    case.patch.setattr("tempfile.gettempdir", lambda: str(file))
+    make_launcher(Path("/usr/bin/java"), {"XDG_CACHE_HOME": str(file)})
+
+
+def _timeline_replaced(case: Case) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        follower = TimelineFollower(instance, JOB, case.coordinator(), SystemClock())
+        follower.start('{"slot": 42}')
+
+
+def _wrong_config(case: Case) -> None:
+    """Dagster shows it as a failure that is not retried; the error is its cause."""
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(dg.Failure) as failure:
+        build_commit_job(JOB).execute_in_process(
+            run_config=commit_run_config("another", 1),
+            resources={"changelog": ChangelogStorageResource(uri=case.folder.as_uri())},
+            instance=instance,
+        )
+    assert failure.value.__cause__ is not None
+    raise failure.value.__cause__
+
+
+SCENARIOS: dict[str, Scenario] = {
+    ErrorKind.STORE_NOT_SHARED: lambda _: require_shared("memory://orders"),
+    ErrorKind.OTHER_QUERY: lambda _: QueryBatch("new", 0).require_after(QueryBatch("old", 4), None),
+    ErrorKind.BATCH_GAP: lambda _: QueryBatch("query", 7).require_after(QueryBatch("query", 4), None),
+    ErrorKind.NO_JAVA: _no_java,
+    ErrorKind.NO_CACHE_FOLDER: _no_cache_folder,
+    ErrorKind.OUT_OF_ORDER: lambda _: require_next_partition(DAYS, "2024-01-05", "2024-01-01", job="orders"),
+    ErrorKind.BAD_CURSOR: lambda _: CheckpointCursor.from_text("somewhere"),
+    ErrorKind.TIMELINE_REPLACED: _timeline_replaced,
+    ErrorKind.WRONG_CONFIG: _wrong_config,
+    ErrorKind.NOT_APPLIED: lambda case: checkpoint_of(case.coordinator(), 1),
+}
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+    """What the page says of the kind happens: this kind, and one of its classes."""
+    check_kind(kind, SCENARIOS[kind])
+
+
+def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
+    """Every kind of the page's section has a scenario."""
+    assert list(SCENARIOS) == list(documented["Spark and Dagster"])
