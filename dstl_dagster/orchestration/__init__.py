@@ -1,6 +1,6 @@
-"""The Dagster side: resources, ops, jobs and assets. Holds no logic of the protocol; it translates.
+"""The Dagster side: resources, ops, jobs, assets and sensors. Translates; holds no rule of the protocol.
 
-The only layer that imports Dagster. The public names stand in `dstl_dagster`.
+The only layer that imports Dagster. Its public names are those of `dstl_dagster`.
 """
 
 from dagster_shared.libraries import DagsterLibraryRegistry

@@ -214,7 +214,7 @@ def test_a_state_without_partitions_is_an_asset_too(days: Days, days_code: Modul
 
 
 def test_retention_takes_partitions_away(days: Days) -> None:
-    """A checkpoint that was given up is no longer among the dynamic partitions."""
+    """A subsumed checkpoint is no longer among the dynamic partitions."""
     days.options = {"execution.checkpointing.num-retained": "2"}
     for number in range(1, 5):
         days.run(f"2024-01-0{number}")
