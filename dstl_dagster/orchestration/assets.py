@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -39,26 +40,14 @@ def checkpoint_asset_specs(
         partitions_def: of the job's state and files. Checkpoints have one dynamic partition for each that
             can be restored now.
         kinds: added to our own on each asset, for example `gcs`; Dagster shows three at most.
-        freshness: the freshness check of checkpoints fails when the last one is older than this, and warns
+        freshness: the freshness policy of checkpoints fails once the last one is older than this, and warns
             at three quarters of it.
         sources: the assets that a job outside Dagster reads: adds `<job>/state` downstream of them. Not
             together with `build_state_asset`, which defines that asset.
         file_columns: the columns of the output files.
     """
     assets = JobAssets.of(job)
-
-    def spec(key: dg.AssetKey, kind: str, description: str, **more: Any) -> dg.AssetSpec:
-        return dg.AssetSpec(
-            key=key,
-            deps=more.pop("deps", [assets.state_key]),
-            group_name=assets.group_name,
-            kinds={kind, *kinds},
-            owners=list(owners),
-            tags={TAG_JOB: assets.job},
-            description=description,
-            **more,
-        )
-
+    spec = partial(_spec, assets, list(owners), kinds)
     specs = [
         spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
         for operator in assets.operators
@@ -88,6 +77,27 @@ def checkpoint_asset_specs(
         )
     )
     return specs
+
+
+def _spec(
+    assets: JobAssets,
+    owners: list[str],
+    kinds: Sequence[str],
+    key: dg.AssetKey,
+    kind: str,
+    description: str,
+    **more: Any,
+) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        key=key,
+        deps=more.pop("deps", [assets.state_key]),
+        group_name=assets.group_name,
+        kinds={kind, *kinds},
+        owners=owners,
+        tags={TAG_JOB: assets.job},
+        description=description,
+        **more,
+    )
 
 
 def build_state_asset(

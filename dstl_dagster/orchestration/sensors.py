@@ -76,9 +76,7 @@ def build_checkpoint_sensor(
             skip_reason=None if requests else summary,
             cursor=tick.cursor.to_text(),
             asset_events=tick.events,
-            dynamic_partitions_requests=_partition_requests(context.instance, assets, coordinator)
-            if tick.restorable_changed
-            else [],
+            dynamic_partitions_requests=_partition_requests(context.instance, assets, coordinator, tick),
         )
 
     return dg.sensor(
@@ -191,8 +189,10 @@ def _with_changelog(
 
 
 def _partition_requests(
-    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator
+    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator, tick: Tick
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    if not tick.restorable_changed:
+        return []
     changes = partition_changes(instance, assets, coordinator)
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     if changes.missing:
