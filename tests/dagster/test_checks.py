@@ -52,7 +52,7 @@ def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
     before = days.objects()
     said = checked(days, bound=bound)
     assert all(passed for passed, _ in said.values()), said
-    assert said["manifest_readable"][1] == "checkpoint 1 can be restored to"
+    assert said["manifest_readable"][1] == "checkpoint 1 can be restored"
     assert said["objects_present"][1].startswith("1 objects, ")
     assert "0 objects, 0 B of at most 1 GiB" in said["orphan_bytes"][1]
     added = {name for name, generation in days.objects().items() if before.get(name) != generation}

@@ -116,7 +116,7 @@ def test_an_old_day_again_changes_nothing(days: Days) -> None:
     assert len(days.events("checkpoints")) == 2
 
 
-def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
+def test_a_subsumed_checkpoints_day_is_still_done(days: Days) -> None:
     """A day whose checkpoint was cleaned up long ago is known, and its checkpoint is not shown again."""
     days.options = {
         "execution.checkpointing.num-retained": "1",
@@ -128,7 +128,7 @@ def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
     again = days.run("2024-01-01")
     assert again.success, days.failure(again)
     assert days.objects() == before
-    assert "retention has given it up" in days.logged(again)
+    assert "complete and already subsumed" in days.logged(again)
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert len(days.events("checkpoints")) == 3
 
@@ -147,7 +147,7 @@ def test_a_day_behind_snapshots_is_still_done(days: Days) -> None:
     again = days.run("2024-01-01")
     assert again.success, days.failure(again)
     assert days.objects() == before
-    assert "retention has given it up" in days.logged(again)
+    assert "complete and already subsumed" in days.logged(again)
     assert len(days.events("checkpoints")) == 6
 
 
