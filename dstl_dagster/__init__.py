@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dstl_dagster.orchestration.checks import build_checkpoint_checks
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
+    from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
     from dstl_dagster.orchestration.maintenance import (
@@ -25,13 +26,7 @@ if TYPE_CHECKING:
         build_verify_job,
         build_verify_schedule,
     )
-    from dstl_dagster.orchestration.ops import (
-        DEFAULT_RETRY_POLICY,
-        cleanup_op,
-        compose_commit_op,
-        confirm_op,
-        persist_op,
-    )
+    from dstl_dagster.orchestration.ops import cleanup_op, compose_commit_op, confirm_op, persist_op
     from dstl_dagster.orchestration.partitions import next_partition
     from dstl_dagster.orchestration.resources import (
         ChangelogStorageResource,
@@ -72,29 +67,30 @@ __all__ = [
     "persist_op",
 ]
 
-_HOME = {
-    "commit_run_config": "commit",
-    "CheckpointLineageComponent": "component",
-    "build_verify_schedule": "maintenance",
-    "build_verify_job": "maintenance",
-    "build_restore_job": "maintenance",
-    "build_materialize_schedule": "maintenance",
-    "build_materialize_job": "maintenance",
-    "build_cleanup_schedule": "maintenance",
-    "build_cleanup_job": "maintenance",
-    "build_checkpoint_checks": "checks",
-    "DEFAULT_RETRY_POLICY": "ops",
+# The module of `orchestration` that each name is loaded from.
+_HOMES = {
+    "DEFAULT_RETRY_POLICY": "failures",
     "ChangelogStorageResource": "resources",
+    "CheckpointLineageComponent": "component",
     "JobAssets": "keys",
     "RecoverableWriterResource": "resources",
     "SparkSessionResource": "resources",
     "build_abort_sensors": "sensors",
+    "build_checkpoint_checks": "checks",
     "build_checkpoint_job": "jobs",
     "build_checkpoint_sensor": "sensors",
+    "build_cleanup_job": "maintenance",
+    "build_cleanup_schedule": "maintenance",
     "build_commit_job": "commit",
+    "build_materialize_job": "maintenance",
+    "build_materialize_schedule": "maintenance",
+    "build_restore_job": "maintenance",
     "build_state_asset": "assets",
+    "build_verify_job": "maintenance",
+    "build_verify_schedule": "maintenance",
     "checkpoint_asset_specs": "assets",
     "cleanup_op": "ops",
+    "commit_run_config": "commit",
     "compose_commit_op": "ops",
     "confirm_op": "ops",
     "next_partition": "partitions",
@@ -103,7 +99,11 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
+    home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"dstl_dagster.orchestration.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

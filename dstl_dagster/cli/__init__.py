@@ -1,4 +1,4 @@
-"""The `dstl` command. Each subcommand is one module; this one only puts them together."""
+"""The `dstl` command: a table of subcommands, each loaded when it is called, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Loads a subcommand when it is called, so that `dstl --help` costs nothing."""
+    """Imports a subcommand on use, so that `dstl --help` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted(_COMMANDS)

@@ -1,6 +1,6 @@
-"""`dstl changelog`: look into changelog files, ours or Flink's.
+"""`dstl changelog`: inspect changelog files, ours or Flink's. Writes nothing.
 
-Owns the command and its output. Does not own how files are read (`format.changelog_file`); writes nothing.
+Owns the command and its output. Does not own how files are read (`format.changelog_file`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _SHOWN_BYTES: Final = 16
 
 @click.group(name="changelog")
 def changelog_group() -> None:
-    """Look into changelog files."""
+    """Inspect changelog files."""
 
 
 @changelog_group.command(name="show")
 @click.argument("file")
-@click.option("--changes", is_flag=True, help="Also list each change, with the first bytes of it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
+@click.option("--changes", is_flag=True, help="Also list each change, with its first bytes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def show(file: str, changes: bool, as_json: bool) -> None:
-    """Show what a changelog FILE holds: a path, or file:///..., gs://bucket/... of an object.
+    """Show the contents of a changelog FILE: a path, or the URI of an object (file:///..., gs://bucket/...).
 
-    Takes files of this package and Flink's. Each change set is verified while it is read; a change set that
-    is not what it claims to be ends the command with an error.
+    Reads files of this package and of Flink. Every change set is verified; a corrupt one ends the command
+    with an error.
     """
     for document in _documents(file, with_changes=changes):
         click.echo(json.dumps(document) if as_json else _line(document))
 
 
 def _documents(file: str, *, with_changes: bool) -> Iterator[dict[str, Any]]:
-    # Loaded when the command runs: Arrow alone takes longer than `dstl --help` may.
+    # Imported when the command runs: Arrow alone takes longer than `dstl --help` may.
     from dstl_dagster.format import ChangelogFileReader
 
     source = _open(file)
@@ -105,26 +105,26 @@ def _open(file: str) -> Any:
     if "://" not in file:
         path = Path(file)
         if not path.is_file():
-            raise NotFoundError(f"there is no file {file}: give a path, or the URI of an object")
+            raise NotFoundError(f"there is no file {file}: expected a path, or the URI of an object")
         return FileSource(path)
     folder, slash, name = file.rpartition("/")
     if not slash or not name or folder.endswith("/"):
-        raise InvalidInputError(f"{file!r} names no object: give scheme://place/object")
+        raise InvalidInputError(f"{file!r} names no object: expected scheme://place/object")
     return StoreSource(open_store(folder), StreamStateHandle(name, None))
 
 
 def _line(document: dict[str, Any]) -> str:
     if "file" in document:
-        footer = "with footer" if document["footer"] else "without footer (of Flink, or cut)"
+        footer = "with footer" if document["footer"] else "without footer (from Flink, or truncated)"
         return (
             f"{document['file']}: {document['bytes']} bytes, compression {document['compression']}, {footer}"
         )
     if "begins" in document:
         dots = "..." if document["bytes"] > _SHOWN_BYTES else ""
         return f"    {document['key_group']:>8}  {document['bytes']:>8} bytes  {document['begins']}{dots}"
-    whose = f" log {document['log']} sqn {document['sqn']}," if "log" in document else ""
+    log = f" log {document['log']} sqn {document['sqn']}," if "log" in document else ""
     groups = ", ".join(f"{group}: {count}" for group, count in document["key_groups"].items())
     return (
-        f"  offset {document['offset']}:{whose} {document['changes']} changes, "
+        f"  offset {document['offset']}:{log} {document['changes']} changes, "
         f"{document['payload']} bytes of payload; by key group {{{groups}}}"
     )

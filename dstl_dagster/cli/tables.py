@@ -1,4 +1,4 @@
-"""Checkpoints as a table for people and as JSON for programs. Pure: reads nothing."""
+"""Checkpoints as a table for people and as JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLE_WIDTH = 100
 
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
-    """One row a checkpoint; the numbered columns are seconds of that step. Needs `TABLE_WIDTH` columns."""
+    """One row per checkpoint; a numbered column is the seconds of that step. `TABLE_WIDTH` wide."""
     table = Table(
         title="Checkpoints. Seconds of step 3 (persist), 5 (confirm), 6 (compose-commit)",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""What `dg list components` finds: components for YAML users, by the names that they write."""
+"""The components that `dg list components` finds, under the names that YAML uses."""
 
 from dstl_dagster.orchestration.component import CheckpointLineageComponent
 

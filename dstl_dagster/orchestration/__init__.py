@@ -1,6 +1,6 @@
-"""The Dagster side: resources, ops, jobs and assets. Holds no logic of the protocol; it translates.
+"""The Dagster side: resources, ops, jobs, assets and sensors. Translates; holds no rule of the protocol.
 
-The only layer that imports Dagster, an extra of the distribution. The public names stand in `dstl_dagster`.
+The only layer that imports Dagster, an extra of the distribution. Its public names: `dstl_dagster`.
 """
 
 try:

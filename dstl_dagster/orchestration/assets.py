@@ -1,16 +1,21 @@
-"""A job as assets: the state as a graph of retryable steps, its files and its checkpoints beside it."""
+"""A job as assets: the state as a graph of retryable ops; beside it operators, files and checkpoints.
+
+Owns the specs and their dependencies. Does not own what the ops do (`steps`) or what events say (`lineage`).
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.ops import DEFAULT_RETRY_POLICY, build_checkpoint_ops
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
+from dstl_dagster.orchestration.ops import build_checkpoint_ops
 
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
 
@@ -25,35 +30,24 @@ def checkpoint_asset_specs(
     sources: Sequence[dg.AssetKey] | None = None,
     file_columns: dg.TableSchema | None = None,
 ) -> list[dg.AssetSpec]:
-    """The assets of a job that no op of its own makes: state by operator, output files, checkpoints.
+    """The external assets of a job: state by operator, output files, checkpoints.
 
-    They are reported by the steps (files by step 6, the others by step 5) or, for a job that runs outside
-    Dagster, by `build_checkpoint_sensor`.
+    Their materializations are reported by the steps (files by step 6, the others by step 5) or, for a job
+    that runs outside Dagster, by `build_checkpoint_sensor`.
 
     Args:
-        job: the job's name, or its asset keys; `JobAssets.operators` says which operators are shown.
-        partitions_def: that of the job's state and files. The checkpoints have one dynamic partition for
-            each that is restorable now.
-        kinds: shown beside our own on each asset, for example `gcs`; Dagster shows three at most.
-        freshness: checkpoints further apart than this fail their freshness, three quarters of it warn.
-        sources: for a job that runs outside Dagster, what it reads: adds `<job>/state`, which stands
-            between them and the rest. Not with `build_state_asset`, which makes that asset.
+        job: the job's name, or its asset keys; `JobAssets.operators` are the operators shown.
+        partitions_def: of the job's state and files. Checkpoints have one dynamic partition for each that
+            can be restored now.
+        kinds: added to our own on each asset, for example `gcs`; Dagster shows three at most.
+        freshness: the freshness policy of checkpoints fails once the last one is older than this, and warns
+            at three quarters of it.
+        sources: the assets that a job outside Dagster reads: adds `<job>/state` downstream of them. Not
+            together with `build_state_asset`, which defines that asset.
         file_columns: the columns of the output files.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
-
-    def spec(key: dg.AssetKey, kind: str, description: str, **more: Any) -> dg.AssetSpec:
-        return dg.AssetSpec(
-            key=key,
-            deps=more.pop("deps", [assets.state_key]),
-            group_name=assets.group_name,
-            kinds={kind, *kinds},
-            owners=list(owners),
-            tags={"dstl/job": assets.job},
-            description=description,
-            **more,
-        )
-
+    assets = JobAssets.of(job)
+    spec = partial(_spec, assets, list(owners), kinds)
     specs = [
         spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
         for operator in assets.operators
@@ -65,7 +59,7 @@ def checkpoint_asset_specs(
         spec(
             assets.files_key,
             "file",
-            "Files that appear exactly once, composed by step 6 (compose-commit).",
+            "Output files, published exactly once by step 6 (compose-commit).",
             partitions_def=partitions_def,
             metadata=None if file_columns is None else {"dagster/column_schema": file_columns},
         )
@@ -74,8 +68,8 @@ def checkpoint_asset_specs(
         spec(
             assets.checkpoints_key,
             "checkpoint",
-            "Completed checkpoints of the job: state, source positions and files in one atomic step. "
-            "The partitions are the checkpoints that can be restored to now.",
+            "Completed checkpoints of the job: state, source positions and files, committed atomically. "
+            "The partitions are the checkpoints that can be restored now.",
             partitions_def=assets.partitions,
             freshness_policy=None
             if freshness is None
@@ -83,6 +77,27 @@ def checkpoint_asset_specs(
         )
     )
     return specs
+
+
+def _spec(
+    assets: JobAssets,
+    owners: list[str],
+    kinds: Sequence[str],
+    key: dg.AssetKey,
+    kind: str,
+    description: str,
+    **more: Any,
+) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        key=key,
+        deps=more.pop("deps", [assets.state_key]),
+        group_name=assets.group_name,
+        kinds={kind, *kinds},
+        owners=owners,
+        tags={TAG_JOB: assets.job},
+        description=description,
+        **more,
+    )
 
 
 def build_state_asset(
@@ -96,17 +111,17 @@ def build_state_asset(
     description: str | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
 ) -> dg.AssetsDefinition:
-    """The state of a job as one asset of five steps: update, persist, confirm, compose_commit, cleanup.
+    """The state of a job as an asset backed by five ops: update, persist, confirm, compose_commit, cleanup.
 
     Args:
         job: the job's name, or its asset keys.
         update: the user's op. It has one `Nothing` input named `after`, and returns `batch.reference`.
-        partitions_def: time partitions. The asset then depends on its own previous partition, so a
+        partitions_def: time partitions. The asset then depends on its own previous partition, so that a
             backfill runs them in order, one run each.
         sources: the assets that `update` reads.
-        retry_policy: of the four steps behind `update`, which brings its own.
+        retry_policy: of the four ops behind `update`, which brings its own.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
+    assets = JobAssets.of(job)
     ops = build_checkpoint_ops(
         lambda _job: assets, prefix=f"{assets.group_name}_{assets.state}_", retry_policy=retry_policy
     )
@@ -121,12 +136,9 @@ def build_state_asset(
         )
 
     def steps(**upstream: Any) -> Any:
-        reference = update(after=list(upstream.values())) if upstream else update()
-        for step in ops:
-            reference = step(reference)
-        return reference
+        return ops.invoke_after(update(after=list(upstream.values())) if upstream else update())
 
-    # Dagster learns the graph's inputs from the signature, and how many there are is the caller's choice.
+    # Dagster reads the graph's inputs from the signature, and their number is the caller's choice.
     steps.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # functions do take one
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ins]
     )
@@ -138,7 +150,7 @@ def build_state_asset(
         group_name=assets.group_name,
         kinds=kinds or {"pyspark"},
         owners=list(owners) or None,
-        tags={"dstl/job": assets.job},
+        tags={TAG_JOB: assets.job},
         backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
         description=description or f"The state of {assets.job}: one run, one checkpoint.",
     )(steps)

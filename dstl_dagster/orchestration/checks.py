@@ -1,7 +1,7 @@
-"""Asset checks of a job's checkpoints: can the last one be restored, is it young, is little left lying about.
+"""Asset checks of a job's checkpoints: can the last one be restored, is it recent, how much garbage is there.
 
-Owns what is asked and how an answer looks. A check changes nothing; telling garbage asks the server for its
-time, by writing one small object.
+Owns the checks and how their results read. A check changes nothing, except that finding garbage writes one
+small object to read the server's clock.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -15,8 +15,8 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.ops import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 
 __all__ = ["DEFAULT_MAX_AGE", "build_checkpoint_checks"]
@@ -36,19 +36,19 @@ def build_checkpoint_checks(
     changelog: ChangelogStorageResource | None = None,
     clock: Clock | None = None,
 ) -> dg.AssetChecksDefinition:
-    """Four checks of `<job>/checkpoints`, in one step.
+    """Four checks of `<job>/checkpoints`, in one op.
 
-    `manifest_readable` and `objects_present` look at the last checkpoint: its manifests, and each object
-    that its state needs, by size. `orphan_bytes` is what the next clean-up would delete. `checkpoint_age`
-    is by the writer's clock.
+    `manifest_readable` and `objects_present` inspect the last checkpoint: its manifests, and the size of
+    each object that its state references. `orphan_bytes` is what the next clean-up would delete.
+    `checkpoint_age` goes by the writer's clock.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
-    asked_clock = clock or SystemClock()
+    assets = JobAssets.of(job)
+    check_clock = clock or SystemClock()
     descriptions = {
-        MANIFEST: "The last checkpoint's manifest, and the older ones it needs, can be read.",
-        OBJECTS: "Every object that the last checkpoint's state needs is there, with its size.",
-        ORPHANS: f"What nothing needs is below {readable_bytes(orphan_budget_bytes)}.",
-        AGE: f"The last checkpoint is younger than {max_age}.",
+        MANIFEST: "The manifest of the last checkpoint can be read, and so can the older ones it references.",
+        OBJECTS: "Every object that the state of the last checkpoint references exists, with the right size.",
+        ORPHANS: f"Unreferenced objects take up at most {readable_bytes(orphan_budget_bytes)}.",
+        AGE: f"The last checkpoint is at most {max_age} old.",
     }
 
     def results(resource: ChangelogStorageResource) -> Iterator[dg.AssetCheckResult]:
@@ -57,13 +57,13 @@ def build_checkpoint_checks(
         yield readable
         yield _present(assets, coordinator, latest)
         yield _orphans(assets, coordinator, orphan_budget_bytes)
-        yield _age(assets, coordinator, asked_clock, max_age)
+        yield _age(assets, coordinator, check_clock, max_age)
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",
         specs=[
-            dg.AssetCheckSpec(name, asset=assets.checkpoints_key, description=said)
-            for name, said in descriptions.items()
+            dg.AssetCheckSpec(name, asset=assets.checkpoints_key, description=description)
+            for name, description in descriptions.items()
         ],
         retry_policy=DEFAULT_RETRY_POLICY,
     )(_with_changelog(changelog, results))
@@ -73,7 +73,7 @@ def _with_changelog(
     given: ChangelogStorageResource | None,
     results: Callable[[ChangelogStorageResource], Iterator[dg.AssetCheckResult]],
 ) -> Callable[..., Iterator[dg.AssetCheckResult]]:
-    """The function that Dagster calls. A given resource is not bound by its name, which is one for all."""
+    """The function that Dagster calls. A given resource is not bound by name: several jobs share the name."""
 
     def with_given() -> Iterator[dg.AssetCheckResult]:
         assert given is not None
@@ -96,51 +96,52 @@ def _readable(
         for operator in latest.manifest.operators:
             coordinator.operator_state(latest, operator)
     except UnavailableError:
-        raise  # not a finding: the store is away, and the step is tried again
+        raise  # not a finding: the store is unavailable, and the op is retried
     except DstlError as error:
         return None, _result(assets, MANIFEST, False, str(error))
-    return latest, _result(assets, MANIFEST, True, f"checkpoint {latest.checkpoint_id} can be restored to")
+    return latest, _result(assets, MANIFEST, True, f"checkpoint {latest.checkpoint_id} can be restored")
 
 
 def _present(
     assets: JobAssets, coordinator: CheckpointCoordinator, latest: Checkpoint | None
 ) -> dg.AssetCheckResult:
     if latest is None:
-        return _result(assets, OBJECTS, False, "there is no readable checkpoint", warn=True)
-    wrong: list[str] = []
+        return _result(assets, OBJECTS, False, "no checkpoint is readable", warn=True)
+    problems: list[str] = []
     count = size = 0
     for operator in latest.manifest.operators:
         try:
             state = coordinator.operator_state(latest, operator)
         except NotFoundError as error:
-            wrong.append(str(error))
+            problems.append(str(error))
             continue
         for handle in () if state is None else state.handles:
             for stream, _offset in handle.handles_and_offsets:
-                there = coordinator.store.stat(stream.name)
-                count, size = count + 1, size + (0 if there is None else there.size)
-                if there is None:
-                    wrong.append(f"{stream.name} is gone")
-                elif stream.stored_bytes not in (None, there.size):
-                    wrong.append(f"{stream.name} has {there.size} bytes, not {stream.stored_bytes}")
-    said = f"{count} objects, {readable_bytes(size)}"
-    if wrong:
-        said += ": " + "; ".join(wrong[:_SHOWN])
-    return _result(assets, OBJECTS, not wrong, said)
+                found = coordinator.store.stat(stream.name)
+                count, size = count + 1, size + (0 if found is None else found.size)
+                if found is None:
+                    problems.append(f"{stream.name} is missing")
+                elif stream.stored_bytes not in (None, found.size):
+                    problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
+    finding = f"{count} objects, {readable_bytes(size)}"
+    if problems:
+        finding += ": " + "; ".join(problems[:_SHOWN])
+    return _result(assets, OBJECTS, not problems, finding)
 
 
 def _orphans(assets: JobAssets, coordinator: CheckpointCoordinator, budget_bytes: int) -> dg.AssetCheckResult:
     try:
         report = coordinator.clean_up(dry_run=True)
     except (FormatError, NotFoundError) as error:
-        # Not how much there is, but that nobody can tell: clean-up deletes nothing then.
-        return _result(assets, ORPHANS, False, f"cannot be told: {error}", warn=True)
-    said = (
+        # Unknown rather than too much: clean-up deletes nothing either.
+        return _result(assets, ORPHANS, False, f"unknown: {error}", warn=True)
+    finding = (
         f"{report.objects} objects, {readable_bytes(report.deleted_bytes)} of at most "
         f"{readable_bytes(budget_bytes)}"
     )
     within = report.deleted_bytes <= budget_bytes
-    return _result(assets, ORPHANS, within, said if within else f"{said}: run step 7 (clean up)", warn=True)
+    advice = "" if within else ": run step 7 (clean up)"
+    return _result(assets, ORPHANS, within, finding + advice, warn=True)
 
 
 def _age(
@@ -150,18 +151,19 @@ def _age(
     if entry is None:
         return _result(assets, AGE, False, "the job has no checkpoint yet", warn=True)
     age = clock.now() - entry.completed.recorded_at
-    said = f"checkpoint {entry.checkpoint_id} is {timedelta(seconds=round(age.total_seconds()))} old"
-    return _result(assets, AGE, age <= max_age, f"{said}, at most {max_age} is allowed", warn=True)
+    rounded = timedelta(seconds=round(age.total_seconds()))
+    finding = f"checkpoint {entry.checkpoint_id} is {rounded} old, at most {max_age} is allowed"
+    return _result(assets, AGE, age <= max_age, finding, warn=True)
 
 
 def _result(
-    assets: JobAssets, name: str, passed: bool, said: str, *, warn: bool = False
+    assets: JobAssets, name: str, passed: bool, finding: str, *, warn: bool = False
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=assets.checkpoints_key,
         check_name=name,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
-        description=said,
-        metadata={"found": said},
+        description=finding,
+        metadata={"found": finding},
     )

@@ -1,6 +1,7 @@
-"""Steps 6 and 7 for a checkpoint that was completed outside Dagster, as a job of two ops.
+"""Steps 6 and 7 of a checkpoint that was completed outside Dagster, as a job of two ops.
 
-Owns the job, and its config, which names the work. Does not own who asks for it (`sensors`).
+Owns the job, and its config, which names the work. Does not own who requests a run of it (`sensors`) or
+what the steps do (`steps`).
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -10,17 +11,10 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import readable_bytes
-from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets
-from dstl_dagster.orchestration.ops import (
-    DEFAULT_RETRY_POLICY,
-    blocked_failure,
-    cleaned_up,
-    forget_given_up_partitions,
-    progress_to,
-)
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit
 
 __all__ = ["CommitConfig", "build_commit_job", "commit_run_config"]
 
@@ -28,7 +22,7 @@ _COMMIT_OP = "compose_commit"
 
 
 class CommitConfig(dg.Config):
-    """Which checkpoint is to be committed. Nothing has a default: Dagster drops a key it does not know."""
+    """Which checkpoint to commit. No field has a default: Dagster silently drops config under a wrong key."""
 
     job: str
     checkpoint_id: int
@@ -48,57 +42,55 @@ def build_commit_job(
 ) -> dg.JobDefinition:
     """compose_commit -> cleanup of one checkpoint of `job`. Either may run any number of times.
 
-    What it published is reported by the checkpoint sensor, from the timeline.
+    The files it publishes are reported by the checkpoint sensor, from the timeline.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
+    assets = JobAssets.of(job)
     job_name = name or f"{assets.group_name}_commit"
 
-    # Names of ops must differ among all that is loaded together; the graph below gives them short ones.
-    @dg.op(name=f"{job_name}_{_COMMIT_OP}", retry_policy=retry_policy, tags={TAG_STEP: "6"}, out=dg.Out(int))
-    def compose_commit(
+    # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
+    @dg.op(
+        name=f"{job_name}_{_COMMIT_OP}",
+        description=compose_commit.__doc__,
+        retry_policy=retry_policy,
+        tags={TAG_STEP: "6"},
+        out=dg.Out(int),
+    )
+    def commit(
         context: dg.OpExecutionContext, config: CommitConfig, changelog: ChangelogStorageResource
     ) -> int:
-        """Step 6: compose every file of the checkpoint to its final name."""
         with without_useless_retries(f"step 6 of checkpoint {config.checkpoint_id}, job {config.job!r}"):
-            _require_meant(context, config, assets)
-            (checkpoint,) = changelog.coordinator(assets.job).compose_commit(
-                config.checkpoint_id, progress=progress_to(context)
-            )
-            manifest = checkpoint.manifest
-            context.log.info(
-                f"step 6 compose-commit: {len(manifest.files) - len(checkpoint.blocked)} files "
-                f"({readable_bytes(manifest.file_bytes)} in all) of checkpoint {checkpoint.checkpoint_id}"
-            )
-            if checkpoint.blocked:
-                raise blocked_failure(checkpoint)
+            _require_same_work(context, config, assets)
+            step = Step(context, assets, changelog.coordinator(assets.job))
+            compose_commit(step, config.checkpoint_id, report=False)
         return config.checkpoint_id
 
-    @dg.op(name=f"{job_name}_cleanup", retry_policy=retry_policy, tags={TAG_STEP: "7"})
+    @dg.op(
+        name=f"{job_name}_cleanup",
+        description=clean_up.__doc__,
+        retry_policy=retry_policy,
+        tags={TAG_STEP: "7"},
+    )
     def cleanup(
         context: dg.OpExecutionContext, checkpoint_id: int, changelog: ChangelogStorageResource
     ) -> None:
-        """Step 7: give up checkpoints beyond retention, and delete what nothing needs."""
         with without_useless_retries(f"step 7 after checkpoint {checkpoint_id}, job {assets.job!r}"):
-            coordinator = changelog.coordinator(assets.job)
-            report = coordinator.clean_up()
-            forget_given_up_partitions(context.instance, assets, coordinator)
-            context.log.info(cleaned_up(report))
+            clean_up(Step(context, assets, changelog.coordinator(assets.job)))
 
     @dg.graph(name=job_name)
     def steps() -> None:
-        cleanup.alias("cleanup")(compose_commit.alias(_COMMIT_OP)())
+        cleanup.alias("cleanup")(commit.alias(_COMMIT_OP)())
 
     return steps.to_job(
         name=job_name,
         resource_defs=None if changelog is None else {"changelog": changelog},
-        description=f"Publishes the files of a checkpoint of {assets.job} that was completed elsewhere.",
-        # A re-execution from failure may skip what it believes done; both steps may simply run again.
+        description=f"Publishes the files of a checkpoint of {assets.job} completed outside Dagster.",
+        # A re-execution from failure may skip ops that never ran; both steps are idempotent, so run them all.
         tags={"dagster/retry_strategy": "ALL_STEPS"},
     )
 
 
-def _require_meant(context: dg.OpExecutionContext, config: CommitConfig, assets: JobAssets) -> None:
-    """The config must name what the run was asked for: a mistyped key would commit another checkpoint."""
+def _require_same_work(context: dg.OpExecutionContext, config: CommitConfig, assets: JobAssets) -> None:
+    """The config must name what the run was requested for: a typo would commit another checkpoint."""
     tagged = context.run.tags.get(TAG_CHECKPOINT)
     if config.job != assets.job or tagged not in (None, str(config.checkpoint_id)):
         raise InvalidInputError(

@@ -1,10 +1,9 @@
 """A job's checkpoints in Dagster from a YAML file, for a job that runs anywhere.
 
-Owns the component's fields and what they become. Everything it makes is made by the functions that Python
-users call.
+Owns the component's fields and how they map to the functions that Python users call, which build everything.
 """
 
-# No postponed annotations here: Dagster makes the YAML schema from them.
+# No postponed annotations here: Dagster derives the YAML schema from them.
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -32,18 +31,18 @@ __all__ = ["CheckpointLineageComponent"]
 
 _HOUR = timedelta(hours=1)
 Option = str | int | float | bool
-"""Dagster makes a number of `"30"` in YAML, quoted or not, so a number is as good as its text."""
+"""Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
 
 
 class ScaffoldParams(BaseModel):
     """What `dg scaffold defs` asks for."""
 
-    job: str = Field(description="The job's name, as its Spark program says it.")
+    job: str = Field(description="The job's name, as in its Spark program.")
     store: str = Field(description="Where the job lives, for example gs://bucket/prefix.")
 
 
 class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
-    """Makes the `defs.yaml` of one job."""
+    """Writes the `defs.yaml` of one job."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ScaffoldParams]:
@@ -55,20 +54,20 @@ class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
 
 @dg.scaffold_with(CheckpointLineageScaffolder)
 class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
-    """The checkpoints of one job: assets, sensor, checks, and jobs to restore, clean up, fold and verify.
+    """The checkpoints of one job: assets, sensor, checks, and the jobs that maintain them.
 
-    The job itself runs anywhere (spark-submit, Dataproc, a streaming query). Sensor and schedules ship
-    stopped: switch them on in Dagster's page.
+    The job itself runs anywhere (spark-submit, Dataproc, a streaming query). The sensor and the schedules
+    ship stopped: turn them on in Dagster's page.
     """
 
-    job: str = Field(description="The job's name, as its Spark program says it.", examples=["orders"])
+    job: str = Field(description="The job's name, as in its Spark program.", examples=["orders"])
     store: str = Field(
-        description="Where the job lives. No secrets: credentials are found as Google's libraries find them.",
+        description="Where the job lives. No secrets: Google's libraries find the credentials.",
         examples=["gs://bucket/prefix", "file:///folder"],
     )
     operators: Sequence[str] = Field(
         default=(),
-        description="Operators whose state is shown as an asset of its own.",
+        description="Operators whose state is an asset of its own.",
         examples=[["totals"]],
     )
     sources: Sequence[str] = Field(
@@ -82,21 +81,21 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         examples=[{"execution.checkpointing.num-retained": "30"}],
     )
     file_options: dict[str, Option] = Field(
-        default_factory=dict, description="Options of the files' temporary objects, as the job has them."
+        default_factory=dict, description="Options of the files' temporary objects, the same as the job's."
     )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
     freshness_hours: float | None = Field(
-        default=None, description="Checkpoints further apart than this many hours fail their freshness."
+        default=None, description="Hours after which the last checkpoint is no longer fresh."
     )
     commit: bool = Field(
-        default=False, description="Dagster does step 6 (compose-commit): the job leaves that to it."
+        default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - Dagster's signature
-        """Reads nothing from the store, and starts nothing."""
+        """Neither reads the store nor starts anything."""
         assets = JobAssets(self.job, operators=tuple(self.operators))
-        # Bound to each of them, so that several components may name several stores.
+        # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
             uri=self.store, checkpoints=_as_text(self.options), files=_as_text(self.file_options)
         )

@@ -1,6 +1,6 @@
-"""How far the sensor has followed a timeline, as the text that Dagster keeps and people can read and edit.
+"""How far the sensor has followed a timeline, as text that Dagster stores and people can read and edit.
 
-Owns the value, its text, and how a record moves it. Does not own what the sensor does about a record
+Owns the value, its text, and how a record advances it. Does not own what the sensor does about a record
 (`tick`).
 """
 
@@ -18,7 +18,7 @@ __all__ = ["CheckpointCursor", "Uncommitted"]
 
 @dataclass(frozen=True)
 class Uncommitted:
-    """The last completed checkpoint, as long as its files are not published: where its record is."""
+    """The last completed checkpoint while its files are unpublished, and the slot of its record."""
 
     checkpoint_id: int
     slot: int
@@ -30,8 +30,8 @@ class CheckpointCursor:
     """All records up to and including `slot` (0: none) were followed.
 
     Attributes:
-        decision: the id of the record in `slot`; by it a timeline that was begun anew is noticed.
-        owner: who opened the attempt that is open, or that made `uncommitted`; `None` behind a commit.
+        decision: the id of the record in `slot`; reveals a timeline that was replaced.
+        owner: of the open attempt, or of the attempt that made `uncommitted`; `None` after a commit.
         uncommitted: `None` where the last completed checkpoint is committed.
     """
 
@@ -41,7 +41,7 @@ class CheckpointCursor:
     uncommitted: Uncommitted | None = None
 
     def after(self, record: TimelineRecord) -> CheckpointCursor:
-        """The cursor behind this record, which must be the next one."""
+        """The cursor after this record, which must be the next one."""
         moved = replace(self, slot=record.slot, decision=record.decision_id)
         match record:
             case Opened():
@@ -55,7 +55,7 @@ class CheckpointCursor:
                 done = pending is not None and pending.checkpoint_id == record.checkpoint_id
                 return replace(moved, owner=None, uncommitted=None) if done else moved
             case Restored():
-                # What is abandoned is retracted, and what the job goes back to was committed before.
+                # Abandoned files are retracted, and the checkpoint restored was committed before.
                 return replace(moved, uncommitted=None)
             case _:
                 return moved
@@ -78,9 +78,9 @@ class CheckpointCursor:
 
     @classmethod
     def from_text(cls, text: str) -> CheckpointCursor:
-        """What `to_text` gave, or what a person typed: `{"slot": 42}` is enough.
+        """The cursor that `to_text` wrote, or a person typed: `{"slot": 42}` is enough.
 
-        Raises: InvalidInputError where it is neither; starting over in silence would hide a mistake.
+        Raises: InvalidInputError (kind `bad_cursor`): silently starting over would hide a mistake.
         """
         try:
             fields = json.loads(text)
@@ -102,7 +102,7 @@ class CheckpointCursor:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(
-                f"the sensor's cursor {text!r} is not one of this sensor ({error!r}). Set it to "
-                '{"slot": N} to go on behind slot N of the timeline, or clear it: nothing is reported twice',
+                f"{text!r} is not a cursor of this sensor ({error!r}). Set it to "
+                '{"slot": N} to continue after slot N, or clear it: nothing is reported twice',
                 kind="bad_cursor",
             ) from error

@@ -1,8 +1,8 @@
-"""Which errors a step may be retried after. The one place where an error becomes a Dagster failure.
+"""What a retry may do: the retry policy of steps, and the errors that end a step at once.
 
-A retry helps after an UnavailableError, and after whatever killed or broke the process. It cannot help
-where the input, the stored bytes or a decision of somebody else stands in the way: then Dagster is told
-not to retry, and shows our message as the reason.
+Owns the translation of an error into a Dagster failure. A retry can help after an UnavailableError, and
+after whatever killed or broke the process. It cannot help against bad input, damaged bytes or a conflicting
+decision of another process: such an error fails the step for good, with its message as the reason.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 
-__all__ = ["without_useless_retries"]
+__all__ = ["DEFAULT_RETRY_POLICY", "without_useless_retries"]
+
+DEFAULT_RETRY_POLICY = dg.RetryPolicy(
+    max_retries=3, delay=1.0, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+"""For idempotent steps: retries after about 1, 2 and 4 seconds."""
 
 _FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatError, InternalError)
 
 
 @contextmanager
 def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Inside, an error that a retry cannot mend becomes `dagster.Failure(allow_retries=False)`.
+    """Turns an error that a retry cannot fix into `dagster.Failure(allow_retries=False)`.
 
-    A store that is away stays an UnavailableError, which says at what it was away.
+    An UnavailableError stays one, with `where` put before its message.
 
     Args:
-        where: the step and the checkpoint, for the beginning of the message.
-        facts: shown beside the message.
+        where: the step and the checkpoint: the message begins with it.
+        facts: metadata of the failure.
     """
     try:
         yield

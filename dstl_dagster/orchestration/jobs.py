@@ -1,4 +1,4 @@
-"""A job without assets: a user's own op, and the four steps behind it."""
+"""A job without assets: a user's own op, and the four ops behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.orchestration.ops import DEFAULT_RETRY_POLICY, build_checkpoint_ops
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.ops import build_checkpoint_ops
 
 __all__ = ["build_checkpoint_job"]
 
@@ -24,16 +25,14 @@ def build_checkpoint_job(
     Args:
         name: the name of the Dagster job.
         update: the user's op; it takes nothing and returns `batch.reference`.
-        partitions_def: makes the partition of a run the name of its batch.
-        retry_policy: of the four steps behind `update`.
+        partitions_def: makes the partition of a run the idempotency key of its batch.
+        retry_policy: of the four ops behind `update`.
         job_arguments: passed on to `GraphDefinition.to_job` (resource_defs, executor_def, tags, ...).
     """
     ops = build_checkpoint_ops(prefix=f"{name}_", retry_policy=retry_policy)
 
     @dg.graph(name=name)
     def steps() -> None:
-        reference = update()
-        for step in ops:
-            reference = step(reference)
+        ops.invoke_after(update())
 
     return steps.to_job(name=name, partitions_def=partitions_def, **job_arguments)

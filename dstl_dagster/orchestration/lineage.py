@@ -1,4 +1,4 @@
-"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into metadata and events."""
+"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
     "Reporter",
     "checkpoint_materialization",
     "files_materialization",
-    "given_up_materialization",
     "operator_materialization",
     "state_metadata",
     "store_location",
+    "subsumed_materialization",
 ]
 
 _KIB = 1024
@@ -41,7 +41,7 @@ _CONSOLE = "https://console.cloud.google.com/storage/browser"
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who tells of a checkpoint: `run` or `sensor`, and the URI of the store it looks at."""
+    """Who reports a checkpoint: `run` or `sensor`, and the URI of the store it reads."""
 
     kind: str
     store_uri: str
@@ -50,8 +50,8 @@ class Reporter:
 def checkpoint_materialization(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> dg.AssetMaterialization:
-    """The event that says, once, that a checkpoint completed."""
-    parent = "none (the first)" if checkpoint.parent is None else f"checkpoint {checkpoint.parent}"
+    """The event of a completed checkpoint."""
+    parent = _parent(checkpoint.parent)
     manifest = checkpoint.manifest
     metadata: dict[str, Any] = {
         "checkpoint": str(checkpoint.checkpoint_id),
@@ -71,7 +71,7 @@ def checkpoint_materialization(
     }
     if checkpoint.parent is not None:
         metadata["lineage"] = dg.MetadataValue.md(
-            f"`{assets.partition_key(checkpoint.checkpoint_id)}` goes on from "
+            f"`{assets.partition_key(checkpoint.checkpoint_id)}` builds on "
             f"`{assets.partition_key(checkpoint.parent)}`"
         )
         metadata["parent checkpoint"] = dg.MetadataValue.asset(assets.checkpoints_key)
@@ -84,22 +84,22 @@ def checkpoint_materialization(
     )
 
 
-def given_up_materialization(
+def subsumed_materialization(
     assets: JobAssets, completed: Completed, reporter: Reporter
 ) -> dg.AssetMaterialization:
-    """The event of a checkpoint that was cleaned up before anybody told of it: its record is all there is."""
-    parent = "none (the first)" if completed.parent is None else f"checkpoint {completed.parent}"
+    """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
+    parent = _parent(completed.parent)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(completed.checkpoint_id),
-        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; cleaned up since",
+        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; subsumed since",
         tags=_tags(completed, reporter),
         metadata={
             "files": len(completed.files),
             "confirm seconds": _measure(completed.seconds),
             "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
-            "state": "retention gave it up, and its manifest is gone: it cannot be restored to",
+            "state": "subsumed, and its manifest is deleted: it cannot be restored",
         },
     )
 
@@ -107,7 +107,7 @@ def given_up_materialization(
 def operator_materialization(
     assets: JobAssets, checkpoint: Checkpoint, operator: str, reporter: Reporter
 ) -> dg.AssetMaterialization:
-    """The event that says what a checkpoint changed in the state of one operator."""
+    """The event of the changes that a checkpoint made to the state of one operator."""
     report = checkpoint.manifest.operators[operator].report
     names = JobNames(assets.job)
     metadata: dict[str, Any] = {
@@ -134,7 +134,7 @@ def operator_materialization(
 def files_materialization(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
 ) -> dg.AssetMaterialization:
-    """The event that says that the files of a checkpoint are published."""
+    """The event of the files that a checkpoint published."""
     files = checkpoint.manifest.files
     blocked = {file.name for file in checkpoint.blocked}
     commit = checkpoint.entry.committed
@@ -163,7 +163,7 @@ def files_materialization(
 
 
 def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the materialisation of the state itself shows."""
+    """The metadata of the materialization of the state itself."""
     return {
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
@@ -178,14 +178,18 @@ def store_location(store_uri: str, name: str) -> dg.MetadataValue:
     if place.startswith("file://"):
         return dg.MetadataValue.path(place.removeprefix("file://"))
     if place.startswith("gs://"):
-        # The console has a page for a folder, and another one for an object.
+        # The console shows a folder and an object on different pages.
         page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
         return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
     return dg.MetadataValue.text(place)
 
 
+def _parent(checkpoint_id: int | None) -> str:
+    return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+
+
 def _measure(value: float) -> float:
-    """Three significant digits: what a plot needs, also of thousandths of a second."""
+    """Three significant digits: enough for a plot, down to milliseconds."""
     return float(f"{value:.3g}")
 
 
@@ -203,7 +207,7 @@ def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[
 
 
 def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
-    """The columns of an operator's state; `None` where its writer left no Arrow schema."""
+    """The columns of an operator's state; `None` where its report has no Arrow schema."""
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(report.schema))
     except (pa.ArrowException, OSError):
@@ -222,7 +226,7 @@ def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
 
 
 def _folder_of(files: tuple[FileReport, ...]) -> str:
-    """The deepest folder that holds all files, with a slash at its end; empty for the store itself."""
+    """The deepest folder that holds all files, with a trailing slash; empty for the store itself."""
     folders = [file.object_name.split("/")[:-1] for file in files]
     shared = []
     for parts in zip(*folders, strict=False):

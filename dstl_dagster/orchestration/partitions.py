@@ -1,4 +1,4 @@
-"""Which partition a run is for, and which one comes next: the order in which days become state."""
+"""Which partition a run is for, and which one is next: partitions become state in order, without a gap."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["next_partition", "partition_of", "require_next_partition"]
 def partition_of(context: OpExecutionContext) -> str | None:
     """The one partition of the run; `None` in a run without partitions.
 
-    Not `context.has_partition_key`: that is False in a run of a backfill, whose tags name a range, also
-    where the range is a single partition.
+    Not by `context.has_partition_key`: a run of a backfill is tagged with a range, so that is False there,
+    even if the range is a single partition.
 
     Raises: InvalidInputError where the run covers several partitions.
     """
@@ -31,7 +31,7 @@ def partition_of(context: OpExecutionContext) -> str | None:
 
 
 def next_partition(definition: TimeWindowPartitionsDefinition, position: str | None) -> str | None:
-    """The partition behind `position` (the first where it is `None`); `None` behind the last."""
+    """The partition after `position` (the first one where it is `None`); `None` after the last."""
     if position is None:
         return definition.get_first_partition_key()
     window = definition.get_next_partition_window(definition.time_window_for_partition_key(position).end)
@@ -41,14 +41,14 @@ def next_partition(definition: TimeWindowPartitionsDefinition, position: str | N
 def require_next_partition(
     definition: PartitionsDefinition[Any] | None, partition: str, position: Any, *, job: str
 ) -> None:
-    """Refuse a partition that is not the one behind the position of the last completed checkpoint.
+    """Refuse a partition other than the one after the position of the last completed checkpoint.
 
-    Raises: ConflictError (kind `out_of_order`); InvalidInputError where the asset's partitions have no
-    order in time.
+    Raises: ConflictError (kind `out_of_order`); InvalidInputError where the asset has no time
+    partitions.
     """
     if not isinstance(definition, TimeWindowPartitionsDefinition):
         raise InvalidInputError(
-            f"job {job!r}: a position by partition needs an asset with time partitions (daily, hourly, ...)"
+            f"job {job!r}: a source that advances by partition needs time partitions (daily, hourly, ...)"
         )
     if position is not None and not isinstance(position, str):
         raise InvalidInputError(f"job {job!r}: position {position!r} is not a partition key")
@@ -63,6 +63,6 @@ def require_next_partition(
         )
     raise ConflictError(
         f"partition {partition} is out of order: {state}. Nothing was changed. A backfill runs partitions in "
-        "order; start it at the next one",
+        "order: start one at the next partition",
         kind="out_of_order",
     )

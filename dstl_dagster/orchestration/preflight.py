@@ -1,7 +1,7 @@
-"""A look at the buckets of a run, before its work. Owns when, how often, and where the findings are told.
+"""A check of a run's buckets before its work. Owns when and how often it runs, and logs the findings.
 
-Does not own the findings (`storage.preflight`). It only reads, asks for no permission, and stops nothing:
-what cannot be seen is no reason to refuse work that may succeed, and work that cannot succeed says so itself.
+Does not own the findings (`storage.preflight`). It only reads, needs no permission of its own, and stops
+nothing: a bucket that cannot be inspected may still work, and work that fails reports its own error.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.storage.preflight import Finding, Severity, check_store
 
-__all__ = ["tell_bucket_findings"]
+__all__ = ["log_bucket_findings"]
 
-# A service that does not answer must not hold the run up: its first step will ask for longer.
-_PATIENCE = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
+# A service that does not answer must not hold up the run: the first step retries for longer.
+_IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
 
-_looked_at: set[str] = set()
+_checked: set[str] = set()
 _lock = threading.Lock()
 
 
 OpenBucket = Callable[[str, GSFileSystemOptions], ObjectStore]
 
 
-def tell_bucket_findings(
+def log_bucket_findings(
     log: dg.DagsterLogManager | None, *uris: str, open_bucket: OpenBucket = open_store
 ) -> None:
-    """Log what the settings of each `gs://` bucket would do, once for each bucket and process. Never raises.
+    """Log the preflight findings of each `gs://` bucket, once for each bucket and process. Never raises.
 
     Two requests a bucket (its permissions, its settings); none for other stores. Nothing is written.
     """
@@ -38,29 +38,29 @@ def tell_bucket_findings(
         if log is None or not uri.startswith("gs://"):
             continue
         bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
-        if _is_first_look(bucket_uri):
-            _tell(log, bucket_uri, open_bucket)
+        if _is_first_check(bucket_uri):
+            _check(log, bucket_uri, open_bucket)
 
 
-def _is_first_look(bucket_uri: str) -> bool:
-    # Dagster sets a resource up in every step, and twice in one process: one word about a bucket is enough.
+def _is_first_check(bucket_uri: str) -> bool:
+    # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
     with _lock:
-        if bucket_uri in _looked_at:
+        if bucket_uri in _checked:
             return False
-        _looked_at.add(bucket_uri)
+        _checked.add(bucket_uri)
         return True
 
 
-def _tell(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
+def _check(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
     try:
-        findings = check_store(open_bucket(bucket_uri, _PATIENCE), write_probe=False)
-    except Exception as error:  # noqa: BLE001 (whatever hinders the look, the work may go on without it)
+        findings = check_store(open_bucket(bucket_uri, _IMPATIENT), write_probe=False)
+    except Exception as error:  # noqa: BLE001 (the work may succeed although the check failed)
         log.info(f"{bucket_uri} was not checked: {error}")
         return
     for finding in findings:
-        tell = log.info if finding.severity is Severity.NOTE else log.warning
-        tell(_worded(bucket_uri, finding))
+        write = log.info if finding.severity is Severity.NOTE else log.warning
+        write(_line(bucket_uri, finding))
 
 
-def _worded(bucket_uri: str, finding: Finding) -> str:
+def _line(bucket_uri: str, finding: Finding) -> str:
     return f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})"

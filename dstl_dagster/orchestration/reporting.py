@@ -1,17 +1,18 @@
-"""Telling Dagster of a checkpoint once: what was told already, and what is left to tell.
+"""Reporting a checkpoint to Dagster once: what the instance holds, and what it lacks.
 
-Owns the question whether an event is there, and which runs are alive that will write it. Does not own what
-the events say (`lineage`), or when they are written (`ops`, `sensors`).
+Owns the question whether an event was written, and which partitions should exist. Reads only. Does not own
+what the events say (`lineage`), or who writes them (`steps`, `sensors`).
 """
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.orchestration.keys import OWNER_PREFIX, TAG_ATTEMPT, JobAssets
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, JobAssets
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
@@ -19,29 +20,35 @@ from dstl_dagster.orchestration.lineage import (
     operator_materialization,
 )
 
-__all__ = ["OwnerRuns", "is_reported", "unreported_checkpoint", "unreported_files"]
+__all__ = [
+    "PartitionChanges",
+    "is_reported",
+    "partition_changes",
+    "unreported_checkpoint",
+    "unreported_files",
+]
 
-_EVENTS_LOOKED_AT = 25
-"""The newest: whoever reports again does so soon."""
+_NEWEST_EVENTS = 25
+"""Enough: a step or a tick that is repeated is repeated soon."""
 
 
 def unreported_checkpoint(
     instance: dg.DagsterInstance, assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> list[dg.AssetMaterialization]:
-    """The events of a completed checkpoint that the instance does not hold.
+    """The events of a completed checkpoint that the instance lacks.
 
-    The checkpoint's own comes last: once it is there, all of them are.
+    The checkpoint's own comes last: where it was written, all of them were.
     """
     partition = assets.partition_key(checkpoint.checkpoint_id)
     if is_reported(instance, assets.checkpoints_key, partition, checkpoint.attempt):
         return []
-    told = [
+    operators = [
         operator_materialization(assets, checkpoint, operator, reporter)
         for operator in assets.operators
         if operator in checkpoint.manifest.operators
     ]
     missing = [
-        event for event in told if not is_reported(instance, event.asset_key, None, checkpoint.attempt)
+        event for event in operators if not is_reported(instance, event.asset_key, None, checkpoint.attempt)
     ]
     return [*missing, checkpoint_materialization(assets, checkpoint, reporter)]
 
@@ -53,7 +60,7 @@ def unreported_files(
     reporter: Reporter,
     partition: str | None,
 ) -> list[dg.AssetMaterialization]:
-    """The event of a committed checkpoint's files, if it has any and the instance does not hold it."""
+    """The event of a committed checkpoint's files, if it has any and the instance lacks the event."""
     if not checkpoint.manifest.files or is_reported(
         instance, assets.files_key, partition, checkpoint.attempt
     ):
@@ -64,12 +71,12 @@ def unreported_files(
 def is_reported(
     instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, attempt: uuid.UUID
 ) -> bool:
-    """Whether an earlier try, or somebody else who looked, wrote the event of this attempt."""
+    """Whether the event of this attempt was written: by an earlier try, the sensor or the run."""
     found = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
-        limit=_EVENTS_LOOKED_AT,
+        limit=_NEWEST_EVENTS,
     )
-    # By attempt: without partitions every checkpoint's event is of the same asset.
+    # By attempt: without partitions the events of all checkpoints belong to the same asset.
     return any(
         record.asset_materialization is not None
         and (record.asset_materialization.tags or {}).get(TAG_ATTEMPT) == str(attempt)
@@ -77,26 +84,28 @@ def is_reported(
     )
 
 
-class OwnerRuns:
-    """The Dagster runs behind the owner of an attempt: its root run with all its re-executions."""
+@dataclass(frozen=True)
+class PartitionChanges:
+    """What makes the dynamic partitions of a job the checkpoints that can be restored now.
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
+    Attributes:
+        missing: keys of retained checkpoints that have no partition, oldest first.
+        stale: keys of partitions whose checkpoint is not retained.
+    """
 
-    def are_known_and_over(self, owner: str) -> bool:
-        """The owner is a run of this instance, and it and all its re-executions have ended."""
-        runs = self._of(owner)
-        return bool(runs) and all(run.is_finished for run in runs)
+    missing: list[str]
+    stale: list[str]
 
-    def are_alive(self, owner: str) -> bool:
-        """The owner is a run of this instance, and it or a re-execution of it has not ended."""
-        return any(not run.is_finished for run in self._of(owner))
 
-    def _of(self, owner: str) -> list[dg.DagsterRun]:
-        if not owner.startswith(OWNER_PREFIX):
-            return []
-        root_run_id = owner.removeprefix(OWNER_PREFIX)
-        runs = list(self._instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root_run_id})))
-        root = self._instance.get_run_by_id(root_run_id)
-        # A run that this instance does not know may be alive in another one.
-        return runs if root is None else [*runs, root]
+def partition_changes(
+    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator
+) -> PartitionChanges:
+    """The difference between the partitions that exist and the checkpoints that are retained."""
+    # The partitions are read first: each existing one has a checkpoint on a timeline that is read later, so
+    # a checkpoint that completes in between is never taken for a stale one.
+    existing = set(instance.get_dynamic_partitions(assets.partitions_name))
+    retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
+    return PartitionChanges(
+        missing=[key for key in retained if key not in existing],
+        stale=sorted(existing.difference(retained)),
+    )

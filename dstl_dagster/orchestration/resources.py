@@ -1,12 +1,12 @@
-"""What a user injects into their PySpark op: where state lives, how files are written, and Spark.
+"""What a user injects into their PySpark op: where state lives, where files go, and Spark.
 
-Owns translating Dagster's configuration and run into the arguments of the layers below. Holds no
-connection and no "current checkpoint": Dagster may set a resource up twice in one process, and once in
-every step. Nothing here touches the network or starts a JVM before it is used; setting one up looks at the
-settings of a `gs://` bucket.
+Owns the translation of Dagster's configuration and run into arguments of the layers below. Holds no
+connection and no "current checkpoint": Dagster sets a resource up in every step, sometimes twice in one
+process. Loading a resource neither touches the network nor starts a JVM; setting one up checks the settings
+of a `gs://` bucket.
 """
 
-# No postponed annotations here: Dagster tells a nested resource by its annotation's object.
+# No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.keys import OWNER_PREFIX, TAG_TAKE_OVER
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
+from dstl_dagster.orchestration.owners import OwnerRuns, owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
-from dstl_dagster.orchestration.preflight import tell_bucket_findings
-from dstl_dagster.orchestration.reporting import OwnerRuns
+from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.storage.rules import split_bucket_uri
@@ -37,8 +37,8 @@ __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessio
 class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     """Where the state and the checkpoints of jobs live.
 
-    `with changelog.checkpoint(context, job="orders") as batch:` is step 1 (trigger) on the way in, and
-    step 3 (everything durable and reported) on the way out.
+    `with changelog.checkpoint(context, job="orders") as batch:` does step 1 (trigger) on entry and step 3
+    (everything durable and reported) on exit.
     """
 
     uri: str = Field(
@@ -51,18 +51,18 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     files: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Options of the files' temporary objects by upstream's keys, for example "
-            "{'gs.writer.temporary.bucket.name': 'scratch'}. Here, because clean-up needs them too."
+            "Options of the files' temporary objects, under upstream's keys, for example "
+            "{'gs.writer.temporary.bucket.name': 'scratch'}. Set here because clean-up needs them too."
         ),
     )
-    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # Dagster's form of "may be absent"
-    """dagster-gcp's `GCSResource`, or any object with `get_client()`, where Google's libraries alone do not
-    find the credentials of the control plane. Spark's executors always find theirs by themselves."""
+    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # Dagster's way to make it optional
+    """dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the control plane
+    that Google's libraries do not find by default. Spark's executors always use the default ones."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Warn in Dagster's log of bucket settings that would break promises or cost money."""
+        """Log a warning for bucket settings that would break guarantees or cost money."""
         scratch = self.files.get("gs.writer.temporary.bucket.name")
-        tell_bucket_findings(
+        log_bucket_findings(
             context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
         )
 
@@ -73,13 +73,13 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         if self.gcs is None or not uri.startswith("gs://"):
             return open_store(uri, options) if options is not None else open_store(uri)
-        from dstl_dagster.storage.gcs import GCSObjectStore  # half a second: for a bucket only
+        from dstl_dagster.storage.gcs import GCSObjectStore  # half a second: only for a bucket
 
         bucket_name, prefix = split_bucket_uri(uri, "gs")
         return GCSObjectStore(self.gcs.get_client(), bucket_name, prefix, options=options)
 
     def coordinator(self, job: str, *, owner: str | None = None) -> CheckpointCoordinator:
-        """The control plane of one job: any step, from any process."""
+        """The control plane of one job, for any step in any process."""
         return CheckpointCoordinator(
             job,
             self.store(),
@@ -98,15 +98,18 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
     ) -> Iterator["CheckpointBatch"]:
-        """The batch that this op makes of `job`, as a context manager.
+        """One batch of `job`, as a context manager.
 
-        In a partitioned run the partition is the batch: a partition that a completed checkpoint holds is
-        not made again. With `source` the partition is also that source's position, and partitions must
-        follow each other without a gap. In a run without partitions the batch is the run (with all its
-        re-executions). `idempotency_key` names it otherwise.
+        Args:
+            source: the partition becomes the position of this source, and partitions must follow each other
+                without a gap.
+            idempotency_key: names the batch, which is applied once. Default: the partition of the run; in a
+                run without partitions the run itself, together with all its re-executions.
+            check: gets the last completed checkpoint, or `None`, before the attempt is opened, and raises
+                to refuse the batch.
 
-        The run owns the attempt: its retries and re-executions end an attempt it left open, and so does a
-        run that finds the owner's run finished. A run tagged `dstl/take_over: true` ends any other.
+        The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
+        does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
         """
         with (
             without_useless_retries(),
@@ -125,29 +128,29 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         run = context.run
-        coordinator = self.coordinator(job, owner=OWNER_PREFIX + (run.root_run_id or run.run_id))
+        coordinator = self.coordinator(job, owner=owner_of(run))
         partition = partition_of(context)
         if source is not None and partition is None:
             raise InvalidInputError(
-                f"job {job!r}: source {source!r} moves by partitions, but this run has none: launch it for a "
-                "partition, or leave `source` out and call `batch.move_position`"
+                f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
+                "a partition, or leave `source` out and call `batch.move_position`"
             )
         if idempotency_key is None:
-            idempotency_key = f"run:{run.root_run_id or run.run_id}" if partition is None else partition
+            idempotency_key = f"run:{root_run_id(run)}" if partition is None else partition
 
         def check_all(parent: Checkpoint | None) -> None:
             if source is not None and partition is not None:
                 position = None if parent is None else parent.positions.get(source)
-                made = context.assets_def if context.has_assets_def else context.job_def
-                definition = made.partitions_def
-                require_next_partition(definition, partition, position, job=job)
+                target = context.assets_def if context.has_assets_def else context.job_def
+                require_next_partition(target.partitions_def, partition, position, job=job)
             if check is not None:
                 check(parent)
 
         batch = CheckpointBatch(
             coordinator,
             idempotency_key=idempotency_key,
-            take_over=run.tags.get(TAG_TAKE_OVER) == "true" or _rival_is_over(context.instance, coordinator),
+            take_over=run.tags.get(TAG_TAKE_OVER) == "true"
+            or _owner_has_ended(context.instance, coordinator),
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -156,31 +159,31 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):
-    """The folder in which a job's files appear exactly once."""
+    """The folder in which a job publishes its files exactly once."""
 
     uri: str = Field(
         description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
     )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Warn in Dagster's log of bucket settings that would break promises or cost money."""
-        tell_bucket_findings(context.log, self.uri)
+        """Log a warning for bucket settings that would break guarantees or cost money."""
+        log_bucket_findings(context.log, self.uri)
 
     def uri_of(self, name: str) -> str:
-        """The URI of a file below the folder."""
+        """The URI of a file in the folder."""
         return f"{self.uri.rstrip('/')}/{name.lstrip('/')}"
 
 
 class SparkSessionResource(dg.ConfigurableResource[Any]):
-    """A local Spark session that starts when it is first asked for, with the driver's own interpreter.
+    """A local Spark session, started on first use, with the driver's own interpreter.
 
-    Where Spark runs in this process already, that one is used, and left running: who starts it stops it.
-    Any resource with a `spark_session` attribute does as well, dagster-pyspark's `PySparkResource` too.
+    A session that already runs in this process is used and left running: whoever starts a session stops it.
+    Any resource with a `spark_session` attribute works as well, such as dagster-pyspark's `PySparkResource`.
     """
 
     app_name: str = "dstl-dagster"
     cores: int = Field(default=2, description="Threads of the local master.")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration on top of ours.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, on top of our own.")
 
     _started: "SparkSession | None" = PrivateAttr(default=None)
 
@@ -203,7 +206,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
             self._started = None
 
 
-def _rival_is_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
+def _owner_has_ended(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
     """Whether the open attempt belongs to a Dagster run that has ended, with all its re-executions."""
-    rival = coordinator.timeline.tail().open_attempt
-    return rival is not None and OwnerRuns(instance).are_known_and_over(rival.owner)
+    opened = coordinator.timeline.tail().open_attempt
+    return opened is not None and OwnerRuns(instance).have_ended(opened.owner)

@@ -1,6 +1,6 @@
-"""Sensors: telling Dagster of checkpoints that no run of its own made, and ending attempts of dead runs.
+"""Sensors: reporting checkpoints that no run of Dagster reported, and aborting attempts of dead runs.
 
-Owns what Dagster asks a sensor for: the cursor's text, events, partition requests, run requests, and one
+Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, run requests, and one
 line for the page. Does not own what is new (`tick`) or how a checkpoint is committed (`commit`).
 """
 
@@ -16,14 +16,9 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.orchestration.commit import commit_run_config
 from dstl_dagster.orchestration.cursor import Uncommitted
-from dstl_dagster.orchestration.keys import (
-    OWNER_PREFIX,
-    TAG_ATTEMPT,
-    TAG_CHECKPOINT,
-    TAG_COMMIT,
-    JobAssets,
-)
-from dstl_dagster.orchestration.reporting import OwnerRuns
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
+from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
+from dstl_dagster.orchestration.reporting import partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
@@ -31,7 +26,7 @@ from dstl_dagster.timeline import Opened
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
 _MAX_COMMIT_RUNS = 3
-"""Runs that are asked for to commit one checkpoint, before a person must look."""
+"""Runs requested to commit one checkpoint before a person has to look."""
 
 
 def build_checkpoint_sensor(
@@ -47,22 +42,23 @@ def build_checkpoint_sensor(
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     clock: Clock | None = None,
 ) -> dg.SensorDefinition:
-    """Tells Dagster of every completed checkpoint that no run of this instance told of, in order, once.
+    """Reports every completed checkpoint that no run of this instance reported, in order, exactly once.
 
     For jobs that run outside Dagster (spark-submit, Dataproc, a streaming query), and to catch up on runs
-    that died before they told. It follows the timeline behind its cursor: the cost of a tick is that of what
-    is new. Killed at any point, renamed, or with its cursor cleared, it tells of nothing twice.
+    that died before they reported. It follows the timeline from its cursor, so that a tick costs what is
+    new. Killed at any point, renamed, or with its cursor cleared, it reports nothing twice.
 
     Args:
         job: the job's name, or its asset keys.
         changelog: where the job lives; without it, the resource named `changelog`.
-        commit_job: `build_commit_job(job)`, where the job leaves step 6 to Dagster: a run of it is asked for
-            while the last completed checkpoint is not committed and no live run of Dagster's made it.
-        partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
-        max_checkpoints_per_tick, budget_seconds: where a tick stops; the next one goes on there. Dagster
+        commit_job: `build_commit_job(job)`, where the job leaves step 6 to Dagster: a run of it is requested
+            while the last completed checkpoint is uncommitted and not made by a run that is alive.
+        partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
+            the checkpoint's files.
+        max_checkpoints_per_tick, budget_seconds: where a tick stops; the next one continues there. Dagster
             gives a tick 60 seconds.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
+    assets = JobAssets.of(job)
     limits = Limits(max_checkpoints_per_tick, budget_seconds)
     tick_clock = clock or SystemClock()
 
@@ -73,21 +69,19 @@ def build_checkpoint_sensor(
         )
         tick = follower.follow(follower.start(context.cursor), limits)
         requests = [] if commit_job is None else _commit_requests(context, assets, tick)
-        said = _in_words(assets, tick, requests)
-        context.log.info(said)
+        summary = _summary(assets, tick, requests)
+        context.log.info(summary)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else said,
+            skip_reason=None if requests else summary,
             cursor=tick.cursor.to_text(),
             asset_events=tick.events,
-            dynamic_partitions_requests=_partition_requests(context.instance, assets, coordinator)
-            if tick.restorable_changed
-            else [],
+            dynamic_partitions_requests=_partition_requests(context.instance, assets, coordinator, tick),
         )
 
     return dg.sensor(
         name=name or f"{assets.group_name}_checkpoints",
-        # By its name: Dagster makes an object anew when it binds resources, and warns of its own parameters.
+        # By name: Dagster copies the job when it binds resources, and warns about its own parameters.
         job_name=None if commit_job is None else commit_job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
@@ -102,13 +96,12 @@ def build_abort_sensors(
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> list[dg.SensorDefinition]:
-    """Two run status sensors that end the attempt which a run left open: one for cancelled, one for failed.
+    """Two run status sensors, for canceled and for failed runs, that abort the attempt a run left open.
 
-    Of a failed run only an attempt whose work did not finish (steps 1 to 3) is ended: what is reported can
-    still be completed by executing the run again from its failure. Without these sensors the job's next run
-    ends the attempt.
+    A failed run keeps an attempt whose work is done (steps 1 to 3): re-execution from failure can still
+    complete it. Without these sensors the attempt stays open until the job's next run fences it.
     """
-    assets = job if isinstance(job, JobAssets) else JobAssets(job)
+    assets = JobAssets.of(job)
     kinds = ((dg.DagsterRunStatus.CANCELED, "canceled"), (dg.DagsterRunStatus.FAILURE, "failed"))
     return [
         _abort_sensor(assets, status, word, changelog, minimum_interval_seconds, default_status)
@@ -126,41 +119,41 @@ def _abort_sensor(
 ) -> dg.SensorDefinition:
     def abort(context: dg.RunStatusSensorContext, resource: ChangelogStorageResource) -> dg.SkipReason:
         run = context.dagster_run
-        owner = OWNER_PREFIX + (run.root_run_id or run.run_id)
-        said = _abort_left_open(
-            resource.coordinator(assets.job), OwnerRuns(context.instance), owner, run, word
+        outcome = _abort_open_attempt(
+            resource.coordinator(assets.job), OwnerRuns(context.instance), run, word
         )
-        context.log.info(said)
-        return dg.SkipReason(said)
+        context.log.info(outcome)
+        return dg.SkipReason(outcome)
 
     return dg.run_status_sensor(
         run_status=status,
         name=f"{assets.group_name}_abort_{word}",
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Ends an attempt of job {assets.job} that a {word} run left open.",
+        description=f"Aborts an attempt of job {assets.job} that a {word} run left open.",
     )(_with_changelog(changelog, abort))
 
 
-def _abort_left_open(
-    coordinator: CheckpointCoordinator, owners: OwnerRuns, owner: str, run: dg.DagsterRun, word: str
+def _abort_open_attempt(
+    coordinator: CheckpointCoordinator, owners: OwnerRuns, run: dg.DagsterRun, word: str
 ) -> str:
+    """The outcome, as one line for the page."""
     opened = coordinator.timeline.tail().open_attempt
-    if opened is None or opened.owner != owner:
+    if opened is None or opened.owner != owner_of(run):
         return f"run {run.run_id} left no attempt of job {coordinator.job!r} open"
-    if not owners.are_known_and_over(owner):
-        return f"run {run.run_id} is being executed again, and its attempt with it"
+    if not owners.have_ended(opened.owner):
+        return f"run {run.run_id} is being re-executed, which continues its attempt"
     attempt = _attempt_of(opened, coordinator)
     if run.status == dg.DagsterRunStatus.FAILURE and _is_reported_durable(coordinator, attempt):
         return (
-            f"run {run.run_id} failed with all its work done: execute it again from its failure to complete "
-            f"checkpoint {opened.checkpoint_id}; the job's next run gives it up otherwise"
+            f"run {run.run_id} failed with all its work done: re-execute it from failure to complete "
+            f"checkpoint {opened.checkpoint_id}; otherwise the job's next run fences its attempt"
         )
     try:
         coordinator.abort(attempt, f"Dagster run {run.run_id} was {word}")
     except (ConflictError, NotFoundError) as error:
-        return f"the attempt of run {run.run_id} ended by itself: {error}"
-    return f"step 1 to 5: the attempt of run {run.run_id} on checkpoint {opened.checkpoint_id} is aborted"
+        return f"the attempt of run {run.run_id} was no longer open: {error}"
+    return f"aborted the attempt of run {run.run_id} on checkpoint {opened.checkpoint_id}"
 
 
 def _attempt_of(opened: Opened, coordinator: CheckpointCoordinator) -> Attempt:
@@ -182,7 +175,7 @@ def _with_changelog(
     given: ChangelogStorageResource | None,
     evaluate: Callable[[Any, ChangelogStorageResource], Any],
 ) -> Callable[..., Any]:
-    """The function that Dagster calls: it injects the resource named `changelog` where none is given."""
+    """The function that Dagster calls; it asks for the resource named `changelog` where none is given."""
 
     def with_given(context: Any) -> Any:
         assert given is not None
@@ -196,60 +189,57 @@ def _with_changelog(
 
 
 def _partition_requests(
-    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator
+    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator, tick: Tick
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
-    """What makes the partitions the checkpoints that can be restored to now."""
-    # First the partitions: each stands for a checkpoint that the timeline, read later, must show.
-    shown = set(instance.get_dynamic_partitions(assets.partitions_name))
-    retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
-    added = [key for key in retained if key not in shown]
-    deleted = sorted(shown.difference(retained))
+    if not tick.restorable_changed:
+        return []
+    changes = partition_changes(instance, assets, coordinator)
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-    if added:
-        requests.append(assets.partitions.build_add_request(added))
-    if deleted:
-        requests.append(assets.partitions.build_delete_request(deleted))
+    if changes.missing:
+        requests.append(assets.partitions.build_add_request(changes.missing))
+    if changes.stale:
+        requests.append(assets.partitions.build_delete_request(changes.stale))
     return requests
 
 
 def _commit_requests(
     context: dg.SensorEvaluationContext, assets: JobAssets, tick: Tick
 ) -> list[dg.RunRequest]:
-    """A run for the checkpoint that waits for step 6, if nobody is at it."""
+    """A run for the checkpoint that waits for step 6, unless one is alive or has succeeded."""
     pending, owner = tick.cursor.uncommitted, tick.cursor.owner
     if pending is None or not tick.at_end:
         return []
     if owner is not None and OwnerRuns(context.instance).are_alive(owner):
         return []
-    named = f"{assets.job}/{pending.checkpoint_id}/{pending.attempt}"
-    # Asked of the instance, not of the run key alone: Dagster knows a key only under this sensor's name,
-    # and never launches a failed run's key again.
-    runs = list(context.instance.get_runs(dg.RunsFilter(tags={TAG_COMMIT: named})))
+    commit = f"{assets.job}/{pending.checkpoint_id}/{pending.attempt}"
+    # The runs decide, not the run key alone: Dagster scopes a run key to the sensor's name, and never
+    # launches the key of a failed run again.
+    runs = list(context.instance.get_runs(dg.RunsFilter(tags={TAG_COMMIT: commit})))
     if any(not run.is_finished or run.is_success for run in runs):
         return []
     if len(runs) >= _MAX_COMMIT_RUNS:
         context.log.warning(
-            f"step 6 of checkpoint {pending.checkpoint_id}: {len(runs)} runs failed; see why in the last "
-            f"one, {runs[0].run_id}, then execute it again"
+            f"step 6 of checkpoint {pending.checkpoint_id}: {len(runs)} runs failed; find out why in the "
+            f"last one, {runs[0].run_id}, then re-execute it"
         )
         return []
-    return [_commit_request(assets, pending, named, len(runs) + 1)]
+    return [_commit_request(assets, pending, commit, len(runs) + 1)]
 
 
-def _commit_request(assets: JobAssets, pending: Uncommitted, named: str, number: int) -> dg.RunRequest:
+def _commit_request(assets: JobAssets, pending: Uncommitted, commit: str, number: int) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=f"{named}/{number}",
+        run_key=f"{commit}/{number}",
         run_config=commit_run_config(assets.job, pending.checkpoint_id),
         tags={
-            TAG_COMMIT: named,
+            TAG_COMMIT: commit,
             TAG_CHECKPOINT: str(pending.checkpoint_id),
             TAG_ATTEMPT: str(pending.attempt),
         },
     )
 
 
-def _in_words(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) -> str:
-    """One line for the page, which shows a tick that only reported as an idle one otherwise."""
+def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) -> str:
+    """One line for the page, where a tick that only reported would look idle."""
     parts = []
     if tick.reported:
         first, last = assets.partition_key(tick.reported[0]), assets.partition_key(tick.reported[-1])
@@ -258,9 +248,9 @@ def _in_words(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) 
     elif tick.events:
         parts.append(f"reported the files of {len(tick.events)} checkpoints")
     if requests:
-        parts.append(f"asked for step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
+        parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
     if tick.waiting_for:
-        parts.append(f"waiting for {tick.waiting_for}, which is alive, to tell of its checkpoint")
+        parts.append(f"waiting for {tick.waiting_for}, which is alive, to report its checkpoint")
     elif not tick.at_end:
         parts.append("more in the next tick")
     return f"slot {tick.cursor.slot}: " + ("; ".join(parts) if parts else "nothing new")

@@ -1,14 +1,14 @@
-"""One tick of the checkpoint sensor: what is new on the timeline, and what Dagster should be told of it.
+"""One tick of the checkpoint sensor: what is new on the timeline, and which events report it.
 
-Owns following the records behind a cursor, and where that begins and stops. Does not own the sensor around
+Owns following the records after a cursor, and where that begins and stops. Does not own the sensor around
 it (`sensors`), what events say (`lineage`), or whether they were written before (`reporting`).
 
 Why this is safe. Dagster writes the events of a tick one by one, then partitions, then runs, and the cursor
 last: killed in between, the next tick follows the same records again. An event is left out where the
-instance holds one of the same attempt, partitions are compared with what can be restored to at that moment,
-and a run is asked for only where none of the same checkpoint is alive or has succeeded.
+instance holds one of the same attempt, partitions are compared with what can be restored at that moment,
+and a run is requested only if no other run for the same checkpoint is alive or has succeeded.
 
-Why it is cheap. It reads the record that the cursor names, the records behind it, one page of a listing, one
+Why it is cheap. It reads the record that the cursor names, the records after it, one page of a listing, one
 manifest for each new checkpoint, and the timeline's newest snapshot, however long the timeline is.
 """
 
@@ -24,13 +24,9 @@ from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.cursor import CheckpointCursor
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
-from dstl_dagster.orchestration.lineage import Reporter, given_up_materialization
-from dstl_dagster.orchestration.reporting import (
-    OwnerRuns,
-    is_reported,
-    unreported_checkpoint,
-    unreported_files,
-)
+from dstl_dagster.orchestration.lineage import Reporter, subsumed_materialization
+from dstl_dagster.orchestration.owners import OwnerRuns
+from dstl_dagster.orchestration.reporting import is_reported, unreported_checkpoint, unreported_files
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -42,15 +38,15 @@ from dstl_dagster.timeline import (
     TimelineRecord,
 )
 
-__all__ = ["SENSOR", "Limits", "Tick", "TimelineFollower"]
+__all__ = ["Limits", "Tick", "TimelineFollower"]
 
-SENSOR = "sensor"
+_SENSOR = "sensor"
 _EVENTS_SEARCHED = 50
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a tick stops; the next one goes on there."""
+    """Where a tick stops; the next one continues there."""
 
     checkpoints: int
     seconds: float
@@ -58,15 +54,15 @@ class Limits:
 
 @dataclass
 class Tick:
-    """What a tick found. Lists are in the order in which things happened.
+    """What a tick found, oldest first.
 
     Attributes:
         cursor: where the next tick begins.
         events: to be written in this order.
-        restorable_changed: which checkpoints can be restored to may have changed.
-        reported: the checkpoints that `events` tell of.
-        waiting_for: the owner whose run is alive, and will tell of its checkpoint itself.
-        at_end: no record is left.
+        restorable_changed: the set of checkpoints that can be restored may have changed.
+        reported: the checkpoints that `events` report.
+        waiting_for: the owner whose run is alive and will report its checkpoint itself.
+        at_end: every record was followed.
     """
 
     cursor: CheckpointCursor
@@ -98,16 +94,16 @@ class TimelineFollower:
         self._coordinator = coordinator
         self._clock = clock
         self._partitions_def = partitions_def
-        self._reporter = Reporter(SENSOR, coordinator.store.uri)
+        self._reporter = Reporter(_SENSOR, coordinator.store.uri)
         self._owners = OwnerRuns(instance)
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
-        """Where to begin: at the cursor, or without one behind what a sensor reported before.
+        """Where to begin: at the cursor, or without one at what a sensor reported last.
 
-        Raises: InvalidInputError (the cursor is none of ours), ConflictError (kind `timeline_replaced`).
+        Raises: InvalidInputError (kind `bad_cursor`), ConflictError (kind `timeline_replaced`).
         """
         if cursor_text is None:
-            return self._behind_last_report() or CheckpointCursor()
+            return self._before_last_report() or CheckpointCursor()
         cursor = CheckpointCursor.from_text(cursor_text)
         if cursor.slot == 0:
             return cursor
@@ -116,14 +112,14 @@ class TimelineFollower:
             found = "nothing is there" if there is None else f"there is another {there.kind!r} record"
             raise ConflictError(
                 f"the sensor followed the timeline of job {self._assets.job!r} up to slot {cursor.slot}, but "
-                f"now {found}: the store was emptied or replaced. If the job was begun anew on purpose, "
+                f"now {found}: the store was emptied or replaced. If the job was started over on purpose, "
                 "clear the sensor's cursor; otherwise restore the store from a backup",
                 kind="timeline_replaced",
             )
         return cursor
 
     def follow(self, start: CheckpointCursor, limits: Limits) -> Tick:
-        """Everything that happened behind `start`, up to the limits. Writes nothing."""
+        """Everything that happened after `start`, up to the limits. Writes nothing."""
         tick = Tick(start)
         deadline_seconds = self._clock.monotonic_seconds() + limits.seconds
         for record in self._coordinator.timeline.records(start.slot):
@@ -137,7 +133,7 @@ class TimelineFollower:
         return tick
 
     def _take(self, record: TimelineRecord, tick: Tick) -> bool:
-        """Put into the tick what follows from the record; False where it is too early for it."""
+        """Add to the tick what follows from the record; False where a live run has to report it first."""
         match record:
             case Completed():
                 return self._completed(record, tick)
@@ -146,18 +142,18 @@ class TimelineFollower:
             case Subsumed() | Restored() | Savepoint() | Released():
                 tick.restorable_changed = True
             case _:
-                pass  # of no consequence for what Dagster shows
+                pass  # does not change what Dagster shows
         return True
 
     def _completed(self, record: Completed, tick: Tick) -> bool:
         assets, partition = self._assets, self._assets.partition_key(record.checkpoint_id)
-        if self._run_tells(tick.cursor.owner, assets.checkpoints_key, partition, record, tick):
+        if self._run_will_report(tick.cursor.owner, assets.checkpoints_key, partition, record, tick):
             return False
         tick.restorable_changed = True
         checkpoint = self._checkpoint(record)
         if checkpoint is None:
             if not is_reported(self._instance, assets.checkpoints_key, partition, record.attempt):
-                tick.events.append(given_up_materialization(assets, record, self._reporter))
+                tick.events.append(subsumed_materialization(assets, record, self._reporter))
                 tick.reported.append(record.checkpoint_id)
             return True
         events = unreported_checkpoint(self._instance, assets, checkpoint, self._reporter)
@@ -174,7 +170,7 @@ class TimelineFollower:
         if not isinstance(completed, Completed) or not completed.files:
             return True
         partition = self._file_partition(completed)
-        if self._run_tells(tick.cursor.owner, self._assets.files_key, partition, completed, tick):
+        if self._run_will_report(tick.cursor.owner, self._assets.files_key, partition, completed, tick):
             return False
         checkpoint = self._checkpoint(completed, record)
         if checkpoint is not None:
@@ -183,10 +179,10 @@ class TimelineFollower:
             )
         return True
 
-    def _run_tells(
+    def _run_will_report(
         self, owner: str | None, key: dg.AssetKey, partition: str | None, record: Completed, tick: Tick
     ) -> bool:
-        """The run that made the checkpoint is alive and has not told of it yet: it will."""
+        """The run that made the checkpoint is alive and has not reported it yet."""
         if owner is None or not self._owners.are_alive(owner):
             return False
         if is_reported(self._instance, key, partition, record.attempt):
@@ -195,7 +191,7 @@ class TimelineFollower:
         return True
 
     def _checkpoint(self, completed: Completed, committed: Committed | None = None) -> Checkpoint | None:
-        """The checkpoint; `None` where clean-up took its manifest."""
+        """The checkpoint; `None` where clean-up deleted its manifest."""
         try:
             manifest = load_manifest(self._coordinator.store, completed.manifest)
         except NotFoundError:
@@ -211,20 +207,20 @@ class TimelineFollower:
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)
 
-    def _behind_last_report(self) -> CheckpointCursor | None:
-        """Just before the last checkpoint that a sensor told of: all before it were told of as well."""
+    def _before_last_report(self) -> CheckpointCursor | None:
+        """Just before the last checkpoint that a sensor reported: all earlier ones are reported as well."""
         found = self._instance.fetch_materializations(
             dg.AssetRecordsFilter(asset_key=self._assets.checkpoints_key), limit=_EVENTS_SEARCHED
         )
         for each in found.records:
             event = each.asset_materialization
             tags = {} if event is None or event.tags is None else event.tags
-            if tags.get(TAG_REPORTER) != SENSOR:
+            if tags.get(TAG_REPORTER) != _SENSOR:
                 continue
             slot = int(tags[TAG_SLOT])
             completed = self._record_at(slot)
             if not isinstance(completed, Completed) or str(completed.attempt) != tags[TAG_ATTEMPT]:
-                return None  # of a timeline that is no more
+                return None  # reported from a timeline that was replaced since
             before = self._record_at(slot - 1)
             return CheckpointCursor() if before is None else CheckpointCursor(slot - 1, before.decision_id)
         return None

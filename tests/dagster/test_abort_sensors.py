@@ -58,7 +58,7 @@ def test_what_a_run_left_open_is_aborted(status: dg.DagsterRunStatus, bound: boo
     """Nobody must wait for the job's next run; the sensor says which attempt it was, and the store why."""
     run, _ = left_open(days, status)
     said = evaluate(days, run, bound=bound)
-    assert said == f"step 1 to 5: the attempt of run {run.run_id} on checkpoint 1 is aborted"
+    assert said == f"aborted the attempt of run {run.run_id} on checkpoint 1"
     assert days.kinds() == ["opened", "aborted"]
     last = list(days.coordinator().timeline.records())[-1]
     assert f"Dagster run {run.run_id} was {ENDED[status]}" in last.reason  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ def test_a_failed_runs_finished_work_is_kept(days: Days) -> None:
     """What is reported can still be completed: the run is to be executed again, not its Spark job."""
     run, attempt = left_open(days, FAILURE)
     finish_work(days, attempt)
-    assert "execute it again from its failure to complete checkpoint 1" in evaluate(days, run)
+    assert "re-execute it from failure to complete checkpoint 1" in evaluate(days, run)
     assert days.kinds() == ["opened"]
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_executed_again_keeps_its_attempt(days: Days) -> None:
             tags={"dagster/root_run_id": root.run_id, "dagster/parent_run_id": root.run_id},
         )
     )
-    assert "being executed again" in evaluate(days, root)
+    assert "being re-executed" in evaluate(days, root)
     assert days.kinds() == ["opened"]
 
 
@@ -124,7 +124,7 @@ def test_a_checkpoint_that_completed_stays(days: Days) -> None:
 
 
 def test_an_interrupted_op_leaves_nothing_open(days: Days) -> None:
-    """Dagster interrupts the op of a cancelled run, once or again: the batch is given up on the way out."""
+    """Dagster interrupts the op of a cancelled run, once or again: the batch is aborted on the way out."""
 
     def interrupted(context: dg.OpExecutionContext, batch: object) -> None:
         raise dg.DagsterExecutionInterruptedError

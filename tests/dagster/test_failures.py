@@ -208,14 +208,14 @@ def test_a_crash_between_record_and_event_reports_once(days: Days, monkeypatch: 
     assert days.kinds() == ["opened", "completed", "committed"]
 
 
-@pytest.mark.parametrize("step", ["_report_checkpoint", "_report_files"])
+@pytest.mark.parametrize("step", ["report_checkpoint", "report_files"])
 def test_a_crash_behind_the_event_reports_once(
     step: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event was written and the step died: the retry finds it and writes no second one."""
-    from dstl_dagster.orchestration import ops
+    from dstl_dagster.orchestration import steps
 
-    monkeypatch.setattr(ops, step, once(RuntimeError("crash"), getattr(ops, step), after=True))
+    monkeypatch.setattr(steps, step, once(RuntimeError("crash"), getattr(steps, step), after=True))
     result = days.run("2024-01-01")
     assert result.success
     assert len(days.retries(result)) == 1
@@ -223,7 +223,7 @@ def test_a_crash_behind_the_event_reports_once(
 
 
 def test_a_crash_in_clean_up_leaves_no_partition_behind(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints were given up and the step died: the retry takes their partitions away all the same."""
+    """Checkpoints were subsumed and the step died: the retry takes their partitions away all the same."""
     days.options = {"execution.checkpointing.num-retained": "1"}
     days.run("2024-01-01")
     crashing = once(RuntimeError("crash"), CheckpointCoordinator.clean_up, after=True)
@@ -246,7 +246,7 @@ def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch
     result = days.run("2024-01-01")
     step, message = days.failure(result)
     assert step == "compose_commit"
-    assert "1 files of checkpoint 1 are blocked" in message
+    assert "blocked: 1 of 3 files of checkpoint 1" in message
     (failed,) = (event for event in result.all_events if event.is_step_failure)
     (name,) = failed.step_failure_data.user_failure_data.metadata
     assert name.endswith("out/2024-01-01/1.txt")

@@ -63,7 +63,7 @@ def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
     assert latest.checkpoint_id == 1
     assert days.store.stat("out/2024-01-01/0.txt") is not None
     assert days.store.stat("out/2024-01-03/0.txt") is None
-    assert "goes on from checkpoint 1" in days.logged(result)
+    assert "resumes from checkpoint 1" in days.logged(result)
     assert days.run("2024-01-02").success
     latest = days.coordinator().latest()
     assert latest is not None
@@ -118,7 +118,7 @@ def test_a_restore_run_again_throws_nothing_away(days: Days, monkeypatch: pytest
     latest = days.coordinator().latest()
     assert latest is not None
     assert latest.checkpoint_id == 4
-    assert "has gone on to checkpoint 4" in days.logged(result)
+    assert "has since advanced to checkpoint 4" in days.logged(result)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_restore_asks_for_its_partition(days: Days) -> None:
 # ---- clean-up ----
 
 
-def test_a_clean_up_gives_up_and_deletes_and_says_so(days: Days) -> None:
+def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     """Step 7 by itself: checkpoints beyond retention, their partitions, and what a dead attempt left."""
     three_days(days)
     dead = days.coordinator().trigger()
@@ -161,7 +161,7 @@ def test_a_clean_up_gives_up_and_deletes_and_says_so(days: Days) -> None:
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert not [name for name in days.objects() if str(dead.attempt) in name]
     said = days.logged(result)
-    assert "2 checkpoints given up" in said
+    assert "2 checkpoints subsumed" in said
     assert "left by a dead attempt" in said
 
 

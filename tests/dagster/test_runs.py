@@ -116,7 +116,7 @@ def test_an_old_day_again_changes_nothing(days: Days) -> None:
     assert len(days.events("checkpoints")) == 2
 
 
-def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
+def test_a_subsumed_checkpoints_day_is_still_done(days: Days) -> None:
     """A day whose checkpoint was cleaned up long ago is known, and its checkpoint is not shown again."""
     days.options = {
         "execution.checkpointing.num-retained": "1",
@@ -128,7 +128,7 @@ def test_a_given_up_checkpoints_day_is_still_done(days: Days) -> None:
     again = days.run("2024-01-01")
     assert again.success, days.failure(again)
     assert days.objects() == before
-    assert "retention has given it up" in days.logged(again)
+    assert "complete and already subsumed" in days.logged(again)
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert len(days.events("checkpoints")) == 3
 
@@ -147,7 +147,7 @@ def test_a_day_behind_snapshots_is_still_done(days: Days) -> None:
     again = days.run("2024-01-01")
     assert again.success, days.failure(again)
     assert days.objects() == before
-    assert "retention has given it up" in days.logged(again)
+    assert "complete and already subsumed" in days.logged(again)
     assert len(days.events("checkpoints")) == 6
 
 
@@ -214,7 +214,7 @@ def test_a_state_without_partitions_is_an_asset_too(days: Days, days_code: Modul
 
 
 def test_retention_takes_partitions_away(days: Days) -> None:
-    """A checkpoint that was given up is no longer among the dynamic partitions."""
+    """A subsumed checkpoint is no longer among the dynamic partitions."""
     days.options = {"execution.checkpointing.num-retained": "2"}
     for number in range(1, 5):
         days.run(f"2024-01-0{number}")

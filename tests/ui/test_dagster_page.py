@@ -167,7 +167,7 @@ def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page) -> N
     launch = browser_page.get_by_role("button", name="Launch Run")
     launch.click()
     browser_page.wait_for_url("**/runs/**")
-    browser_page.get_by_text("restore: nyc_flights goes on from checkpoint 3").first.wait_for(timeout=90_000)
+    browser_page.get_by_text("restore: nyc_flights resumes from checkpoint 3").first.wait_for(timeout=90_000)
     browser_page.get_by_text("Success", exact=True).first.wait_for(timeout=90_000)
     browser_page.goto(site.asset("checkpoints", "partitions"))
     browser_page.get_by_text("Materialized (3)").wait_for()

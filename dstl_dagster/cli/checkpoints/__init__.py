@@ -1,7 +1,7 @@
 """`dstl checkpoints`: a job's checkpoints on any store, with neither Spark nor Dagster.
 
-Owns the group. Commands that look are in `looking`, those about rows in `rows`, those that decide in
-`deciding`; the options that they share in `options`.
+Owns the group. Commands that inspect are in `looking`, those about rows in `rows`, those that change the
+timeline in `deciding`, and the options that all of them share in `options`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["checkpoints_group"]
 
 @click.group("checkpoints")
 def checkpoints_group() -> None:
-    """Look at the checkpoints of a job, go back to one, keep one, clean up.
+    """Inspect the checkpoints of a job, restore one, keep one, clean up.
 
     Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
     """

@@ -1,4 +1,4 @@
-"""Commands that decide: savepoint, release, restore, resolve, gc."""
+"""Commands that change the timeline: savepoint, release, restore, resolve, gc."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dstl_dagster.errors import NotFoundError
 
 __all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
 
-_ALL = 2**31
+_KEEP_ALL = 2**31
 _ID = click.argument("checkpoint_id", type=click.IntRange(1), metavar="ID")
 
 
 @click.command("savepoint")
 @_ID
 @click.argument("name")
-@click.option("--export", "folder", metavar="FOLDER", help="Then also write its state there as Parquet.")
+@click.option("--export", "folder", metavar="FOLDER", help="Also export its state there as Parquet.")
 @job_options
 def savepoint_command(
     coordinator: CheckpointCoordinator, checkpoint_id: int, name: str, folder: str | None
 ) -> None:
-    """Keep checkpoint ID as NAME, whatever retention says."""
+    """Keep checkpoint ID as savepoint NAME, whatever the retention."""
     coordinator.savepoint(checkpoint_id, name)
     click.echo(f"checkpoint {checkpoint_id} is kept as {name!r}")
     if folder is not None:
@@ -38,14 +38,16 @@ def savepoint_command(
 @click.argument("name")
 @job_options
 def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
-    """Give up the savepoint NAME; its checkpoint is then treated like others."""
+    """Release the savepoint NAME; retention then applies to its checkpoint again."""
     released = coordinator.release(name)
     click.echo(f"savepoint {name!r} is released" if released else f"there is no savepoint {name!r}")
 
 
 @click.command("restore")
 @click.argument("checkpoint_id", type=click.IntRange(1), metavar="[ID]", required=False)
-@click.option("--newest-verified", is_flag=True, help="Instead of ID: the newest one whose state is whole.")
+@click.option(
+    "--newest-verified", is_flag=True, help="Instead of ID: the newest checkpoint whose state is undamaged."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @job_options
 @as_json_option
@@ -56,19 +58,19 @@ def restore_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Let the job go on from checkpoint ID. Files of later checkpoints are taken back.
+    """Roll the job back to checkpoint ID. Files of later checkpoints are retracted.
 
-    Its state is read and held against its checksums first; where it is damaged nothing is changed.
+    First its state is read and verified against its checksums; if it is damaged, nothing is changed.
     """
     if newest_verified == (checkpoint_id is not None):
-        raise click.UsageError("say either ID or --newest-verified")
+        raise click.UsageError("give either ID or --newest-verified")
     if checkpoint_id is None:
         checkpoint_id = _newest_verified(coordinator)
     if not yes:
         last = coordinator.timeline.tail().last_completed_id or 0
         click.confirm(
-            f"Go on from checkpoint {checkpoint_id}, leave later ones (the last is {last}) behind, and take "
-            "their files back?",
+            f"Roll back to checkpoint {checkpoint_id}, abandon later ones (the last is {last}) and retract "
+            "their files?",
             abort=True,
             err=True,
         )
@@ -76,7 +78,7 @@ def restore_command(
     if as_json:
         click.echo(json.dumps(checkpoint_json(restored)))
         return
-    click.echo(f"job {coordinator.job!r} goes on from checkpoint {restored.checkpoint_id}")
+    click.echo(f"job {coordinator.job!r} resumes from checkpoint {restored.checkpoint_id}")
     for source, position in sorted(restored.positions.items()):
         click.echo(f"source {source} at {position}")
 
@@ -87,22 +89,24 @@ def _newest_verified(coordinator: CheckpointCoordinator) -> int:
         for problem in found.problems:
             click.echo(f"DAMAGED checkpoint {found.checkpoint_id}: {problem}", err=True)
     if checkpoint is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint that is whole", kind="no_checkpoint")
+        raise NotFoundError(f"job {coordinator.job!r} has no undamaged checkpoint", kind="no_checkpoint")
     return checkpoint.checkpoint_id
 
 
 @click.command("resolve")
 @_ID
 @click.argument("name")
-@click.option("--keep", "resolution", flag_value="keep", help="The foreign object stays; ours is given up.")
-@click.option("--replace", "resolution", flag_value="replace", help="The foreign object goes; ours comes.")
+@click.option("--keep", "resolution", flag_value="keep", help="Keep the foreign object, drop ours.")
+@click.option(
+    "--replace", "resolution", flag_value="replace", help="Delete the foreign object, publish ours."
+)
 @job_options
 def resolve_command(
     coordinator: CheckpointCoordinator, checkpoint_id: int, name: str, resolution: str | None
 ) -> None:
-    """Say what becomes of the blocked file NAME of checkpoint ID."""
+    """Resolve the blocked file NAME of checkpoint ID: keep the foreign object, or replace it."""
     if resolution is None:
-        raise click.UsageError("say --keep (the foreign object stays) or --replace (it goes, ours comes)")
+        raise click.UsageError("say --keep (the foreign object stays) or --replace (ours is published)")
     checkpoint = coordinator.resolve(checkpoint_id, name, Resolution(resolution))
     again = next((file for file in checkpoint.blocked if file.name == name), None)
     if again is not None:
@@ -114,18 +118,18 @@ def resolve_command(
 
 
 @click.command("gc")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
-    help="First give up checkpoints beyond the last KEEP. Without it no checkpoint is given up.",
+    help="First subsume checkpoints beyond the last KEEP. By default none is subsumed.",
 )
 @job_options
 @as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
-    """Delete what nothing needs: the rest of given-up checkpoints, and what dead attempts left."""
-    # Retention is the job's own setting, which this command does not know: only an explicit word shortens it.
-    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep or _ALL)
+    """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left."""
+    # Retention is a setting of the job that this command does not know: only --keep subsumes.
+    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep or _KEEP_ALL)
     if as_json:
         click.echo(json.dumps(clean_up_json(report)))
         return

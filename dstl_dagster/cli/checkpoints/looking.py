@@ -1,4 +1,4 @@
-"""Commands that only look: list, show, timeline, audit, verify."""
+"""Commands that only read: list, show, timeline, audit, verify."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ __all__ = ["audit_command", "list_command", "show_command", "timeline_command", 
 
 
 def console() -> Console:
-    """Wide enough for a table also where the terminal is not, and in a pipe."""
+    """Wide enough for a table, even in a pipe or a narrow terminal."""
     return Console(width=max(TABLE_WIDTH, Console().width), highlight=False)
 
 
 def progress_of(what: str) -> Callable[[int, int], None]:
-    """Says now and then how far long work is, beside the result."""
+    """A callback that prints the progress of long work to stderr, at each tenth."""
 
-    def tell(done: int, count: int) -> None:
+    def show(done: int, count: int) -> None:
         if count > 1 and (done == count or done % max(1, count // 10) == 0):
             click.echo(f"{done} of {count} {what}", err=True)
 
-    return tell
+    return show
 
 
 @click.command("list")
 @job_options
 @as_json_option
 def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
-    """List what can be restored to, oldest first."""
+    """List the checkpoints that can be restored, oldest first."""
     checkpoints = coordinator.list()
     if as_json:
         for checkpoint in checkpoints:
@@ -61,7 +61,7 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @job_options
 @as_json_option
 def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json: bool) -> None:
-    """Show what checkpoint ID holds: state by operator, files, positions."""
+    """Show the contents of checkpoint ID: state by operator, files, positions."""
     checkpoint = coordinator.get(checkpoint_id)
     if as_json:
         click.echo(json.dumps(checkpoint_json(checkpoint) | {"manifest": checkpoint.manifest.to_json()}))
@@ -72,8 +72,8 @@ def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json
 
 
 @click.command("timeline")
-@click.option("--after", type=click.IntRange(0), default=0, help="Show records behind this slot.")
-@click.option("--limit", type=click.IntRange(1), help="Show so many records at most.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Show records after this slot.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most this many records.")
 @job_options
 @as_json_option
 def timeline_command(
@@ -92,7 +92,7 @@ def timeline_command(
 @job_options
 @as_json_option
 def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
-    """Hold the timeline against the objects that are there. Exit code 1 where something is damaged or waits.
+    """Check the timeline against the objects in the store. Exits with 1 if anything is damaged or blocked.
 
     Reads metadata only; `verify` reads the bytes.
     """
@@ -110,7 +110,7 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @job_options
 @as_json_option
 def verify_command(coordinator: CheckpointCoordinator, checkpoint_id: int | None, as_json: bool) -> None:
-    """Read back everything that checkpoint ID needs, the last one by default. Exit code 1: it is damaged."""
+    """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
     found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
     if as_json:
         click.echo(json.dumps(verification_json(found)))

@@ -1,4 +1,4 @@
-"""Which job on which store: the options that all checkpoint commands share."""
+"""The options that all checkpoint commands share: the store, the job and its settings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dstl_dagster.storage import open_store
 
 __all__ = ["as_json_option", "job_options"]
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options `--store`, `--job` and `-o`; the command gets `coordinator` in their place."""
+    """Adds `--store`, `--job` and `-o`, and passes the command a `coordinator` in their place."""
 
     @click.option(
         "--store",
@@ -34,7 +34,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A setting of the job, where it is not the default: dstl.checkpoint.* or gs.writer.*.",
+        help="A setting of the job that is not the default: dstl.checkpoint.* or gs.writer.*.",
     )
     @functools.wraps(command)
     def with_coordinator(uri: str, job: str, settings: tuple[str, ...], **others: Any) -> Any:

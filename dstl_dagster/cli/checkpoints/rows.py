@@ -41,7 +41,7 @@ _ID = click.IntRange(1)
 _OLDER, _NEWER = "before", "after"
 
 operator_option = click.option(
-    "--operator", help="The operator whose state is meant. Not needed where the job has one only."
+    "--operator", help="The operator whose state to read. Optional if the job has only one."
 )
 
 
@@ -49,7 +49,9 @@ operator_option = click.option(
 @click.argument("older_id", type=_ID, metavar="OLDER")
 @click.argument("newer_id", type=_ID, metavar="NEWER")
 @operator_option
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Show so many rows.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows."
+)
 @job_options
 @as_json_option
 def diff_command(
@@ -62,7 +64,7 @@ def diff_command(
 ) -> None:
     """Show which rows were added, changed and removed from checkpoint OLDER to NEWER.
 
-    With --json all of them, a line each.
+    --json prints all of them, one per line.
     """
     older, newer = coordinator.get(older_id).manifest, coordinator.get(newer_id).manifest
     operator = _one_operator(newer, operator) if newer.operators else _one_operator(older, operator)
@@ -91,7 +93,7 @@ def diff_command(
 @click.command("history")
 @click.argument("key", nargs=-1, required=True, metavar="COLUMN=VALUE...")
 @operator_option
-@click.option("--at", "checkpoint_id", type=_ID, help="As this checkpoint knows it. Default: the last one.")
+@click.option("--at", "checkpoint_id", type=_ID, help="Up to this checkpoint. Default: the last one.")
 @job_options
 @as_json_option
 def history_command(
@@ -101,9 +103,9 @@ def history_command(
     checkpoint_id: int | None,
     as_json: bool,
 ) -> None:
-    """Show what became of one key, from checkpoint to checkpoint.
+    """Show the changes of one key, checkpoint by checkpoint.
 
-    A value is JSON where it can be read so, else text: id=5, name=Ann, 'name="5"', tail=null.
+    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null.
     """
     manifest = _manifest(coordinator, checkpoint_id)
     operator = _one_operator(manifest, operator)
@@ -114,7 +116,7 @@ def history_command(
     elif changes:
         console().print(_history_table(changes))
     else:
-        click.echo(f"operator {operator!r} was never told of {' '.join(key)}")
+        click.echo(f"operator {operator!r} has no change of {' '.join(key)}")
 
 
 @click.command("export")
@@ -128,20 +130,20 @@ def export_command(
 ) -> None:
     """Write the state at checkpoint ID as Parquet below FOLDER: file:///folder, or gs://bucket/prefix.
 
-    One folder for each operator; its _SUCCESS comes last. Run again, it finishes what was cut off.
+    One folder per operator; its _SUCCESS is written last. Run again to finish an interrupted export.
     """
     export_to(coordinator, checkpoint_id, folder, operator, as_json=as_json)
 
 
 @click.command("materialize")
 @click.option("--operator", "operators", multiple=True, help="Only this one; may be repeated.")
-@click.option("--force", is_flag=True, help="Also where the log is short yet.")
+@click.option("--force", is_flag=True, help="Even if the log is still short.")
 @job_options
 @as_json_option
 def materialize_command(
     coordinator: CheckpointCoordinator, operators: tuple[str, ...], force: bool, as_json: bool
 ) -> None:
-    """Fold long logs into bases, as a checkpoint of its own, so that reading stays quick."""
+    """Fold long logs into bases, as a checkpoint of its own, to keep state quick to read."""
     made = materialize(coordinator, operators or None, force, progress=progress_of("folded"))
     if as_json:
         click.echo(json.dumps(None if made is None else checkpoint_json(made)))
@@ -155,7 +157,7 @@ def materialize_command(
 def export_to(
     coordinator: CheckpointCoordinator, checkpoint_id: int, uri: str, operator: str | None, *, as_json: bool
 ) -> None:
-    """Export one operator, or all with keyed state, and say so."""
+    """Export one operator, or all that have keyed state, and print what was written."""
     manifest = coordinator.get(checkpoint_id).manifest
     names = [operator] if operator is not None else _keyed_operators(manifest)
     if not names:
@@ -191,7 +193,9 @@ def _one_operator(manifest: Manifest, operator: str | None) -> str:
     names = sorted(manifest.operators)
     if len(names) != 1:
         known = ", ".join(names) or "none"
-        raise InvalidInputError(f"say --operator: checkpoint {manifest.checkpoint_id} has {known}")
+        raise InvalidInputError(
+            f"choose one with --operator: checkpoint {manifest.checkpoint_id} has {known}"
+        )
     return names[0]
 
 
@@ -207,7 +211,7 @@ def _key_of(manifest: Manifest, operator: str, words: tuple[str, ...]) -> dict[s
     for word in words:
         column, equals, value = word.partition("=")
         if not equals:
-            raise click.UsageError(f"a key is given as COLUMN=VALUE, not {word!r}")
+            raise click.UsageError(f"expected COLUMN=VALUE, not {word!r}")
         key[column] = _value(value, text=column in texts)
     return key
 

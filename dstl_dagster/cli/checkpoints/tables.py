@@ -1,4 +1,4 @@
-"""One checkpoint, a timeline and an audit, for people and for programs. Pure: reads nothing."""
+"""One checkpoint, a timeline, an audit, for people and for programs. Pure."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def changes_table(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
 
 
 def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
-    """What one checkpoint holds, part by part."""
+    """The contents of one checkpoint, section by section."""
     completed = checkpoint.entry.completed
     parent = "nothing" if checkpoint.parent is None else str(checkpoint.parent)
-    yield f"Checkpoint {checkpoint.checkpoint_id}, on {parent}, {_standing(checkpoint)}"
+    yield f"Checkpoint {checkpoint.checkpoint_id}, on {parent}, {_status(checkpoint)}"
     yield f"completed {completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC by attempt {checkpoint.attempt}"
     if checkpoint.idempotency_key is not None:
         yield Text(f"batch {checkpoint.idempotency_key}").plain
@@ -108,18 +108,18 @@ def _files(checkpoint: Checkpoint) -> Table:
     return files
 
 
-def _standing(checkpoint: Checkpoint) -> str:
+def _status(checkpoint: Checkpoint) -> str:
     words = ["committed" if checkpoint.committed else "completed, not committed"]
     if checkpoint.blocked:
         words.append(f"{len(checkpoint.blocked)} blocked")
     if checkpoint.abandoned:
-        words.append("left behind by a restore")
+        words.append("abandoned by a restore")
     words += [f"kept as {name!r}" for name in checkpoint.savepoints]
     return ", ".join(words)
 
 
 def timeline_table(records: Iterable[TimelineRecord]) -> Table:
-    """One row a decision."""
+    """One row per record."""
     table = plain_table("slot", "when (UTC)", "record", "checkpoint", "", right=("slot", "checkpoint"))
     for record in records:
         checkpoint_id = getattr(record, "checkpoint_id", None)
@@ -128,12 +128,12 @@ def timeline_table(records: Iterable[TimelineRecord]) -> Table:
             f"{record.recorded_at:%Y-%m-%d %H:%M:%S}",
             record.kind,
             "" if checkpoint_id is None else str(checkpoint_id),
-            Text(_said(record)),
+            Text(_detail(record)),
         )
     return table
 
 
-def _said(record: TimelineRecord) -> str:
+def _detail(record: TimelineRecord) -> str:
     match record:
         case Opened():
             return f"by {record.owner}" + ("" if record.parent is None else f", on {record.parent}")
@@ -148,7 +148,7 @@ def _said(record: TimelineRecord) -> str:
         case Fenced() | Restored():
             return f"by {record.by}"
         case Subsumed():
-            return "given up: " + ", ".join(str(each) for each in record.checkpoint_ids)
+            return "subsumed: " + ", ".join(str(each) for each in record.checkpoint_ids)
         case Savepoint() | Released():
             return record.name
         case Resolved():
@@ -157,23 +157,23 @@ def _said(record: TimelineRecord) -> str:
 
 
 def audit_lines(audit: Audit) -> Iterator[str]:
-    """The audit in sentences."""
-    yield f"timeline: {audit.slot} records; the job goes on from checkpoint {audit.latest or '-'}"
-    yield f"can be restored to: {', '.join(map(str, audit.retained)) or 'none'}"
+    """The audit, line by line."""
+    yield f"timeline: {audit.slot} records; the job resumes from checkpoint {audit.latest or '-'}"
+    yield f"restorable: {', '.join(map(str, audit.retained)) or 'none'}"
     for name, checkpoint_id in sorted(audit.savepoints.items()):
         yield f"savepoint {name!r} keeps checkpoint {checkpoint_id}"
     if audit.open_attempt is not None:
         opened = audit.open_attempt
         yield (
-            f"checkpoint {opened.checkpoint_id} is being made by {opened.owner} since "
+            f"checkpoint {opened.checkpoint_id} is open: owned by {opened.owner} since "
             f"{opened.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         )
     for checkpoint_id in audit.uncommitted:
         yield f"checkpoint {checkpoint_id} is not published yet: step 6 (compose-commit), or the next trigger"
     if audit.retracting:
-        yield "files that a restore left behind may still be there: the next trigger takes them back"
+        yield "files of abandoned checkpoints may still exist: the next trigger retracts them"
     if audit.abandoned:
-        yield f"left behind by a restore, not given up yet: {', '.join(map(str, audit.abandoned))}"
+        yield f"abandoned by a restore, not subsumed yet: {', '.join(map(str, audit.abandoned))}"
     for checkpoint_id, names in audit.blocked.items():
         for name in names:
             resolve = f"dstl checkpoints resolve {checkpoint_id} {name} --keep|--replace"
@@ -181,7 +181,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
     for damage in audit.damage:
         yield f"DAMAGED checkpoint {damage.checkpoint_id}: {damage.object_name} {damage.what}"
     if audit.garbage is None:
-        yield "garbage cannot be told while a manifest is unreadable"
+        yield "garbage: unknown while a manifest is unreadable"
     else:
         garbage = audit.garbage
         yield f"garbage: {garbage.objects:,} objects, {readable_bytes(garbage.deleted_bytes)}"
@@ -213,7 +213,7 @@ def clean_up_lines(report: CleanUp) -> Iterator[str]:
     """What a clean-up did or would do."""
     would = "would be " if report.dry_run else ""
     if report.subsumed:
-        yield f"checkpoints {would}given up: {', '.join(map(str, report.subsumed))}"
+        yield f"checkpoints {would}subsumed: {', '.join(map(str, report.subsumed))}"
     age = (
         "" if report.oldest is None else f", the oldest {report.oldest.total_seconds() / 3600:.1f} hours old"
     )
@@ -240,16 +240,16 @@ def clean_up_json(report: CleanUp) -> dict[str, Any]:
 
 
 def verification_lines(found: Verification) -> Iterator[str]:
-    """What was read back, in sentences."""
+    """The outcome of reading a checkpoint back, line by line."""
     for problem in found.problems:
         yield f"DAMAGED {problem}"
     for note in found.notes:
         yield f"note: {note}"
-    how = "is whole" if found.ok else f"has {len(found.problems)} problems"
+    how = "is undamaged" if found.ok else f"has {len(found.problems)} problems"
     size = readable_bytes(found.bytes)
     yield f"checkpoint {found.checkpoint_id} {how}: {found.objects:,} objects, {size} read"
     if not found.ok:
-        yield "dstl checkpoints restore --newest-verified goes back to the newest checkpoint that is whole"
+        yield "dstl checkpoints restore --newest-verified rolls back to the newest undamaged one"
 
 
 def verification_json(found: Verification) -> dict[str, Any]:

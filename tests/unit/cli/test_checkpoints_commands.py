@@ -89,10 +89,10 @@ def test_a_savepoint_is_made_and_released(store):
     assert json.loads(run(store, "gc", "--keep", "1", "--json"))["subsumed"] == [1]
 
 
-def test_clean_up_gives_up_no_checkpoint_unasked(store):
-    """The job's retention is not known here, so only --keep gives checkpoints up; a dry run does not."""
+def test_clean_up_subsumes_no_checkpoint_unasked(store):
+    """The job's retention is not known here, so only --keep subsumes checkpoints; a dry run does not."""
     assert json.loads(run(store, "gc", "--json"))["subsumed"] == []
-    assert "would be given up: 1, 2" in run(store, "gc", "--keep", "1", "--dry-run")
+    assert "would be subsumed: 1, 2" in run(store, "gc", "--keep", "1", "--dry-run")
     assert [line["checkpoint_id"] for line in map(json.loads, run(store, "list", "--json").splitlines())] == [
         1,
         2,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.changelog.sources import FileSource
-from dstl_dagster.checkpoint.materialize import due_operators
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.footer import TRAILER_BYTES
+from dstl_dagster.keyed import due_operators
 from dstl_dagster.keyed.export import export_checkpoint
 from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.settings import CheckpointOptions

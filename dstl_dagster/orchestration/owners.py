@@ -1,0 +1,48 @@
+"""The Dagster run behind an attempt: a root run, which shares its identity with all its re-executions.
+
+Owns the name under which a run owns attempts, and whether such an owner is still alive. Does not own what
+follows from that: who takes over (`resources`), aborts (`sensors`) or waits (`tick`).
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+__all__ = ["OwnerRuns", "owner_of", "root_run_id"]
+
+_OWNER_PREFIX = "dagster-run:"
+
+
+def root_run_id(run: dg.DagsterRun) -> str:
+    """The id of the run, or of the first one of the chain of re-executions that it continues."""
+    return run.root_run_id or run.run_id
+
+
+def owner_of(run: dg.DagsterRun) -> str:
+    """The owner of the attempts that this run opens, and of those that its re-executions continue."""
+    return _OWNER_PREFIX + root_run_id(run)
+
+
+class OwnerRuns:
+    """The runs of an instance by the owner name under which they open attempts."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+
+    def have_ended(self, owner: str) -> bool:
+        """The owner is a run of this instance, and it and all its re-executions have ended."""
+        runs = self._of(owner)
+        return bool(runs) and all(run.is_finished for run in runs)
+
+    def are_alive(self, owner: str) -> bool:
+        """The owner is a run of this instance, and it or one of its re-executions has not ended."""
+        return any(not run.is_finished for run in self._of(owner))
+
+    def _of(self, owner: str) -> list[dg.DagsterRun]:
+        if not owner.startswith(_OWNER_PREFIX):
+            return []
+        root = owner.removeprefix(_OWNER_PREFIX)
+        runs = list(self._instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root})))
+        root_run = self._instance.get_run_by_id(root)
+        # Unknown here may still be alive in another instance, hence neither alive nor ended.
+        return runs if root_run is None else [*runs, root_run]

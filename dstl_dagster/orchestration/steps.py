@@ -1,0 +1,269 @@
+"""The steps of a checkpoint and the work between batches, as Dagster runs them: act, report, log.
+
+Owns what each step logs and which events it writes. Does not own which op runs it (`ops`, `commit`,
+`maintenance`), what an event says (`lineage`), or any rule of the protocol (`checkpoint`). Every step reads
+the truth from the store and may run any number of times. The docstring of a step is what Dagster shows as
+the description of its op.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import (
+    Attempt,
+    Checkpoint,
+    CheckpointCoordinator,
+    CleanUp,
+    Verification,
+    load_report,
+)
+from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
+from dstl_dagster.orchestration.lineage import Reporter
+from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.reporting import (
+    partition_changes,
+    unreported_checkpoint,
+    unreported_files,
+)
+
+__all__ = [
+    "Step",
+    "clean_up",
+    "compose_commit",
+    "confirm",
+    "materialize",
+    "persist",
+    "report_checkpoint",
+    "report_files",
+    "restore",
+    "verify",
+]
+
+_PROGRESS_LINES = 10
+_PROBLEMS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step works with: the context of its op, the job's asset keys, and the job's control plane."""
+
+    context: dg.OpExecutionContext
+    assets: JobAssets
+    coordinator: CheckpointCoordinator
+
+    @property
+    def reporter(self) -> Reporter:
+        return Reporter("run", self.coordinator.store.uri)
+
+    def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
+        """A callback that logs how far the step is: after each tenth of the things, and at the end."""
+
+        def log(done: int, total: int) -> None:
+            every = max(1, total // _PROGRESS_LINES)
+            if done % every == 0 or done == total:
+                self.context.log.info(f"{doing}: {done} of {total} {things}")
+
+        return log
+
+
+# ---- of a batch ----
+
+
+def persist(step: Step, attempt: Attempt) -> None:
+    """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
+    if _is_complete(step.coordinator, attempt):
+        step.context.log.info(f"step 4 record: checkpoint {attempt.checkpoint_id} is complete: nothing to do")
+        return
+    report = load_report(step.coordinator.store, attempt)
+    manifest = step.coordinator.record_report(attempt, report)
+    step.context.log.info(
+        f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
+        f"({readable_bytes(manifest.state_bytes)} of changelog) and {len(manifest.files)} files "
+        f"({readable_bytes(manifest.file_bytes)}), none of it visible yet"
+    )
+
+
+def confirm(step: Step, attempt: Attempt) -> None:
+    """Step 5, the commit point: the checkpoint is complete from here on."""
+    checkpoint = step.coordinator.confirm(attempt)
+    step.context.log.info(f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete")
+    report_checkpoint(step, checkpoint)
+
+
+def compose_commit(step: Step, checkpoint_id: int, *, report: bool = True) -> None:
+    """Step 6: compose every file of the checkpoint to its final name."""
+    # Without `report` the event is left to the sensor, which knows the partition that the files belong to.
+    (checkpoint,) = step.coordinator.compose_commit(
+        checkpoint_id, progress=step.progress("step 6 compose-commit", "files")
+    )
+    step.context.log.info(
+        f"step 6 compose-commit: {len(checkpoint.manifest.files) - len(checkpoint.blocked)} files of "
+        f"checkpoint {checkpoint_id} ({readable_bytes(checkpoint.manifest.file_bytes)} in all) are published"
+    )
+    if report:
+        report_files(step, checkpoint)
+    if checkpoint.blocked:
+        raise _blocked(checkpoint)
+
+
+def clean_up(step: Step) -> None:
+    """Step 7: subsume checkpoints beyond retention, and delete what nothing references."""
+    report = step.coordinator.clean_up()
+    _drop_stale_partitions(step)
+    step.context.log.info(_clean_up_summary(report))
+
+
+# ---- between batches ----
+
+
+def restore(step: Step) -> None:
+    """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
+    context, assets, coordinator = step.context, step.assets, step.coordinator
+    if not context.has_partition_key:
+        raise InvalidInputError(
+            "no checkpoint chosen: launch this job for its partition, for example chk-00000042"
+        )
+    checkpoint_id = assets.checkpoint_of(context.partition_key)
+    # The same for every try of this run and its re-executions: a late one must not undo newer checkpoints.
+    request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{owner_of(context.run)}/{checkpoint_id}")
+    checkpoint = coordinator.restore(checkpoint_id, request_id=request_id)
+    _drop_stale_partitions(step)
+    last = coordinator.timeline.tail().last_completed_id
+    if last != checkpoint_id:
+        context.log.warning(
+            f"restore: this run already rolled {assets.job} back to checkpoint {checkpoint_id}, and the job "
+            f"has since advanced to checkpoint {last}: nothing to do. Launch a new run to roll back again"
+        )
+        return
+    context.log.info(
+        f"restore: {assets.job} resumes from checkpoint {checkpoint_id}, "
+        f"positions {dict(checkpoint.positions)}"
+    )
+    context.log_event(
+        dg.AssetObservation(
+            asset_key=assets.checkpoints_key,
+            partition=context.partition_key,
+            description=f"{assets.job} was rolled back to checkpoint {checkpoint_id}",
+            tags={TAG_CHECKPOINT: str(checkpoint_id)},
+            metadata={"positions": dg.MetadataValue.json(dict(checkpoint.positions))},
+        )
+    )
+
+
+def materialize(step: Step) -> None:
+    """Fold the changelog into a base, for each operator for which that is due."""
+    from dstl_dagster.checkpoint import materialize as fold  # Arrow: not while definitions load
+
+    checkpoint = fold(step.coordinator, progress=step.progress("fold", "ranges of key groups"))
+    if checkpoint is None:
+        step.context.log.info(f"no operator of {step.assets.job} is due: each log is short beside its base")
+        return
+    step.context.log.info(
+        f"checkpoint {checkpoint.checkpoint_id} holds the whole state as a base of "
+        f"{readable_bytes(checkpoint.manifest.state_bytes)}"
+    )
+    report_checkpoint(step, checkpoint)
+
+
+def verify(step: Step) -> None:
+    """Read back everything that the last checkpoint references."""
+    latest = step.coordinator.latest()
+    if latest is None:
+        step.context.log.info(f"job {step.assets.job!r} has no checkpoint yet: nothing to verify")
+        return
+    found = step.coordinator.verify(latest.checkpoint_id, progress=step.progress("verify", "checks"))
+    for note in found.notes:
+        step.context.log.info(f"verify: {note}")
+    if not found.ok:
+        raise _damaged(step.coordinator, found)
+    step.context.log.info(
+        f"verify: {found.objects} objects ({readable_bytes(found.bytes)}) of checkpoint "
+        f"{latest.checkpoint_id} of {step.assets.job} were read back, all intact"
+    )
+
+
+# ---- events ----
+
+
+def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
+    """Write the events of a completed checkpoint that the instance lacks, and add its partition."""
+    partition = step.assets.partition_key(checkpoint.checkpoint_id)
+    step.context.instance.add_dynamic_partitions(step.assets.partitions_name, [partition])
+    for event in unreported_checkpoint(step.context.instance, step.assets, checkpoint, step.reporter):
+        step.context.log_event(event)
+
+
+def report_files(step: Step, checkpoint: Checkpoint) -> None:
+    """Write the event of a committed checkpoint's files, where the instance lacks it."""
+    partition = partition_of(step.context)
+    for event in unreported_files(step.context.instance, step.assets, checkpoint, step.reporter, partition):
+        step.context.log_event(event)
+
+
+def _drop_stale_partitions(step: Step) -> None:
+    # By what is retained, not by what this call subsumed: an earlier try may have died in between.
+    instance, name = step.context.instance, step.assets.partitions_name
+    for partition in partition_changes(instance, step.assets, step.coordinator).stale:
+        instance.delete_dynamic_partition(name, partition)
+
+
+# ---- in words ----
+
+
+def _is_complete(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
+    try:
+        coordinator.require_open(attempt)
+    except ConflictError as error:
+        if error.kind != "already_completed":
+            raise
+        return True
+    return False
+
+
+def _blocked(checkpoint: Checkpoint) -> dg.Failure:
+    first, number = checkpoint.blocked[0], checkpoint.checkpoint_id
+    count = f"{len(checkpoint.blocked)} of {len(checkpoint.manifest.files)}"
+    return dg.Failure(
+        description=(
+            f"blocked: {count} files of checkpoint {number}. Their final names belong to other objects, "
+            f"which were left untouched; all others are published. The first: {first.name}: {first.reason}. "
+            f"Resolve it: `dstl checkpoints resolve {number} {first.name}` with `--keep` or `--replace`"
+        ),
+        metadata={file.name: file.reason for file in checkpoint.blocked},
+        allow_retries=False,
+    )
+
+
+def _clean_up_summary(report: CleanUp) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(report.reasons.items()))
+    return (
+        f"step 7 clean up: {report.objects} objects ({readable_bytes(report.deleted_bytes)}) deleted"
+        f"{f' ({reasons})' if reasons else ''}, {len(report.subsumed)} checkpoints subsumed"
+    )
+
+
+def _damaged(coordinator: CheckpointCoordinator, found: Verification) -> dg.Failure:
+    undamaged, _ = coordinator.newest_verified()
+    if undamaged is None:
+        way_out = "there is no older checkpoint without damage"
+    elif undamaged.checkpoint_id == found.checkpoint_id:
+        way_out = "or do without them: the state is undamaged, and the job can go on"
+    else:
+        way_out = f"or roll the job back: the state of checkpoint {undamaged.checkpoint_id} is undamaged"
+    shown = [f"* `{problem.object_name}` {problem.what}" for problem in found.problems[:_PROBLEMS_SHOWN]]
+    return dg.Failure(
+        description=(
+            f"checkpoint {found.checkpoint_id} of job {coordinator.job!r} is damaged: {len(found.problems)} "
+            f"problems. The first: {found.problems[0]}. Restore the objects from a backup, {way_out}"
+        ),
+        metadata={"problems": dg.MetadataValue.md("\n".join(shown))},
+        allow_retries=False,
+    )
