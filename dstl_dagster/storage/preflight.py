@@ -16,6 +16,7 @@ from typing import Any
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Source
+from dstl_dagster.storage.wrapper import unwrapped
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 
@@ -190,10 +191,11 @@ def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) 
     # Imported here: a check of another kind of store must not load Google's client.
     from dstl_dagster.storage.gcs import GCSObjectStore
 
-    if not isinstance(store, GCSObjectStore):
+    beneath = unwrapped(store)
+    if not isinstance(beneath, GCSObjectStore):
         return
     try:
-        missing = store.missing_permissions(WANTED_PERMISSIONS)
+        missing = beneath.transport.missing_permissions(WANTED_PERMISSIONS)
     except NotFoundError as error:
         yield Finding("no_bucket", Severity.ERROR, f"there is no such bucket: {error.message}")
         return
@@ -211,7 +213,7 @@ def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) 
             f"missing on {store.bucket_name!r}: {', '.join(missing)}; the role Storage Object User has them",
         )
     try:
-        resource = store.bucket_resource()
+        resource = beneath.transport.bucket_resource()
     except DstlError as error:
         yield Finding(
             "settings_unseen",
