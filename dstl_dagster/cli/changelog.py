@@ -100,7 +100,7 @@ def _group_name(key_group: int) -> str:
 def _open(file: str) -> Any:
     from dstl_dagster.changelog.sources import FileSource, StoreSource
     from dstl_dagster.format.handles import StreamStateHandle
-    from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage import open_store
 
     if "://" not in file:
         path = Path(file)

@@ -29,8 +29,8 @@ __all__ = [
     "HiddenFolder",
     "TemporaryFile",
     "empty_folder_removed",
-    "file_errors_told",
     "prune_empty_folders",
+    "translate_os_errors",
 ]
 
 HIDDEN_FOLDER = ".dstl-store"
@@ -42,19 +42,19 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def file_errors_told(step: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let `step` raise UnavailableError where the file system refuses: full, read-only, no rights, broken."""
+def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate a step so that an OSError (full, read-only, no rights, broken) becomes an UnavailableError."""
 
     @functools.wraps(step)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return step(*args, **kwargs)
         except OSError as error:
             raise UnavailableError(
-                f"the file system refused: {error}; make room or give the rights, then do it again"
+                f"the file system refused: {error}; free space or grant the rights, then repeat the call"
             ) from error
 
-    return told
+    return translated
 
 
 class HiddenFolder:
@@ -254,7 +254,7 @@ class TemporaryFile:
             while rest:
                 rest = rest[os.write(self._open_descriptor(), rest) :]
         except OSError as error:
-            error.filename = self.path  # a full disk is told by its descriptor only
+            error.filename = self.path  # the error of a full disk names a descriptor only
             raise
 
     def sync(self) -> os.stat_result:

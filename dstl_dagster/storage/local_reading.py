@@ -16,7 +16,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, file_errors_told
+from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, translate_os_errors
 from dstl_dagster.storage.local_paths import object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
 
@@ -108,7 +108,7 @@ class LocalReading:
             return None
         return record.to_stat(name)
 
-    @file_errors_told
+    @translate_os_errors
     def open(self, name: str, generation: int | None, start: int = 0) -> LocalReader:
         """Open the live generation. Raises: NotFoundError."""
         path = object_path(self._root, name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.crc32c import crc32c
+from dstl_dagster.storage import WRITER_ID_KEY, Expected
 from dstl_dagster.storage.base import (
     Buffer,
     ObjectReader,
@@ -20,7 +21,6 @@ from dstl_dagster.storage.base import (
     RangeReader,
     Source,
 )
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 from dstl_dagster.storage.retrying import Retries, Try
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures
 
 __all__ = ["ListsConformance"]

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
-from dstl_dagster.storage.base import ABSENT, ObjectStore, summed_write
+from dstl_dagster.storage import ABSENT, ObjectStore, summed_write
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
 __all__ = ["StreamsConformance"]
