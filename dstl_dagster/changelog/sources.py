@@ -22,7 +22,7 @@ _WHOLE_FILE_BYTES: Final = 8 << 20
 
 
 class StoreSource:
-    """An object of the store, of the generation that the handle names where it does."""
+    """An object of the store, of the handle's generation where it names one."""
 
     def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
         self._store = store

@@ -31,12 +31,15 @@ class StoreCapabilities:
             other; `None`: as many as the caller can afford.
         open_ranges: it is an `OpeningStore`: an object is found once, and its ranges are read from then on
             without looking for it again.
+        inspect_bucket: it is an `InspectableStore`: its bucket's settings, and what the credentials may do
+            there, can be seen.
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
     max_useful_threads: int | None = None
     open_ranges: bool = False
+    inspect_bucket: bool = False
     write_summed: bool = False
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import to_base64
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["GCSObjectStore", "open_gcs"]
 
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CAPABILITIES = StoreCapabilities(write_summed=True)
+_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True)
 
 
 class GCSObjectStore:
@@ -55,8 +55,8 @@ class GCSObjectStore:
             caller's to close.
         bucket_name: the bucket.
         prefix: empty, or ending in `/`.
-        options: time-outs and retries; what is unset is as `BackoffPolicy` has it.
-        retries: in place of the options' ones, with a clock and random numbers of the caller's.
+        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        retries: override those of the options, with the caller's clock and jitter.
     """
 
     def __init__(
@@ -93,11 +93,6 @@ class GCSObjectStore:
     def prefix(self) -> str:
         return self._names.prefix
 
-    @property
-    def transport(self) -> GCSTransport:
-        """The way to the bucket, for a look at the bucket itself."""
-        return self._transport
-
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         transport = self._transport
         return GCSObjectStore(
@@ -114,7 +109,7 @@ class GCSObjectStore:
     def _change(
         self, name: str, metadata: Mapping[str, str], request: Callable[[Try], ObjectStat]
     ) -> ObjectStat:
-        """Make an object, which is known again by its writer id where `metadata` has one."""
+        """Create an object. Its writer id, where `metadata` has one, identifies it after a lost answer."""
 
         def find_own() -> ObjectStat | None:
             if WRITER_ID_KEY not in metadata:
@@ -226,7 +221,7 @@ class GCSObjectStore:
         def compose_once(attempt: Try) -> ObjectStat:
             blob = self._names.blob(target, metadata=pairs)
             if crc32c is not None:
-                # The resource may carry the wanted checksum; the client has no parameter for it.
+                # The resource may carry the expected checksum; the client has no parameter for it.
                 blob._properties["crc32c"] = to_base64(crc32c)
             blob.compose(
                 [self._names.blob(source.name, source.generation) for source in sources],
@@ -295,6 +290,14 @@ class GCSObjectStore:
             if self.stat(name) is None:
                 return False
             raise
+
+    # -- the bucket
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        return self._transport.bucket_resource()
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        return self._transport.missing_permissions(wanted)
 
     def close(self) -> None:
         """Nothing: the client is the caller's, or shared by the process."""

@@ -36,8 +36,8 @@ class GCSTransport:
     Args:
         client: stays the caller's to close.
         bucket_name: the bucket.
-        options: time-outs and retries; what is unset is as `BackoffPolicy` has it.
-        retries: in place of the options' ones.
+        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        retries: override those of the options.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class GCSTransport:
             # Where we may not list, there is something that we may not list.
 
     def bucket_resource(self) -> Mapping[str, Any]:
-        """The bucket's settings, as the JSON API words them. Needs storage.buckets.get."""
+        """As `InspectableStore.bucket_resource`."""
 
         def reload(attempt: Try) -> Mapping[str, Any]:
             bucket = self.client.bucket(self.bucket.name)
@@ -145,7 +145,7 @@ class GCSTransport:
         return self.ask(self._uri, reload)
 
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        """Those of `wanted` that the credentials do not have here. Needs no permission itself."""
+        """As `InspectableStore.missing_permissions`."""
 
         def test(attempt: Try) -> Sequence[str]:
             granted = self.bucket.test_iam_permissions(

@@ -54,9 +54,9 @@ class LocalObjectStore:
     """The files under one folder of this machine; its one bucket is called `local`.
 
     Args:
-        root: an absolute or relative folder; made when something is first written.
-        clock: stamps `ObjectStat.updated` and backs the generations.
-        durable: False leaves out the fsyncs (for tests): safe against kills, not against loss of power.
+        root: an absolute or relative folder; created by the first write.
+        clock: stamps `ObjectStat.updated`, and keeps generations rising across a power loss.
+        durable: False skips the fsyncs (for tests): safe against kills, not against a power loss.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LocalObjectStore:
     ) -> None:
         text = os.fspath(root)
         if not isinstance(text, str) or not text or "\0" in text:
-            raise InvalidInputError(f"{root!r} is no folder to keep objects in")
+            raise InvalidInputError(f"{root!r} is no path of a folder")
         self._root = Path(text).absolute()
         clock = clock or SystemClock()
         hidden = HiddenFolder(self._root, clock, durable=durable)

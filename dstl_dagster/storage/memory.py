@@ -263,7 +263,7 @@ class MemoryObjectStore:
 
 
 class _MemoryWriter:
-    """Collects the parts; the store's lock makes `close` one step."""
+    """Collects the parts; the account's lock makes `close` atomic."""
 
     def __init__(
         self,
