@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dstl_dagster.errors import InvalidInputError
+
 __all__ = ["RequestCost", "StoreCapabilities"]
 
 
@@ -44,7 +46,7 @@ class StoreCapabilities:
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:
-            raise ValueError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
+            raise InvalidInputError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
 
     def useful_threads(self, wanted: int) -> int:
         """How many of `wanted` threads are worth starting; at least one."""

@@ -9,16 +9,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
-__all__ = ["read_range", "read_summed"]
+__all__ = ["FileRanges", "read_range", "read_summed"]
 
 _POOLED_BYTES = 1 << 20
 """From this size on the pool pays off."""
 
 _STEP_BYTES = 1 << 20
 """Read at a time where each byte is checksummed: it is still in the cache then."""
+
+
+class FileRanges:
+    """A `RangeReader` on a local file, open from the start. OSError where it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def size_bytes(self) -> int:
+        assert self._descriptor is not None, "read after close"
+        return os.fstat(self._descriptor).st_size
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        assert self._descriptor is not None, "read after close"
+        return read_range(self._descriptor, start, length)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        assert self._descriptor is not None, "read after close"
+        return read_summed(self._descriptor, start, length)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def read_range(descriptor: int, start: int, length: int) -> bytes | memoryview:

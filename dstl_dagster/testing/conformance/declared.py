@@ -12,8 +12,7 @@ import pytest
 
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
-from dstl_dagster.storage import ABSENT, ANY, ObjectStore, StoreCapabilities, open_ranges
-from dstl_dagster.storage.base import InspectableStore
+from dstl_dagster.storage import ABSENT, ANY, InspectableStore, ObjectStore, StoreCapabilities, open_ranges
 from dstl_dagster.testing.conformance.fixtures import RawRead
 
 
