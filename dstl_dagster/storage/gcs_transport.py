@@ -116,7 +116,8 @@ class GCSTransport:
     def require_bucket(self) -> None:
         """After a 404, which reads the same for an object and for its bucket. Raises: NotFoundError.
 
-        Costs a listing of one object until the bucket has answered anything to this client, then nothing.
+        Costs a listing of one object until the bucket has answered anything to this client, then nothing: a
+        bucket that is deleted after that is not found out here, but by the next write or listing.
         """
         if self.bucket.name in self._answered:
             return
