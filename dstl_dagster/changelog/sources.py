@@ -1,54 +1,26 @@
-"""Where the bytes of a changelog file come from: the store, or a file on this machine.
+"""A changelog file in the store, read in ranges.
 
-Owns how many requests a file costs. Does not own what the bytes mean (`format.changelog_file`).
+Owns how many requests that costs. Does not own a file on this machine (`storage.FileRanges`), nor what the
+bytes mean (`format.changelog_file`).
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import file_ranges
-from dstl_dagster.storage.base import ObjectStore, OpeningStore, RangeReader
+from dstl_dagster.storage import ObjectStore, RangeReader, open_ranges
 
-__all__ = ["ChangelogSource", "FileSource", "StoreSource"]
+__all__ = ["StoreSource"]
 
 _WHOLE_FILE_BYTES: Final = 8 << 20
 """Up to this size one request fetches the file: cheaper than its end and its sets, one by one."""
 
 
-class ChangelogSource(Protocol):
-    """A changelog file that can be read in any place, and let go. One thread."""
-
-    @property
-    def place(self) -> str:
-        """What to call it in an error."""
-        ...
-
-    def size_bytes(self) -> int:
-        """How long the file is."""
-        ...
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """Bytes `[start, start+length)`; fewer only where the file ends."""
-        ...
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same, and the CRC-32C of what was read."""
-        ...
-
-    def close(self) -> None:
-        """Let the file go. May be called again."""
-        ...
-
-
 class StoreSource:
-    """An object of the store, of the generation that the handle names where it does."""
+    """An object of the store, of the handle's generation where it names one."""
 
     def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
         self._store = store
@@ -84,7 +56,7 @@ class StoreSource:
         return octets, crc32c(octets)
 
     def _small_file(self) -> memoryview | None:
-        """All of it, where it is small enough to be fetched at once."""
+        """The whole file, where it is small enough for one request; `None` otherwise."""
         if self._whole is None and self.size_bytes() <= _WHOLE_FILE_BYTES:
             self._whole = memoryview(self._fetch_whole())
             if len(self._whole) != self._size_bytes:
@@ -94,62 +66,29 @@ class StoreSource:
         return self._whole
 
     def _ranges(self) -> RangeReader | None:
-        """The object kept open, where the store does that."""
-        if self._opened is None and isinstance(self._store, OpeningStore):
-            self._opened = self._store.open_ranges(self._handle.name, generation=self._handle.generation)
+        """The object kept open, where the store declares that."""
+        if self._opened is None:
+            self._opened = open_ranges(self._store, self._handle.name, generation=self._handle.generation)
         return self._opened
 
     def _fetch(self, start: int, length: int) -> bytes | memoryview:
         opened = self._ranges()
         if opened is not None:
             return opened.read_range(start, length)
+        return self._get_range(start, length)
+
+    def _get_range(self, start: int, length: int) -> bytes | memoryview:
         return self._store.get_range(self._handle.name, start, length, generation=self._handle.generation)
 
     def _fetch_whole(self) -> bytes | memoryview:
         if self._handle.stored_bytes is None:
             return self._store.get(self._handle.name, generation=self._handle.generation)
-        # This package's files prove each of their parts: the store need not reckon a checksum of all too.
-        return self._fetch(0, self.size_bytes())
+        # This package's files prove each of their parts: the store need not checksum the whole as well.
+        # And nothing is read after it: kept open, the object would cost one request more.
+        return self._get_range(0, self.size_bytes())
 
     def close(self) -> None:
         self._whole = None
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
-
-
-class FileSource:
-    """A file of this machine. OSError where it cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    @property
-    def place(self) -> str:
-        return str(self._path)
-
-    def size_bytes(self) -> int:
-        assert self._descriptor is not None, "read after close"
-        return os.fstat(self._descriptor).st_size
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        assert self._descriptor is not None, "read after close"
-        return file_ranges.read_range(self._descriptor, start, length)
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        assert self._descriptor is not None, "read after close"
-        return file_ranges.read_summed(self._descriptor, start, length)
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,7 +8,6 @@ Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadSched
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Callable
@@ -18,8 +17,7 @@ from typing import Final, Protocol
 from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
-from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.open import is_folder
+from dstl_dagster.storage import ObjectStore, RequestCost
 from dstl_dagster.upload.availability import Availability, UploadThrottle
 from dstl_dagster.upload.batches import BatchAction, BatchQueue, fail_all
 from dstl_dagster.upload.early import BeginFile, EarlyUpload
@@ -352,19 +350,18 @@ def scheduler_from_config(
             buffer_bytes=options.upload_buffer_bytes,
             metrics=metrics,
         )
-    # Without a network nobody waits: more threads than cores would contend, and waking one takes longer than
-    # a small file.
-    quick = is_folder(store)
-    cores = max(2, os.cpu_count() or 2)
+    # Without a network, waking a thread takes longer than writing a small file.
+    capabilities = store.capabilities
+    upload_here = capabilities.request_cost is RequestCost.SYSTEM_CALL
     return BatchingStateChangeUploadScheduler(
         options.batch_persist_delay.total_seconds(),
         options.batch_persist_size_threshold_bytes,
         RetryPolicy.from_options(options),
         uploader,
-        min(options.num_upload_threads, cores) if quick else options.num_upload_threads,
+        capabilities.useful_threads(options.num_upload_threads),
         options.max_in_flight_bytes,
         metrics,
         max_batch_bytes=options.max_batch_bytes,
-        bytes_uploaded_here=options.upload_buffer_bytes if quick else 0,
+        bytes_uploaded_here=options.upload_buffer_bytes if upload_here else 0,
         begin=uploader.begin,
     )

@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
-from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, summed_write
-from dstl_dagster.storage.open import is_folder
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
+from dstl_dagster.storage import (
+    ABSENT,
+    WRITER_ID_KEY,
+    Expected,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    RequestCost,
+    put_own,
+    summed_write,
+    write_own,
+)
 
 __all__ = ["LocalCopySink", "ObjectSink", "Piece"]
 
@@ -64,7 +73,7 @@ class ObjectSink:
 
     def flush(self) -> None:
         """Nothing may follow for a while: store what is here, where one request more costs no round trip."""
-        if self._writer is None and is_folder(self._store):
+        if self._writer is None and self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
             self._begin_stream()
 
     def _begin_stream(self) -> None:
@@ -76,7 +85,7 @@ class ObjectSink:
             metadata={WRITER_ID_KEY: self._writer_id},
             chunk_size=chunk_size,
         )
-        self._write_summed = summed_write(self._writer)
+        self._write_summed = summed_write(self._store, self._writer)
         for kept in self._pieces:
             self._write_summed(kept.octets, kept.crc32c)
         self._pieces.clear()
