@@ -28,7 +28,7 @@ from dstl_dagster.errors import FormatError
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.open import is_folder
-from dstl_dagster.upload.timers import ThreadTimer, Timer
+from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
 

@@ -15,7 +15,7 @@ from dstl_dagster.changelog.mailbox import MailboxFuture
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["PersistCompletion", "snapshot_of"]
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from dstl_dagster.format.sequence import SequenceNumber
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["Arrival", "Inbox"]
 

@@ -7,7 +7,7 @@ file lives (`registry`).
 from __future__ import annotations
 
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["OwnedFiles"]
 

@@ -30,10 +30,14 @@ from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.settings.units import ConfigValue
 from dstl_dagster.storage.base import Generation, ObjectStore
-from dstl_dagster.upload.availability import Availability
-from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.places import job_id_text, local_changelog_directory
-from dstl_dagster.upload.scheduler import StateChangeUploadScheduler, scheduler_from_config
+from dstl_dagster.upload import (
+    Availability,
+    StateChangeUploadScheduler,
+    UploadMetrics,
+    job_id_text,
+    local_changelog_directory,
+    scheduler_from_config,
+)
 
 __all__ = ["FsStateChangelogStorage", "FsStateChangelogStorageFactory", "FsStateChangelogStorageView"]
 

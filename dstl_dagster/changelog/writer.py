@@ -46,8 +46,7 @@ from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import LocalRecoveryConfig
-from dstl_dagster.upload.scheduler import StateChangeUploadScheduler
-from dstl_dagster.upload.tasks import UploadResult, UploadTask
+from dstl_dagster.upload import StateChangeUploadScheduler, UploadResult, UploadTask
 
 __all__ = ["FsStateChangelogWriter"]
 

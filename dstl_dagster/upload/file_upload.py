@@ -99,11 +99,6 @@ class FileUpload:
                 # The sink is closed or aborted next, and by one thread at a time.
                 behind.abort()
 
-    def flush(self) -> None:
-        """No task may follow for a while: leave little to do for `finish`. Raises as `write`."""
-        with self._attempting():
-            self._sink.flush()
-
     def finish(self) -> UploadTasksResult:
         """Make the file durable, and have it tracked. Raises as `write`."""
         with self._attempting(), self._active.one_more():

@@ -15,7 +15,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -138,36 +137,34 @@ class RetryingExecutor:
         self._live: set[_Execution[object]] = set()
         self._closed = False
 
-    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT], *, here: bool = False) -> None:
-        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun.
-
-        `here`: make the first attempt in the calling thread, without a time-out. An interrupt of that thread
-        is raised, when the action has failed by it.
-        """
-        execution = _Execution(self, policy, action)
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the upload executor is closed: open another storage")
-            self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
-        if here:
-            execution.run(1, here=True)
-            return
+    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
+        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun."""
+        execution = self._begin(policy, action)
         try:
             self._executor.submit(execution.run, 1)
         except BaseException as refusal:
             self._ended(execution)
             if self._closed:
-                # Closed between the look above and the submit: the executor's own words would mislead.
+                # Closed between `_begin` and the submit: the executor's own words would mislead.
                 raise ClosedError(
                     "the upload executor was closed meanwhile: open another storage"
                 ) from refusal
             raise
 
-    def run_aside(self, work: Callable[[], None]) -> None:
-        """Run something on one of the threads that nobody waits for; not at all once closed."""
-        # Refused when shut down, or for want of a thread, which the next attempt will tell.
-        with suppress(RuntimeError):
-            self._executor.submit(work)
+    def execute_in_caller(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
+        """Make the first attempt in the calling thread, without a time-out; later ones as `execute`.
+
+        ClosedError when closed. An interrupt of that attempt is raised once the action has failed by it.
+        """
+        self._begin(policy, action).run_in_caller()
+
+    def _begin(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> _Execution[ResultT]:
+        execution = _Execution(self, policy, action)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the upload executor is closed: open another storage")
+            self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
+        return execution
 
     def _ended(self, execution: _Execution[ResultT]) -> None:
         with self._lock:
@@ -201,27 +198,36 @@ class _Execution(Generic[ResultT]):
         self._active_attempts = 1
         self._total_attempts = 1
 
-    def run(self, attempt: int, *, here: bool = False) -> None:
+    def run(self, attempt: int) -> None:
+        """Make one attempt, with its time-out."""
         if self._ended:
             return
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
             seconds = self._policy.timeout_seconds
-            if seconds is not None and not here:
+            if seconds is not None:
                 cancel_timeout = self._owner._timer.schedule(
                     seconds, lambda: self._timed_out(attempt, gave_up)
                 )
             result = self._action.attempt()
-        except BaseException as error:
-            # Whatever ends an attempt, the action must hear of it.
+        except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
-            if here and not isinstance(error, Exception):
-                raise
             return
         cancel_timeout()
         self._attempt_succeeded(attempt, result)
+
+    def run_in_caller(self) -> None:
+        """Make the first attempt, and raise what is meant for the calling thread."""
+        try:
+            result = self._action.attempt()
+        except BaseException as error:
+            self._attempt_failed(1, _Once(), error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        self._attempt_succeeded(1, result)
 
     def _attempt_succeeded(self, attempt: int, result: ResultT) -> None:
         with self._lock:

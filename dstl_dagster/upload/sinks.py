@@ -15,7 +15,6 @@ from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, summed_write
-from dstl_dagster.storage.open import is_folder
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 
 __all__ = ["LocalCopySink", "ObjectSink", "Piece"]
@@ -60,11 +59,6 @@ class ObjectSink:
             return
         self._pieces.append(piece)
         if self._size_bytes > self._buffer_bytes:
-            self._begin_stream()
-
-    def flush(self) -> None:
-        """Nothing may follow for a while: store what is here, where one request more costs no round trip."""
-        if self._writer is None and is_folder(self._store):
             self._begin_stream()
 
     def _begin_stream(self) -> None:
