@@ -26,8 +26,7 @@ from dstl_dagster.changelog.sources import FileSource, StoreSource
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.open import is_folder
+from dstl_dagster.storage import ObjectStore, RequestCost
 from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
@@ -87,8 +86,8 @@ class ChangelogFileCache:
             return self._reserved_bytes
 
     def open(self, store: ObjectStore, handle: StreamStateHandle) -> _CachedSource | None:
-        """The file, from disk; None where it cannot be cached (a local store, no room, closed)."""
-        if is_folder(store):
+        """The file, from disk; None where it is not cached (a store as near as the disk, no room, closed)."""
+        if store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
             return None
         key = (store.uri_of(handle.name), handle.generation)
         with self._lock:

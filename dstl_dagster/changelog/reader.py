@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
-from dstl_dagster.changelog.sources import ChangelogSource, FileSource, StoreSource
+from dstl_dagster.changelog.sources import FileSource, StoreSource
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
@@ -28,7 +28,7 @@ from dstl_dagster.format.handles import (
     StreamStateHandle,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage import ObjectStore, RangeReader
 
 __all__ = ["ChangelogReader"]
 
@@ -139,11 +139,11 @@ class ChangelogReader:
             if opened is not None:
                 opened.close()
 
-    def _sources(self, handle: StreamStateHandle) -> list[Callable[[], ChangelogSource]]:
+    def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
         """Ways to open the file, the nearest first."""
         if isinstance(handle, LocalStateHandle):
             return [lambda: _open_local(Path(handle.name))]
-        sources: list[Callable[[], ChangelogSource]] = []
+        sources: list[Callable[[], RangeReader]] = []
         if self._local_directory is not None:
             copy = self._local_directory / handle.name.rpartition("/")[2]
             if copy.is_file():
@@ -165,10 +165,10 @@ def _open_local(path: Path) -> FileSource:
 class _OpenedFile:
     """One file of a handle, read from the nearest place that proves good."""
 
-    def __init__(self, handle: StreamStateHandle, sources: list[Callable[[], ChangelogSource]]) -> None:
+    def __init__(self, handle: StreamStateHandle, sources: list[Callable[[], RangeReader]]) -> None:
         self.handle = handle
         self._sources = sources
-        self._source: ChangelogSource | None = None
+        self._source: RangeReader | None = None
         self._reader: ChangelogFileReader | None = None
 
     def change_set(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:

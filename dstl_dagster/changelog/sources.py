@@ -8,43 +8,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import file_ranges
-from dstl_dagster.storage.base import ObjectStore, OpeningStore, RangeReader
+from dstl_dagster.storage import ObjectStore, RangeReader, file_ranges, open_ranges
 
-__all__ = ["ChangelogSource", "FileSource", "StoreSource"]
+__all__ = ["FileSource", "StoreSource"]
 
 _WHOLE_FILE_BYTES: Final = 8 << 20
 """Up to this size one request fetches the file: cheaper than its end and its sets, one by one."""
-
-
-class ChangelogSource(Protocol):
-    """A changelog file that can be read in any place, and let go. One thread."""
-
-    @property
-    def place(self) -> str:
-        """What to call it in an error."""
-        ...
-
-    def size_bytes(self) -> int:
-        """How long the file is."""
-        ...
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """Bytes `[start, start+length)`; fewer only where the file ends."""
-        ...
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same, and the CRC-32C of what was read."""
-        ...
-
-    def close(self) -> None:
-        """Let the file go. May be called again."""
-        ...
 
 
 class StoreSource:
@@ -84,7 +58,7 @@ class StoreSource:
         return octets, crc32c(octets)
 
     def _small_file(self) -> memoryview | None:
-        """All of it, where it is small enough to be fetched at once."""
+        """The whole file, where it is small enough for one request; `None` otherwise."""
         if self._whole is None and self.size_bytes() <= _WHOLE_FILE_BYTES:
             self._whole = memoryview(self._fetch_whole())
             if len(self._whole) != self._size_bytes:
@@ -94,22 +68,26 @@ class StoreSource:
         return self._whole
 
     def _ranges(self) -> RangeReader | None:
-        """The object kept open, where the store does that."""
-        if self._opened is None and isinstance(self._store, OpeningStore):
-            self._opened = self._store.open_ranges(self._handle.name, generation=self._handle.generation)
+        """The object kept open, where the store declares that."""
+        if self._opened is None:
+            self._opened = open_ranges(self._store, self._handle.name, generation=self._handle.generation)
         return self._opened
 
     def _fetch(self, start: int, length: int) -> bytes | memoryview:
         opened = self._ranges()
         if opened is not None:
             return opened.read_range(start, length)
+        return self._get_range(start, length)
+
+    def _get_range(self, start: int, length: int) -> bytes | memoryview:
         return self._store.get_range(self._handle.name, start, length, generation=self._handle.generation)
 
     def _fetch_whole(self) -> bytes | memoryview:
         if self._handle.stored_bytes is None:
             return self._store.get(self._handle.name, generation=self._handle.generation)
-        # This package's files prove each of their parts: the store need not reckon a checksum of all too.
-        return self._fetch(0, self.size_bytes())
+        # This package's files prove each of their parts: the store need not checksum the whole as well.
+        # And nothing is read after it: kept open, the object would cost one request more.
+        return self._get_range(0, self.size_bytes())
 
     def close(self) -> None:
         self._whole = None

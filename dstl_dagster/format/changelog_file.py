@@ -1,7 +1,7 @@
 """A whole changelog file: its layout, and how to find and verify a change set in one.
 
 Owns the parts of a file. Does not own how it is written (`changelog_file_encoding`), nor where the bytes come
-from: the reader takes ranges from any `ByteRanges`.
+from: the reader takes ranges from any `RangeReader`.
 
     file := flag (1 byte: 0 plain, 1 Snappy frames, 2 Zstandard frames), body, footer
 
@@ -14,7 +14,7 @@ Source: Flink's `StateChangeFormat` and `ChangelogStreamHandleReader`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,28 +30,13 @@ from dstl_dagster.format.compression import Compression, decompressed, decompres
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.footer import ChangeSetEntry, FileIndex, decode_block, decode_index, decode_trailer
 from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.ranges import RangeReader
 
-__all__ = ["ByteRanges", "ChangelogFileReader"]
+__all__ = ["ChangelogFileReader"]
 
 _FLAG_BYTES: Final = 1
 _TAIL_BYTES: Final = 1 << 16
 _FORWARD_READ_BYTES: Final = 1 << 20
-
-
-class ByteRanges(Protocol):
-    """A file that can be read in any place."""
-
-    def size_bytes(self) -> int:
-        """How long the file is."""
-        ...
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """Bytes `[start, start+length)`; fewer only where the file ends."""
-        ...
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same, and the CRC-32C of what was read: reckoned on the way, while the bytes are near."""
-        ...
 
 
 class ChangelogFileReader:
@@ -61,7 +46,7 @@ class ChangelogFileReader:
     does), for bytes that are not what they claim to be.
     """
 
-    def __init__(self, ranges: ByteRanges, *, footer_required: bool = False) -> None:
+    def __init__(self, ranges: RangeReader, *, footer_required: bool = False) -> None:
         self._ranges = ranges
         self._footer_required = footer_required
         self._opened = False
@@ -230,7 +215,7 @@ def _once(content: bytes) -> Callable[[int], bytes]:
 class _ForwardBody:
     """The body from an offset on, for files without an index: read forward, decompressed on the way."""
 
-    def __init__(self, compression: Compression, ranges: ByteRanges, offset: int) -> None:
+    def __init__(self, compression: Compression, ranges: RangeReader, offset: int) -> None:
         self._ranges = ranges
         self._position = _FLAG_BYTES
         self._pieces: Iterator[bytes] | None = None

@@ -1,4 +1,4 @@
-"""The one door to object storage. Owns the public names, each loaded on first use.
+"""The one door to object storage. Owns the public names; those with a cost are loaded on first use.
 
 Does not own any behaviour: `base` is the contract, and each kind of store has its module.
 """
@@ -20,7 +20,12 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     ObjectWriter,
     Precondition,
+    RangeReader,
+    RequestCost,
     Source,
+    StoreCapabilities,
+    open_ranges,
+    summed_write,
 )
 
 if TYPE_CHECKING:
@@ -28,13 +33,20 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.local import LocalObjectStore
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage.preflight import Finding, Severity, check_store
+    from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
+    from dstl_dagster.storage.rules import check_crc32c, split_bucket_uri, split_object_uri
+    from dstl_dagster.storage.wrapper import WrapperStore
 
 __all__ = [
     "ABSENT",
     "ANY",
     "MAX_COMPOSE_SOURCES",
+    "WRITER_ID_KEY",
     "Absent",
     "AnyGeneration",
+    "Expected",
+    "Finding",
     "GCSObjectStore",
     "Generation",
     "LocalObjectStore",
@@ -44,15 +56,39 @@ __all__ = [
     "ObjectStore",
     "ObjectWriter",
     "Precondition",
+    "RangeReader",
+    "RequestCost",
+    "Severity",
     "Source",
+    "StoreCapabilities",
+    "WrapperStore",
+    "check_crc32c",
+    "check_store",
+    "open_ranges",
     "open_store",
+    "put_own",
+    "split_bucket_uri",
+    "split_object_uri",
+    "summed_write",
+    "write_own",
 ]
 
 _HOME = {
-    "GCSObjectStore": "dstl_dagster.storage.gcs",
-    "LocalObjectStore": "dstl_dagster.storage.local",
-    "MemoryObjectStore": "dstl_dagster.storage.memory",
-    "open_store": "dstl_dagster.storage.open",
+    "GCSObjectStore": "gcs",
+    "LocalObjectStore": "local",
+    "MemoryObjectStore": "memory",
+    "open_store": "open",
+    "Finding": "preflight",
+    "Severity": "preflight",
+    "check_store": "preflight",
+    "WRITER_ID_KEY": "readback",
+    "Expected": "readback",
+    "put_own": "readback",
+    "write_own": "readback",
+    "check_crc32c": "rules",
+    "split_bucket_uri": "rules",
+    "split_object_uri": "rules",
+    "WrapperStore": "wrapper",
 }
 
 
@@ -60,4 +96,4 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
+
+from dstl_dagster.format.ranges import RangeReader
+from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
 
 __all__ = [
     "ABSENT",
@@ -31,8 +34,11 @@ __all__ = [
     "OpeningStore",
     "Precondition",
     "RangeReader",
+    "RequestCost",
     "Source",
+    "StoreCapabilities",
     "SummedWriter",
+    "open_ranges",
     "summed_write",
 ]
 
@@ -125,9 +131,8 @@ class ObjectWriter(Protocol):
         ...
 
 
-@runtime_checkable
-class SummedWriter(Protocol):
-    """What an `ObjectWriter` may be besides: one that believes a checksum, and looks at no byte itself."""
+class SummedWriter(ObjectWriter, Protocol):
+    """The writer of a store that declares `write_summed`: it takes the caller's checksum for its own."""
 
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
         """As `write`. `crc32c`: of everything written up to the end of `payload`.
@@ -137,10 +142,10 @@ class SummedWriter(Protocol):
         ...
 
 
-def summed_write(writer: ObjectWriter) -> Callable[[Buffer, int], int]:
-    """How to give what has a known checksum to a writer of any kind: as `SummedWriter.write_summed`."""
-    if isinstance(writer, SummedWriter):
-        return writer.write_summed
+def summed_write(store: ObjectStore, writer: ObjectWriter) -> Callable[[Buffer, int], int]:
+    """`SummedWriter.write_summed` of a writer of `store`, or the same call without use for the checksum."""
+    if store.capabilities.write_summed:
+        return cast("SummedWriter", writer).write_summed
     return lambda payload, _: writer.write(payload)
 
 
@@ -152,29 +157,6 @@ class ObjectReader(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class RangeReader(Protocol):
-    """Ranges of one generation. One thread at a time."""
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """As `ObjectStore.get_range`."""
-        ...
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same, and the CRC-32C of what was read."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class OpeningStore(Protocol):
-    """A store where finding an object costs about what a range of it does, and is done once."""
-
-    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        """The object that is live now, until closed. Raises: as `ObjectStore.get_range`."""
-        ...
 
 
 @runtime_checkable
@@ -189,6 +171,15 @@ class ObjectStore(Protocol):
     argument the store cannot take), UnavailableError (may be repeated; for a mutation the outcome is
     unknown), FormatError (bytes that do not have the checksum the store recorded for them).
     """
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What callers choose by; the same value each time.
+
+        A store that does not say derives from this class and inherits the default: a bucket behind a
+        network, without optional abilities.
+        """
+        return StoreCapabilities()
 
     @property
     def uri(self) -> str:
@@ -314,3 +305,18 @@ class ObjectStore(Protocol):
     def close(self) -> None:
         """Free connections and threads. May be called again."""
         ...
+
+
+class OpeningStore(ObjectStore, Protocol):
+    """A store that declares `open_ranges`: finding an object costs about what reading a range of it does."""
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        """The generation that is live now, kept open. Raises: as `ObjectStore.get_range`."""
+        ...
+
+
+def open_ranges(store: ObjectStore, name: str, *, generation: int | None = None) -> RangeReader | None:
+    """`OpeningStore.open_ranges`; `None` where the store keeps no object open."""
+    if not store.capabilities.open_ranges:
+        return None
+    return cast("OpeningStore", store).open_ranges(name, generation=generation)

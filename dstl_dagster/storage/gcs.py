@@ -36,7 +36,7 @@ from dstl_dagster.storage.gcs_requests import (
 )
 from dstl_dagster.storage.gcs_streams import GCSReader, GCSWriter
 from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
-from dstl_dagster.storage.retrying import Attempt
+from dstl_dagster.storage.retrying import Try
 
 __all__ = ["GCSObjectStore", "open_gcs"]
 
@@ -79,7 +79,7 @@ class GCSObjectStore(BucketRequests):
             finally:
                 writer.abort()
 
-        def upload(attempt: Attempt) -> ObjectStat:
+        def upload(attempt: Try) -> ObjectStat:
             blob = self._blob(name, metadata=pairs)
             blob.upload_from_string(
                 octets,
@@ -152,7 +152,7 @@ class GCSObjectStore(BucketRequests):
             return b""
 
     def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
-        def download(attempt: Attempt) -> bytes:
+        def download(attempt: Try) -> bytes:
             payload = self._blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._timeout(attempt), retry=None, **span
             )
@@ -185,7 +185,7 @@ class GCSObjectStore(BucketRequests):
     def _page(
         self, full_prefix: str, offset: str | None, token: str | None
     ) -> tuple[Sequence[ObjectStat], str | None]:
-        def fetch(attempt: Attempt) -> tuple[Sequence[ObjectStat], str | None]:
+        def fetch(attempt: Try) -> tuple[Sequence[ObjectStat], str | None]:
             walk = self._client.list_blobs(
                 self._bucket,
                 prefix=full_prefix or None,
@@ -215,7 +215,7 @@ class GCSObjectStore(BucketRequests):
         rules.check_compose(sources, target)
         uri, pairs = self.uri_of(target), rules.check_metadata(metadata)
 
-        def compose_once(attempt: Attempt) -> ObjectStat:
+        def compose_once(attempt: Try) -> ObjectStat:
             blob = self._blob(target, metadata=pairs)
             if crc32c is not None:
                 # The resource may carry the wanted checksum; the client has no parameter for it.
@@ -249,7 +249,7 @@ class GCSObjectStore(BucketRequests):
         source_blob = self._blob(source.name, source.generation)
         token: str | None = None
 
-        def rewrite_once(attempt: Attempt) -> ObjectStat:
+        def rewrite_once(attempt: Try) -> ObjectStat:
             nonlocal token
             while True:
                 blob = destination._blob(target, metadata=pairs)
@@ -269,7 +269,7 @@ class GCSObjectStore(BucketRequests):
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         rules.check_delete(name, precondition)
 
-        def delete_once(attempt: Attempt) -> bool:
+        def delete_once(attempt: Try) -> bool:
             self._blob(name).delete(
                 if_generation_match=generation_match(precondition),
                 timeout=self._timeout(attempt),

@@ -17,17 +17,18 @@ from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.format.crc32c import from_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.base import Absent, Buffer, Generation, ObjectStat, Precondition
+from dstl_dagster.storage.base import Absent, Buffer, Generation, ObjectStat, Precondition, StoreCapabilities
 from dstl_dagster.storage.gcs_client import told
 from dstl_dagster.storage.gcs_upload import Reply, refusal
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
-from dstl_dagster.storage.retrying import Attempt, BackoffPolicy, Retries
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
 
 __all__ = ["CONTENT_TYPE", "BucketRequests", "generation_match", "stat_of_resource"]
 
 _T = TypeVar("_T")
 CONTENT_TYPE = "application/octet-stream"
 _DEFAULT_TIMEOUT_SECONDS = 60.0
+_CAPABILITIES = StoreCapabilities(write_summed=True)
 
 
 class BucketRequests:
@@ -53,6 +54,10 @@ class BucketRequests:
         return f"GCSObjectStore({self.uri!r})"
 
     # -- where objects are
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return _CAPABILITIES
 
     @property
     def uri(self) -> str:
@@ -82,7 +87,7 @@ class BucketRequests:
     def bucket_resource(self) -> Mapping[str, Any]:
         """The bucket's settings, as the JSON API words them. Takes storage.buckets.get."""
 
-        def reload(attempt: Attempt) -> Mapping[str, Any]:
+        def reload(attempt: Try) -> Mapping[str, Any]:
             bucket = self._client.bucket(self._bucket_name)
             bucket.reload(timeout=self._timeout(attempt), retry=None)
             return dict(bucket._properties)
@@ -92,7 +97,7 @@ class BucketRequests:
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         """Those of `wanted` that the credentials do not have here. Takes no permission itself."""
 
-        def test(attempt: Attempt) -> Sequence[str]:
+        def test(attempt: Try) -> Sequence[str]:
             granted = self._bucket.test_iam_permissions(
                 list(wanted), timeout=self._timeout(attempt), retry=None
             )
@@ -102,15 +107,15 @@ class BucketRequests:
 
     # -- one request
 
-    def _ask(self, uri: str, request: Callable[[Attempt], _T]) -> _T:
+    def _ask(self, uri: str, request: Callable[[Try], _T]) -> _T:
         return self._retries.run(lambda attempt: told(uri, lambda: request(attempt)))
 
     def _change(
-        self, uri: str, metadata: Mapping[str, str], name: str, request: Callable[[Attempt], ObjectStat]
+        self, uri: str, metadata: Mapping[str, str], name: str, request: Callable[[Try], ObjectStat]
     ) -> ObjectStat:
         """Ask, and after a lost answer look whether a refusal is our own success."""
 
-        def once(attempt: Attempt) -> ObjectStat:
+        def once(attempt: Try) -> ObjectStat:
             try:
                 return told(uri, lambda: request(attempt))
             except (ConflictError, NotFoundError):
@@ -122,7 +127,7 @@ class BucketRequests:
 
         return self._retries.run(once)
 
-    def _timeout(self, attempt: Attempt) -> tuple[float | None, float | None]:
+    def _timeout(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read) in seconds; None is no limit."""
         connect = _seconds(self._options.http_connect_timeout)
         read = _seconds(self._options.http_read_timeout)
@@ -142,9 +147,7 @@ class BucketRequests:
     def _stat_of(self, blob: storage.Blob) -> ObjectStat:
         return stat_of_resource(blob.name[len(self._prefix) :], blob._properties)
 
-    def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Attempt
-    ) -> Reply:
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
         # The client's own session carries the credentials; it has no public name.
         session = self._client._http
         response = told(
@@ -161,7 +164,7 @@ class BucketRequests:
         )
 
     def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        def reload(attempt: Attempt) -> ObjectStat:
+        def reload(attempt: Try) -> ObjectStat:
             blob = self._blob(name, generation)
             blob.reload(timeout=self._timeout(attempt), retry=None)
             return self._stat_of(blob)

@@ -25,7 +25,7 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.retrying import Attempt, Retries
+from dstl_dagster.storage.retrying import Retries, Try
 
 __all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send", "refusal"]
 
@@ -47,7 +47,7 @@ class Send(Protocol):
     """One HTTP request. UnavailableError where there was no answer. `body` is only valid during the call."""
 
     def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Attempt
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
     ) -> Reply: ...
 
 
@@ -124,7 +124,7 @@ class ResumableUpload:
         self._drop_buffer()
         if self._url is not None and self._resource is None:
             try:
-                self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Attempt(1, None))
+                self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Try(1, None))
             except UnavailableError:
                 return  # it ends by itself after a week, and makes nothing
 
@@ -145,7 +145,7 @@ class ResumableUpload:
             self._url = self._start()
         return self._url
 
-    def _send_chunk(self, attempt: Attempt) -> None:
+    def _send_chunk(self, attempt: Try) -> None:
         url = self._session_url()
         if attempt.in_doubt:
             self._ask(url, "bytes */*", attempt)
@@ -162,7 +162,7 @@ class ResumableUpload:
             # It took a part. The rest is no multiple of 256 KiB only if the service says so itself.
             raise UnavailableError(f"the service took a part of a chunk of {self._uri!r}; it is sent on")
 
-    def _send_end(self, attempt: Attempt) -> Mapping[str, Any]:
+    def _send_end(self, attempt: Try) -> Mapping[str, Any]:
         url = self._session_url()
         total = self._sent + self._filled
         if attempt.in_doubt:
@@ -180,7 +180,7 @@ class ResumableUpload:
             raise UnavailableError(f"the service took a part of the end of {self._uri!r}; it is sent on")
         raise self._refusal(reply)
 
-    def _ask(self, url: str, span: str, attempt: Attempt) -> Mapping[str, Any] | None:
+    def _ask(self, url: str, span: str, attempt: Try) -> Mapping[str, Any] | None:
         """Where is the session? Its object if it is finished; otherwise drops what the service has."""
         reply = self._send("PUT", url, {"Content-Range": span}, b"", attempt)
         if reply.status in (200, 201) and reply.document is not None:

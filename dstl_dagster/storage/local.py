@@ -33,7 +33,9 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     RangeReader,
+    RequestCost,
     Source,
+    StoreCapabilities,
 )
 from dstl_dagster.storage.local_files import (
     HiddenFolder,
@@ -48,6 +50,13 @@ from dstl_dagster.storage.local_records import FileIdentity, Record, Records
 __all__ = ["LocalObjectStore", "open_local"]
 
 _COPY_BYTES = 1 << 20
+_CAPABILITIES = StoreCapabilities(
+    request_cost=RequestCost.SYSTEM_CALL,
+    # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.
+    max_useful_threads=max(2, os.cpu_count() or 2),
+    open_ranges=True,
+    write_summed=True,
+)
 
 
 class LocalObjectStore:
@@ -80,6 +89,10 @@ class LocalObjectStore:
     def root(self) -> Path:
         """The folder, absolute."""
         return self._root
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return _CAPABILITIES
 
     @property
     def uri(self) -> str:

@@ -32,7 +32,8 @@ class LocalReader:
     The open file is the generation: a later write makes another file and never changes this one.
     """
 
-    def __init__(self, descriptor: int, record: Record, start: int) -> None:
+    def __init__(self, path: Path, descriptor: int, record: Record, start: int) -> None:
+        self._path = path
         self.record = record
         self._descriptor: int | None = descriptor
         self._position = start
@@ -50,6 +51,15 @@ class LocalReader:
             self._position += len(part)
             wanted -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def place(self) -> str:
+        """The file's path."""
+        return str(self._path)
+
+    def size_bytes(self) -> int:
+        """The size of the generation that is open."""
+        return self.record.file.size
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         """As `RangeReader.read_range`; does not move where `read` goes on."""
@@ -118,7 +128,7 @@ class LocalReading:
                     if generation not in (None, record.generation):
                         record = None
                         break
-                    return LocalReader(descriptor, record, start)
+                    return LocalReader(path, descriptor, record, start)
             finally:
                 if record is None:
                     os.close(descriptor)

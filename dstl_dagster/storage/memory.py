@@ -26,11 +26,14 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    StoreCapabilities,
 )
 
 __all__ = ["MemoryObjectStore", "open_memory"]
 
 _PAGE_OBJECTS = 1000
+# It stands for a bucket: what runs over it takes the same ways as in production.
+_CAPABILITIES = StoreCapabilities(write_summed=True)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ class MemoryObjectStore:
         return f"MemoryObjectStore({self.uri!r})"
 
     # -- where objects are
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return _CAPABILITIES
 
     @property
     def uri(self) -> str:

@@ -6,7 +6,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
 
-__all__ = ["is_folder", "open_store"]
+__all__ = ["open_store"]
 
 
 def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
@@ -40,8 +40,3 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:
             raise InvalidInputError(f"{uri!r}: no store has this scheme; use memory://, file:/// or gs://")
-
-
-def is_folder(store: ObjectStore) -> bool:
-    """Whether the store is a folder of this machine: then no request waits for a network."""
-    return store.uri.startswith("file://")

@@ -7,21 +7,22 @@ raises `SimulatedCrash`, while other views of the same store beneath go on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.storage.base import (
     Buffer,
     ObjectReader,
     ObjectStat,
     ObjectStore,
     ObjectWriter,
-    Precondition,
+    RangeReader,
     Source,
-    summed_write,
 )
+from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -79,21 +80,21 @@ class _Process:
     def _fail(
         self, fault: Fault, request: Request, effect: Callable[[], _T], twin: Callable[[], object]
     ) -> _T:
-        told = f"{fault.value} at request {request.index} ({request.method} {request.name!r})"
+        message = f"{fault.value} at request {request.index} ({request.method} {request.name!r})"
         if fault in _CRASHES:
             if fault is Fault.CRASH_AFTER and request.changes:
                 _attempt(effect)
             if fault is Fault.CRASH_LATE and request.changes:
                 with self.lock:
                     self.late_effects.append(effect)
-            raise SimulatedCrash(told)
+            raise SimulatedCrash(message)
         if fault is Fault.LOST_ANSWER and request.changes:
             _attempt(effect)
-            raise UnavailableError(told)
+            raise UnavailableError(message)
         if fault is Fault.LATE_EFFECT and request.changes:
             with self.lock:
                 self.late_effects.append(effect)
-            raise UnavailableError(told)
+            raise UnavailableError(message)
         if fault is Fault.REPEATED:
             if request.changes:
                 with self.lock:
@@ -104,7 +105,7 @@ class _Process:
             return effect()
         if fault is Fault.CORRUPT:
             return _corrupted(effect())
-        raise UnavailableError(told)
+        raise UnavailableError(message)
 
     def _deliver_due(self) -> None:
         waiting, self.late_effects = self.late_effects, []
@@ -121,12 +122,12 @@ class _Process:
             _attempt(effect)
 
 
-class FaultStore:
+class FaultStore(WrapperStore):
     """An `ObjectStore` over `inner` with faults.
 
     Args:
         inner: a real store; several views may share it.
-        schedule: which requests fail. Without one all is well, and `requests` still records.
+        schedule: which requests fail. Without one none does, and `requests` still records them.
         clock: what DELAY moves; by default a virtual one of its own.
         delay_seconds: how far.
         before_request: called before each request, outside of any lock: where an `Interleaving` takes turns.
@@ -141,26 +142,12 @@ class FaultStore:
         delay_seconds: float = 30.0,
         before_request: Callable[[], None] | None = None,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._process = _Process(
             schedule or NoFaults(), clock or VirtualClock(), delay_seconds, before_request
         )
 
-    def _view(self, inner: ObjectStore) -> FaultStore:
-        view = FaultStore.__new__(FaultStore)
-        view._inner = inner
-        view._process = self._process
-        return view
-
-    def __repr__(self) -> str:
-        return f"FaultStore({self._inner!r})"
-
     # -- for the test
-
-    @property
-    def inner(self) -> ObjectStore:
-        """The store beneath, without faults."""
-        return self._inner
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -176,29 +163,6 @@ class FaultStore:
         """Let every effect that is still under way arrive; each does what is still possible."""
         self._process.deliver_late_effects()
 
-    # -- where objects are
-
-    @property
-    def uri(self) -> str:
-        return self._inner.uri
-
-    @property
-    def bucket_name(self) -> str:
-        return self._inner.bucket_name
-
-    @property
-    def prefix(self) -> str:
-        return self._inner.prefix
-
-    def in_bucket(self, bucket_name: str) -> ObjectStore:
-        return self._view(self._inner.in_bucket(bucket_name))
-
-    def locate(self, uri: str) -> tuple[str, str]:
-        return self._inner.locate(uri)
-
-    def uri_of(self, name: str) -> str:
-        return self._inner.uri_of(name)
-
     # -- requests
 
     def _run(
@@ -213,133 +177,68 @@ class FaultStore:
         where = self.prefix + name
         return self._process.run(method, self.bucket_name, where, effect, changes=changes, twin=twin)
 
-    def put(
-        self,
-        name: str,
-        payload: Buffer,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
+    def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
         kept = bytes(payload)
-        return self._run(
-            "put",
-            name,
-            lambda: self._inner.put(name, kept, precondition=precondition, metadata=metadata),
-            changes=True,
-        )
+        return self._run("put", name, lambda: self._inner.put(name, kept, **options), changes=True)
 
-    def open_write(
-        self,
-        name: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        chunk_size: int | None = None,
-    ) -> ObjectWriter:
-        upload = self._inner.open_write(
-            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
-        )
+    def open_write(self, name: str, *, chunk_size: int | None = None, **options: Any) -> ObjectWriter:
+        upload = self._inner.open_write(name, chunk_size=chunk_size, **options)
+        return _FaultWriter(self, name, upload, lambda payload: self._inner.put(name, payload, **options))
 
-        def put_again(payload: bytes) -> ObjectStat:
-            return self._inner.put(name, payload, precondition=precondition, metadata=metadata)
+    def stat(self, name: str, **options: Any) -> ObjectStat | None:
+        return self._run("stat", name, lambda: self._inner.stat(name, **options))
 
-        return _FaultWriter(self, name, upload, put_again)
+    def get(self, name: str, **options: Any) -> bytes:
+        return self._run("get", name, lambda: self._inner.get(name, **options))
 
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        return self._run("stat", name, lambda: self._inner.stat(name, generation=generation))
+    def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
+        return self._run("get_range", name, lambda: self._inner.get_range(name, start, length, **options))
 
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        return self._run("get", name, lambda: self._inner.get(name, generation=generation))
+    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+        forward = super().open_ranges
+        return _FaultRanges(self, name, self._run("open_ranges", name, lambda: forward(name, **options)))
 
-    def get_range(
-        self, name: str, start: int, length: int, *, generation: int | None = None
-    ) -> bytes | memoryview:
-        return self._run(
-            "get_range", name, lambda: self._inner.get_range(name, start, length, generation=generation)
-        )
-
-    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        reader = self._run(
-            "open_read", name, lambda: self._inner.open_read(name, start=start, generation=generation)
-        )
+    def open_read(self, name: str, **options: Any) -> ObjectReader:
+        reader = self._run("open_read", name, lambda: self._inner.open_read(name, **options))
         return _FaultReader(self, name, reader)
 
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        found = self._inner.list(prefix, start_offset=start_offset)
+    def list(self, prefix: str = "", **options: Any) -> Iterator[ObjectStat]:
+        found = self._inner.list(prefix, **options)
         while True:
             page = self._run("list", prefix, lambda: _page(found))
             yield from page
             if len(page) < _LIST_PAGE_OBJECTS:
                 return
 
-    def compose(
-        self,
-        sources: Sequence[Source],
-        target: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        delete_sources: bool = False,
-        crc32c: int | None = None,
-    ) -> ObjectStat:
+    def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
         return self._run(
-            "compose",
-            target,
-            lambda: self._inner.compose(
-                sources,
-                target,
-                precondition=precondition,
-                metadata=metadata,
-                delete_sources=delete_sources,
-                crc32c=crc32c,
-            ),
-            changes=True,
+            "compose", target, lambda: self._inner.compose(sources, target, **options), changes=True
         )
 
-    def copy(
-        self,
-        source: Source,
-        target: str,
-        *,
-        to: ObjectStore | None = None,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        destination = to.inner if isinstance(to, FaultStore) else to
-        return self._run(
-            "copy",
-            target,
-            lambda: self._inner.copy(
-                source, target, to=destination, precondition=precondition, metadata=metadata
-            ),
-            changes=True,
-        )
+    def copy(self, source: Source, target: str, **options: Any) -> ObjectStat:
+        forward = super().copy
+        return self._run("copy", target, lambda: forward(source, target, **options), changes=True)
 
-    def delete(self, name: str, *, precondition: Precondition) -> bool:
-        return self._run(
-            "delete", name, lambda: self._inner.delete(name, precondition=precondition), changes=True
-        )
-
-    def close(self) -> None:
-        self._inner.close()
+    def delete(self, name: str, **options: Any) -> bool:
+        return self._run("delete", name, lambda: self._inner.delete(name, **options), changes=True)
 
 
-class _FaultWriter:
+class _FaultWriter(WrapperWriter):
     def __init__(
         self, store: FaultStore, name: str, upload: ObjectWriter, put_again: Callable[[bytes], ObjectStat]
     ) -> None:
+        super().__init__(upload)
         self._store = store
         self._name = name
-        self._upload = upload
         self._put_again = put_again
         self._sent: list[bytes] = []
 
     def write(self, payload: Buffer) -> int:
-        return self._take(payload, self._upload.write)
+        return self._take(payload, super().write)
 
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return self._take(payload, lambda kept: summed_write(self._upload)(kept, crc32c))
+        forward = super().write_summed
+        return self._take(payload, lambda kept: forward(kept, crc32c))
 
     def _take(self, payload: Buffer, write: Callable[[bytes], int]) -> int:
         kept = bytes(payload)
@@ -347,37 +246,42 @@ class _FaultWriter:
         try:
             return self._store._run("write", self._name, lambda: write(kept))
         except UnavailableError:
-            self._upload.abort()  # how much arrived is not known: the contract ends the upload here
+            self.abort()  # how much arrived is not known: the contract ends the upload here
             raise
-
-    def flush(self) -> None:
-        self._upload.flush()
 
     def close(self) -> ObjectStat:
         # An upload in one request makes the object again when it comes a second time.
         return self._store._run(
             "finish",
             self._name,
-            self._upload.close,
+            self._inner.close,
             changes=True,
             twin=lambda: self._put_again(b"".join(self._sent)),
         )
 
-    def abort(self) -> None:
-        self._upload.abort()
 
-
-class _FaultReader:
+class _FaultReader(WrapperReader):
     def __init__(self, store: FaultStore, name: str, reader: ObjectReader) -> None:
+        super().__init__(reader)
         self._store = store
         self._name = name
-        self._reader = reader
 
     def read(self, size: int = -1) -> bytes:
-        return self._store._run("read", self._name, lambda: self._reader.read(size))
+        return self._store._run("read", self._name, lambda: self._inner.read(size))
 
-    def close(self) -> None:
-        self._reader.close()
+
+class _FaultRanges(WrapperRanges):
+    def __init__(self, store: FaultStore, name: str, ranges: RangeReader) -> None:
+        super().__init__(ranges)
+        self._store = store
+        self._name = name
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        return self._store._run("read", self._name, lambda: self._inner.read_range(start, length))
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        octets = self.read_range(start, length)
+        return octets, crc32c_of(octets)
 
 
 def _attempt(effect: Callable[[], object]) -> None:

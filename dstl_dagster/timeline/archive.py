@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.format.names import JobNames
@@ -32,8 +31,6 @@ __all__ = ["Archive"]
 _KIND = "archived"
 _VERSION = 1
 _REMEMBERED = 10_000
-_QUICK_SECONDS = 2e-3
-"""A store that answers within it is asked one by one: starting threads would take longer."""
 T = TypeVar("T")
 
 
@@ -41,14 +38,11 @@ class Archive:
     """The archive of one job. Any thread. Remembers the ends of attempts, which never change.
 
     Args:
-        threads: that write side by side, where the store proves slow.
+        threads: that write side by side.
     """
 
-    def __init__(
-        self, store: ObjectStore, names: JobNames, *, threads: int = 1, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 1) -> None:
         self._store = store
-        self._clock = clock or SystemClock()
         self._names = names
         self._threads = threads
         self._fates: dict[int, Fate] = {}
@@ -60,11 +54,9 @@ class Archive:
         Raises: UnavailableError (then no snapshot may be written), ConflictError (a foreign object).
         """
         documents = self._documents(view)
-        for name, fields in documents:
-            seconds = self._write(name, fields)
-            if self._threads > 1 and seconds > _QUICK_SECONDS:
-                break  # what is left of `documents` goes side by side
-        else:
+        if self._threads == 1:
+            for name, fields in documents:
+                self._write(name, fields)
             return
         with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-archive") as pool:
             for done in [pool.submit(self._write, *each) for each in documents]:
@@ -117,12 +109,9 @@ class Archive:
         for decision_id, slot in view.requests.items():
             yield self._names.archived_request(decision_id), {"slot": slot}
 
-    def _write(self, name: str, fields: dict[str, Any]) -> float:
-        """Returns how many seconds it took."""
-        began_seconds = self._clock.monotonic_seconds()
+    def _write(self, name: str, fields: dict[str, Any]) -> None:
         foreign = ConflictError(f"foreign object {name} in the archive: move it away", kind="foreign_object")
         write_once(self._store, name, encode_document(_KIND, _VERSION, fields), otherwise=foreign)
-        return self._clock.monotonic_seconds() - began_seconds
 
     def _read(self, name: str, reader: Callable[[dict[str, Any]], T]) -> T | None:
         try:

@@ -55,7 +55,7 @@ class Timeline:
         new_id: makes decision ids.
         snapshot_interval: records after which a snapshot is due, 8 or more.
         reader_grace: how long readers may go on with a checkpoint that was given up.
-        threads: requests side by side, where many records are read or facts put away.
+        threads: requests side by side, at most, where many records are read or facts put away.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Timeline:
         self._new_id = new_id
         self._snapshot_interval = snapshot_interval
         self._reader_grace = reader_grace
-        self._archive = Archive(store, self._names, threads=threads, clock=self._clock)
+        threads = store.capabilities.useful_threads(threads)
+        self._archive = Archive(store, self._names, threads=threads)
         self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None

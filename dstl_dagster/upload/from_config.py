@@ -1,4 +1,4 @@
-"""The scheduler of a changelog storage: built from its options, its store and this machine.
+"""The scheduler of a changelog storage: built from its options and its store.
 
 Owns which parts are put together. Does not own how they are to work (`policy`).
 
@@ -7,13 +7,11 @@ Source: `StateChangeUploadScheduler.fromConfig` of Flink.
 
 from __future__ import annotations
 
-import os
 import uuid
 
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
-from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.open import is_folder
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import local_changelog_directory
@@ -60,5 +58,5 @@ def scheduler_from_config(
             buffer_bytes=options.upload_buffer_bytes,
             metrics=metrics,
         )
-    policy = UploadPolicy.from_options(options, is_local=is_folder(store), cores=os.cpu_count() or 1)
+    policy = UploadPolicy.from_options(options, store.capabilities)
     return UploadScheduler(policy, uploader, metrics, begin_file=uploader.begin)

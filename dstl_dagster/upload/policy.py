@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.storage import RequestCost, StoreCapabilities
 from dstl_dagster.upload.retry import RetryPolicy
 
 __all__ = ["UploadPolicy"]
@@ -57,23 +58,18 @@ class UploadPolicy:
             )
 
     @classmethod
-    def from_options(cls, options: FsStateChangelogOptions, *, is_local: bool, cores: int) -> Self:
-        """The policy for a store.
-
-        Args:
-            is_local: whether the store answers without a network. A small file is then there before another
-                thread has woken up, and more threads than cores only contend.
-            cores: of this machine.
-        """
-        threads = options.num_upload_threads
+    def from_options(cls, options: FsStateChangelogOptions, capabilities: StoreCapabilities) -> Self:
+        """The policy for a store: batching saves requests, and threads hide their round trips."""
+        # Without a network a small file is there before another thread has woken up.
+        has_direct_lane = capabilities.request_cost is RequestCost.SYSTEM_CALL
         return cls(
             persist_delay_seconds=options.batch_persist_delay.total_seconds(),
             size_threshold_bytes=options.batch_persist_size_threshold_bytes,
             max_bytes_in_flight=options.max_in_flight_bytes,
-            num_threads=min(threads, max(2, cores)) if is_local else threads,
+            num_threads=capabilities.useful_threads(options.num_upload_threads),
             retry=RetryPolicy.from_options(options),
             max_batch_bytes=options.max_batch_bytes,
-            direct_max_bytes=options.upload_buffer_bytes if is_local else None,
+            direct_max_bytes=options.upload_buffer_bytes if has_direct_lane else None,
         )
 
     def is_direct(self, task_bytes: int) -> bool:

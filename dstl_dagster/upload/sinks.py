@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from dstl_dagster.format.handles import LocalStateHandle
-from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter, summed_write
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
+from dstl_dagster.storage import (
+    ABSENT,
+    WRITER_ID_KEY,
+    Expected,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    put_own,
+    summed_write,
+    write_own,
+)
 
 __all__ = ["LocalCopySink", "ObjectSink", "Piece"]
 
@@ -70,7 +79,7 @@ class ObjectSink:
             metadata={WRITER_ID_KEY: self._writer_id},
             chunk_size=chunk_size,
         )
-        self._write_summed = summed_write(self._writer)
+        self._write_summed = summed_write(self._store, self._writer)
         for kept in self._pieces:
             self._write_summed(kept.octets, kept.crc32c)
         self._pieces.clear()

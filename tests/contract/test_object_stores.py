@@ -9,10 +9,12 @@ import pytest
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries, RetryingStore
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.wrapper import WrapperStore
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, Request, SeededFaults
 from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
@@ -104,7 +106,7 @@ class TestLocal(ObjectStoreConformance):
     long_levels = False
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> LocalObjectStore:
+    def store(self, tmp_path: Path) -> ObjectStore:
         return LocalObjectStore(tmp_path / "root")
 
     @pytest.fixture
@@ -114,3 +116,11 @@ class TestLocal(ObjectStoreConformance):
             return path.read_bytes() if path.is_file() else None
 
         return read
+
+
+class TestWrappedLocal(TestLocal):
+    """A wrapper loses nothing of the store in it: neither a method nor a capability."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return FaultStore(WrapperStore(LocalObjectStore(tmp_path / "root")))

@@ -18,7 +18,7 @@ from dstl_dagster.recoverable import (
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries, RetryingStore
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.fault_schedules import (
     AtRequests,
     Fault,
@@ -27,6 +27,7 @@ from dstl_dagster.testing.fault_schedules import (
 )
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
+from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.upstream_commit import UpstreamCommitter
 from dstl_dagster.testing.virtual_clock import VirtualClock
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dstl_dagster.testing.conformance.composes import ComposesConformance
 from dstl_dagster.testing.conformance.conditions import ConditionsConformance
+from dstl_dagster.testing.conformance.declared import DeclaredConformance
 from dstl_dagster.testing.conformance.fixtures import RawRead
 from dstl_dagster.testing.conformance.lists import ListsConformance
 from dstl_dagster.testing.conformance.names import NamesConformance
@@ -25,5 +26,6 @@ class ObjectStoreConformance(
     ListsConformance,
     ComposesConformance,
     NamesConformance,
+    DeclaredConformance,
 ):
     """Inherit, and provide the fixtures `store` and `raw_read`."""

@@ -87,6 +87,9 @@ class FailingWriter:
             raise UnavailableError("the line broke")
         return self._inner.write(payload)
 
+    def write_summed(self, payload: Any, crc32c: int) -> int:
+        return self.write(payload)
+
     def flush(self) -> None:
         self._inner.flush()
 

@@ -19,7 +19,7 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.format.crc32c import crc32c, to_base64
 from dstl_dagster.storage.gcs_upload import Reply, ResumableUpload, refusal
-from dstl_dagster.storage.retrying import Attempt, BackoffPolicy, Retries
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 UNIT = 256 * 1024
@@ -39,7 +39,7 @@ class Service:
     def start(self) -> str:
         return "session"
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Attempt) -> Reply:
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Try) -> Reply:
         number = len(self.requests)
         span = headers.get("Content-Range", "")
         self.requests.append(f"{method} {span}")

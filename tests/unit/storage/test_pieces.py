@@ -13,10 +13,11 @@ from dstl_dagster.storage.base import ABSENT, Generation
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.open import open_store
 from dstl_dagster.storage.readback import Expected, put_own
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries, RetryingStore
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
+from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 # -- readback

@@ -1,0 +1,48 @@
+"""What a store declares about itself, for the layers above to choose by.
+
+Owns the vocabulary. Does not own the choices: each caller makes its own, and none looks at a store's type,
+its URI, or how long a request took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["RequestCost", "StoreCapabilities"]
+
+
+class RequestCost(Enum):
+    """What one more request costs, above the bytes it moves."""
+
+    SYSTEM_CALL = "system_call"  # this machine answers: do it where you are, cache nothing
+    ROUND_TRIP = "round_trip"  # a network in between: batch, cache, and keep several in flight
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCapabilities:
+    """Frozen, and the same for the life of a store. The defaults hold for any bucket behind a network.
+
+    A new field gets a default that is true of every store, so that older declarations stay true.
+
+    Attributes:
+        request_cost: of one request.
+        max_useful_threads: so many requests in flight at once, and no more, are faster than one after the
+            other; `None`: as many as the caller can afford.
+        open_ranges: it is an `OpeningStore`: an object is found once, and its ranges are read from then on
+            without looking for it again.
+        write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
+    """
+
+    request_cost: RequestCost = RequestCost.ROUND_TRIP
+    max_useful_threads: int | None = None
+    open_ranges: bool = False
+    write_summed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_useful_threads is not None and self.max_useful_threads < 1:
+            raise ValueError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
+
+    def useful_threads(self, wanted: int) -> int:
+        """How many of `wanted` threads are worth starting; at least one."""
+        return max(1, wanted if self.max_useful_threads is None else min(wanted, self.max_useful_threads))

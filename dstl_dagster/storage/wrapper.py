@@ -1,0 +1,222 @@
+"""A store around a store: everything is forwarded, and a subclass overrides what it is about.
+
+Owns the forwarding, so that a wrapper never loses a method, an optional ability or a declared capability.
+Does not own any behaviour of its own.
+
+A wrapper that changes what its inner store declares (a simulated network, say) overrides `capabilities`. One
+that overrides `get_range` or `open_write` for the sake of every byte overrides `open_ranges` as well, or
+declares that it has none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self, cast
+
+from dstl_dagster.storage.base import (
+    Buffer,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    OpeningStore,
+    Precondition,
+    RangeReader,
+    Source,
+    StoreCapabilities,
+    SummedWriter,
+)
+
+__all__ = ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"]
+
+
+def unwrapped(store: ObjectStore) -> ObjectStore:
+    """The store beneath all wrappers."""
+    while isinstance(store, WrapperStore):
+        store = store.inner
+    return store
+
+
+class WrapperStore:
+    """An `ObjectStore` that forwards to another, its optional abilities included. Any thread."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._inner!r})"
+
+    @property
+    def inner(self) -> ObjectStore:
+        """The store that does the work."""
+        return self._inner
+
+    def _around(self, inner: ObjectStore) -> Self:
+        """The same wrapper, with all it holds, around another store."""
+        other = copy.copy(self)
+        other._inner = inner
+        return other
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self._inner.capabilities
+
+    @property
+    def uri(self) -> str:
+        return self._inner.uri
+
+    @property
+    def bucket_name(self) -> str:
+        return self._inner.bucket_name
+
+    @property
+    def prefix(self) -> str:
+        return self._inner.prefix
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        return self._around(self._inner.in_bucket(bucket_name))
+
+    def locate(self, uri: str) -> tuple[str, str]:
+        return self._inner.locate(uri)
+
+    def uri_of(self, name: str) -> str:
+        return self._inner.uri_of(name)
+
+    def put(
+        self,
+        name: str,
+        payload: Buffer,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        return self._inner.put(name, payload, precondition=precondition, metadata=metadata)
+
+    def open_write(
+        self,
+        name: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+    ) -> ObjectWriter:
+        return self._inner.open_write(
+            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
+        )
+
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        return self._inner.stat(name, generation=generation)
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        return self._inner.get(name, generation=generation)
+
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
+        return self._inner.get_range(name, start, length, generation=generation)
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        return cast("OpeningStore", self._inner).open_ranges(name, generation=generation)
+
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
+        return self._inner.open_read(name, start=start, generation=generation)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        return self._inner.list(prefix, start_offset=start_offset)
+
+    def compose(
+        self,
+        sources: Sequence[Source],
+        target: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        delete_sources: bool = False,
+        crc32c: int | None = None,
+    ) -> ObjectStat:
+        return self._inner.compose(
+            sources,
+            target,
+            precondition=precondition,
+            metadata=metadata,
+            delete_sources=delete_sources,
+            crc32c=crc32c,
+        )
+
+    def copy(
+        self,
+        source: Source,
+        target: str,
+        *,
+        to: ObjectStore | None = None,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        # Stores of one kind know each other only without their wrappers.
+        destination = None if to is None else unwrapped(to)
+        return self._inner.copy(source, target, to=destination, precondition=precondition, metadata=metadata)
+
+    def delete(self, name: str, *, precondition: Precondition) -> bool:
+        return self._inner.delete(name, precondition=precondition)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class WrapperWriter:
+    """An `ObjectWriter` that forwards, and a `SummedWriter` where the inner one is."""
+
+    def __init__(self, inner: ObjectWriter) -> None:
+        self._inner = inner
+
+    def write(self, payload: Buffer) -> int:
+        return self._inner.write(payload)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return cast("SummedWriter", self._inner).write_summed(payload, crc32c)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+    def close(self) -> ObjectStat:
+        return self._inner.close()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class WrapperReader:
+    """An `ObjectReader` that forwards."""
+
+    def __init__(self, inner: ObjectReader) -> None:
+        self._inner = inner
+
+    def read(self, size: int = -1) -> bytes:
+        return self._inner.read(size)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class WrapperRanges:
+    """A `RangeReader` that forwards."""
+
+    def __init__(self, inner: RangeReader) -> None:
+        self._inner = inner
+
+    @property
+    def place(self) -> str:
+        return self._inner.place
+
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes()
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        return self._inner.read_range(start, length)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        return self._inner.read_summed(start, length)
+
+    def close(self) -> None:
+        self._inner.close()

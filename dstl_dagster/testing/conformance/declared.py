@@ -1,0 +1,59 @@
+"""What a store declares holds: each capability it claims is one that a caller can use.
+
+Part of the conformance suite. Does not own what each ability means (`storage.base`).
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format.crc32c import crc32c as crc32c_of
+from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore, StoreCapabilities, open_ranges
+from dstl_dagster.testing.conformance.fixtures import RawRead
+
+
+class DeclaredConformance:
+    """Part of `ObjectStoreConformance`."""
+
+    def test_capabilities_stay_the_same(self, store: ObjectStore) -> None:
+        """A store declares one frozen value, and its view of a bucket declares the same."""
+        declared = store.capabilities
+        assert isinstance(declared, StoreCapabilities)
+        store.put("a", b"abc", precondition=ABSENT)
+        assert store.capabilities == declared
+        assert store.in_bucket(store.bucket_name).capabilities == declared
+
+    def test_declared_ranges_stay_open(self, store: ObjectStore) -> None:
+        """A store that declares open ranges gives a reader that stays on its generation until closed."""
+        payload = bytes(range(256)) * 16
+        made = store.put("a", payload, precondition=ABSENT)
+        opened = open_ranges(store, "a", generation=made.generation)
+        assert (opened is not None) == store.capabilities.open_ranges
+        if opened is None:
+            return
+        with closing(opened):
+            assert opened.size_bytes() == len(payload)
+            assert opened.place
+            store.put("a", b"later", precondition=ANY)
+            assert opened.read_range(250, 12) == payload[250:262]
+            assert opened.read_range(len(payload) - 2, 9) == payload[-2:]
+            assert opened.read_summed(7, 100) == (payload[7:107], crc32c_of(payload[7:107]))
+        with pytest.raises(NotFoundError):
+            open_ranges(store, "a", generation=made.generation)
+        with pytest.raises(NotFoundError):
+            open_ranges(store, "missing")
+
+    def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """The writers of a store that declares `write_summed`, and only those, take a checksum."""
+        upload = store.open_write("a", precondition=ABSENT)
+        write_summed = getattr(upload, "write_summed", None)
+        if not store.capabilities.write_summed:
+            upload.abort()
+            return
+        assert write_summed is not None
+        assert write_summed(b"abc", crc32c_of(b"abc")) == 3
+        assert upload.close().crc32c == crc32c_of(b"abc")
+        assert raw_read("a") == b"abc"

@@ -1,0 +1,137 @@
+"""Any store, tried again where it is unavailable: over a `FaultStore`, it is a client behind a network.
+
+Owns the retries of each method. Does not own their loop (`storage.retrying`) nor the rules of doubt
+(`storage.readback`). In production each kind of store retries by itself, for it alone knows its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.format.crc32c import crc32c
+from dstl_dagster.storage.base import (
+    Buffer,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    RangeReader,
+    Source,
+)
+from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
+from dstl_dagster.storage.retrying import Retries, Try
+from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
+
+__all__ = ["RetryingStore"]
+
+
+class RetryingStore(WrapperStore):
+    """Streams are tried again when they are closed, never in their middle.
+
+    A write that carries a writer id (`readback.WRITER_ID_KEY` in its metadata) and meets a failed
+    precondition after a lost answer is read back, and is a success if it is its own.
+    """
+
+    def __init__(self, inner: ObjectStore, retries: Retries | None = None) -> None:
+        super().__init__(inner)
+        self._retries = retries or Retries()
+
+    def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
+        def once(attempt: Try) -> ObjectStat:
+            try:
+                return self._inner.put(name, payload, **options)
+            except ConflictError:
+                if not attempt.in_doubt:
+                    raise
+                octets = bytes(payload)
+                expected = Expected(_stamp(options.get("metadata")), len(octets), crc32c(octets))
+                stat = self._inner.stat(name)
+                if stat is None or not expected.matches(stat):
+                    raise
+                return stat
+
+        return self._retries.run(once)
+
+    def open_write(self, name: str, **options: Any) -> ObjectWriter:
+        upload = self._retries.run(lambda _: self._inner.open_write(name, **options))
+        return _RetryingWriter(upload, self._retries)
+
+    def stat(self, name: str, **options: Any) -> ObjectStat | None:
+        return self._retries.run(lambda _: self._inner.stat(name, **options))
+
+    def get(self, name: str, **options: Any) -> bytes:
+        return self._retries.run(lambda _: self._inner.get(name, **options))
+
+    def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
+        return self._retries.run(lambda _: self._inner.get_range(name, start, length, **options))
+
+    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+        forward = super().open_ranges
+        return _RetryingRanges(self._retries.run(lambda _: forward(name, **options)), self._retries)
+
+    def open_read(self, name: str, **options: Any) -> ObjectReader:
+        reader = self._retries.run(lambda _: self._inner.open_read(name, **options))
+        return _RetryingReader(reader, self._retries)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        last_name: str | None = None
+        walk = self._inner.list(prefix, start_offset=start_offset)
+
+        def following(attempt: Try) -> ObjectStat | None:
+            nonlocal walk
+            if attempt.in_doubt:
+                # A walk that failed is over: begin another after the last name that was listed.
+                offset = start_offset if last_name is None else last_name + "\u0001"
+                walk = self._inner.list(prefix, start_offset=offset)
+            return next(walk, None)
+
+        while (stat := self._retries.run(following)) is not None:
+            last_name = stat.name
+            yield stat
+
+    def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
+        return self._retries.run(lambda _: self._inner.compose(sources, target, **options))
+
+    def copy(self, source: Source, target: str, **options: Any) -> ObjectStat:
+        forward = super().copy
+        return self._retries.run(lambda _: forward(source, target, **options))
+
+    def delete(self, name: str, **options: Any) -> bool:
+        return self._retries.run(lambda _: self._inner.delete(name, **options))
+
+
+class _RetryingWriter(WrapperWriter):
+    def __init__(self, upload: ObjectWriter, retries: Retries) -> None:
+        super().__init__(upload)
+        self._retries = retries
+
+    def close(self) -> ObjectStat:
+        return self._retries.run(lambda _: self._inner.close())
+
+
+class _RetryingReader(WrapperReader):
+    def __init__(self, reader: ObjectReader, retries: Retries) -> None:
+        super().__init__(reader)
+        self._retries = retries
+
+    def read(self, size: int = -1) -> bytes:
+        return self._retries.run(lambda _: self._inner.read(size))
+
+
+class _RetryingRanges(WrapperRanges):
+    def __init__(self, ranges: RangeReader, retries: Retries) -> None:
+        super().__init__(ranges)
+        self._retries = retries
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        return self._retries.run(lambda _: self._inner.read_range(start, length))
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        return self._retries.run(lambda _: self._inner.read_summed(start, length))
+
+
+def _stamp(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
+    writer_id = (metadata or {}).get(WRITER_ID_KEY)
+    return {} if writer_id is None else {WRITER_ID_KEY: writer_id}
