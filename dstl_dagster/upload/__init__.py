@@ -5,7 +5,6 @@ Does not own whose bytes they are (`changelog`) or who still needs a file (`regi
 
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.direct import direct_scheduler
-from dstl_dagster.upload.from_config import scheduler_from_config
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import job_id_text, local_changelog_directory
 from dstl_dagster.upload.policy import UploadPolicy
@@ -14,6 +13,7 @@ from dstl_dagster.upload.scheduler import (
     BatchingStateChangeUploadScheduler,
     StateChangeUploadScheduler,
     UploadScheduler,
+    scheduler_from_config,
 )
 from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult
 from dstl_dagster.upload.timers import ThreadTimer, Timer

@@ -29,7 +29,7 @@ class Batch:
         self.tasks: list[UploadTask] = []
         self.size_bytes = 0
         self.set_count = 0
-        self._early = None if begin_file is None else EarlyFile(begin_file)
+        self.early = EarlyFile(begin_file)
 
     def add(self, task: UploadTask) -> None:
         self.tasks.append(task)
@@ -41,24 +41,10 @@ class Batch:
         self.size_bytes -= task.size
         self.set_count -= len(task.change_sets)
 
-    def write_early(self, tasks: Sequence[UploadTask]) -> None:
-        """Write these, its tasks so far, to its file. Never raises; does nothing once the batch left."""
-        if self._early is not None:
-            self._early.write(tasks)
-
-    def finish_early(self) -> UploadTasksResult | None:
-        """Complete the file that was begun early; None where there is none of use. Raises as an attempt."""
-        return None if self._early is None else self._early.finish(self.tasks)
-
-    def abandon_early(self) -> None:
-        """Delete what was written early. Never raises."""
-        if self._early is not None:
-            self._early.abandon()
-
     def fail(self, error: BaseException) -> None:
         """It will not be uploaded. Never raises."""
         fail_all(self.tasks, error)
-        self.abandon_early()
+        self.early.abandon()
 
 
 class BatchQueue:
@@ -150,7 +136,7 @@ class BatchAction:
                 batch = self._claim()
                 self._tasks = () if batch is None else batch.tasks
         # Only the first attempt has the batch, and with it the file that was begun early.
-        result = batch.finish_early() if batch is not None else None
+        result = batch.early.finish(batch.tasks) if batch is not None else None
         if result is None and self._tasks:
             result = self._uploader.upload(self._tasks)
         return result

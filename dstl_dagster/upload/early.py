@@ -23,9 +23,13 @@ BeginFile = Callable[[Callable[[], bool]], FileUpload]
 
 
 class EarlyFile:
-    """The file of one batch, begun before the batch leaves. Any thread; ends with `finish` or `abandon`."""
+    """The file of one batch, begun before the batch leaves. Any thread; ends with `finish` or `abandon`.
 
-    def __init__(self, begin_file: BeginFile) -> None:
+    Args:
+        begin_file: None: nothing is written early.
+    """
+
+    def __init__(self, begin_file: BeginFile | None) -> None:
         self._begin_file = begin_file
         self._lock = threading.Lock()
         self._file: FileUpload | None = None
@@ -33,16 +37,21 @@ class EarlyFile:
         self._abandoned = False
         self._batch: Sequence[UploadTask] = ()
 
-    def write(self, tasks: Sequence[UploadTask]) -> None:
-        """Write those of the batch's tasks so far that are not in the file yet. Never raises."""
+    def write(self, tasks: Sequence[UploadTask], *, flush: bool) -> None:
+        """Write those of the batch's tasks so far that are not in the file yet. Never raises.
+
+        `flush`: also store what fits one buffer; otherwise it waits in memory for the rest.
+        """
         with self._lock:
-            if self._closed:
+            if self._closed or self._begin_file is None:
                 return
             try:
                 if self._file is None:
                     self._file = self._begin_file(self._is_cancelled)
                 for task in tasks[len(self._file.tasks) :]:
                     self._file.write(task)
+                if flush:
+                    self._file.flush()
             except Exception as error:  # noqa: BLE001 - if it persists, the first attempt meets it again
                 _logger.info("the file of a waiting batch was given up: %s", error)
                 self._close()

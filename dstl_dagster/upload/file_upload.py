@@ -99,6 +99,11 @@ class FileUpload:
                 # The sink is closed or aborted next, and by one thread at a time.
                 behind.abort()
 
+    def flush(self) -> None:
+        """Store what was written now, also where it would fit one request. Raises as `write`."""
+        with self._attempting():
+            self._sink.flush()
+
     def finish(self) -> UploadTasksResult:
         """Make the file durable, and have it tracked. Raises as `write`."""
         with self._attempting(), self._active.one_more():

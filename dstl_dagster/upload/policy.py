@@ -38,6 +38,8 @@ class UploadPolicy:
         max_batch_bytes: payload of one file; a larger task has one to itself.
         direct_max_bytes: the largest task of the direct lane (inclusive), where there is no delay; None:
             every task is batched.
+        flushes_early: whether what is written of a waiting batch goes to the store at once, which makes a
+            request more of a small file.
 
     Raises InvalidInputError where the threshold is above the in-flight limit.
     """
@@ -49,6 +51,7 @@ class UploadPolicy:
     retry: RetryPolicy
     max_batch_bytes: int = _MAX_BATCH_BYTES
     direct_max_bytes: int | None = None
+    flushes_early: bool = False
 
     def __post_init__(self) -> None:
         if self.size_threshold_bytes > self.max_bytes_in_flight:
@@ -61,7 +64,7 @@ class UploadPolicy:
     def from_options(cls, options: FsStateChangelogOptions, capabilities: StoreCapabilities) -> Self:
         """The policy for a store: batching saves requests, and threads hide their round trips."""
         # Without a network a small file is there before another thread has woken up.
-        has_direct_lane = capabilities.request_cost is RequestCost.SYSTEM_CALL
+        is_local = capabilities.request_cost is RequestCost.SYSTEM_CALL
         return cls(
             persist_delay_seconds=options.batch_persist_delay.total_seconds(),
             size_threshold_bytes=options.batch_persist_size_threshold_bytes,
@@ -69,7 +72,8 @@ class UploadPolicy:
             num_threads=capabilities.useful_threads(options.num_upload_threads),
             retry=RetryPolicy.from_options(options),
             max_batch_bytes=options.max_batch_bytes,
-            direct_max_bytes=options.upload_buffer_bytes if has_direct_lane else None,
+            direct_max_bytes=options.upload_buffer_bytes if is_local else None,
+            flushes_early=is_local,
         )
 
     def is_direct(self, task_bytes: int) -> bool:

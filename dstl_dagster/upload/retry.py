@@ -199,35 +199,32 @@ class _Execution(Generic[ResultT]):
         self._total_attempts = 1
 
     def run(self, attempt: int) -> None:
-        """Make one attempt, with its time-out."""
-        if self._ended:
-            return
+        """Make an attempt, unless the action has ended. Never raises."""
+        if not self._ended:
+            self._make(attempt, self._policy.timeout_seconds)
+
+    def run_in_caller(self) -> None:
+        """Make the first attempt without a time-out; an interrupt is raised."""
+        error = self._make(1, None)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+
+    def _make(self, attempt: int, timeout_seconds: float | None) -> BaseException | None:
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
-            seconds = self._policy.timeout_seconds
-            if seconds is not None:
+            if timeout_seconds is not None:
                 cancel_timeout = self._owner._timer.schedule(
-                    seconds, lambda: self._timed_out(attempt, gave_up)
+                    timeout_seconds, lambda: self._timed_out(attempt, gave_up)
                 )
             result = self._action.attempt()
         except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
-            return
+            return error
         cancel_timeout()
         self._attempt_succeeded(attempt, result)
-
-    def run_in_caller(self) -> None:
-        """Make the first attempt, and raise what is meant for the calling thread."""
-        try:
-            result = self._action.attempt()
-        except BaseException as error:
-            self._attempt_failed(1, _Once(), error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        self._attempt_succeeded(1, result)
+        return None
 
     def _attempt_succeeded(self, attempt: int, result: ResultT) -> None:
         with self._lock:

@@ -10,23 +10,39 @@ Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadSched
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
 from dstl_dagster.errors import ClosedError, DstlError, UnavailableError
+from dstl_dagster.format.compression import Compression
+from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload.availability import Availability, UploadThrottle
 from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue
 from dstl_dagster.upload.early import BeginFile
+from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
+from dstl_dagster.upload.places import local_changelog_directory
 from dstl_dagster.upload.policy import UploadPolicy
 from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
-from dstl_dagster.upload.uploader import StateChangeUploader
+from dstl_dagster.upload.uploader import (
+    DuplicatingStateChangeFsUploader,
+    StateChangeFsUploader,
+    StateChangeUploader,
+    UploaderSettings,
+)
 
-__all__ = ["BatchingStateChangeUploadScheduler", "StateChangeUploadScheduler", "UploadScheduler"]
+__all__ = [
+    "BatchingStateChangeUploadScheduler",
+    "StateChangeUploadScheduler",
+    "UploadScheduler",
+    "scheduler_from_config",
+]
 
 
 class StateChangeUploadScheduler(Protocol):
@@ -169,7 +185,7 @@ class UploadScheduler:
         with self._lock:
             emptied = self._queue.remove(task)
         if emptied is not None:
-            emptied.abandon_early()
+            emptied.early.abandon()
 
     def _queue_early_write(self) -> None:
         with self._lock:
@@ -186,7 +202,7 @@ class UploadScheduler:
             batch = self._queue.first
             tasks = [] if batch is None else list(batch.tasks)
         if batch is not None:
-            batch.write_early(tasks)
+            batch.early.write(tasks, flush=self._policy.flushes_early)
 
     # -- the batched lane: once it is due
 
@@ -304,3 +320,30 @@ def _first(before: Callable[[], None], then: Callable[..., None]) -> Callable[..
         then(*arguments)
 
     return both
+
+
+def scheduler_from_config(
+    job_id: uuid.UUID | str,
+    store: ObjectStore,
+    options: FsStateChangelogOptions,
+    registry: FileTracker,
+    local_recovery: LocalRecoveryConfig,
+    *,
+    base_path: str,
+    metrics: UploadMetrics | None = None,
+) -> UploadScheduler:
+    """The scheduler that the options describe, with the uploader that local recovery calls for."""
+    metrics = metrics or UploadMetrics()
+    settings: UploaderSettings = {
+        "compression": Compression[options.compression.upper()],
+        "buffer_bytes": options.upload_buffer_bytes,
+        "metrics": metrics,
+    }
+    directory = local_changelog_directory(local_recovery, job_id)
+    uploader = (
+        StateChangeFsUploader(store, base_path, job_id, registry, **settings)
+        if directory is None
+        else DuplicatingStateChangeFsUploader(store, base_path, job_id, registry, directory, **settings)
+    )
+    policy = UploadPolicy.from_options(options, store.capabilities)
+    return UploadScheduler(policy, uploader, metrics, begin_file=uploader.begin)

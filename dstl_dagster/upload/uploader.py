@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
@@ -31,6 +31,7 @@ __all__ = [
     "DuplicatingStateChangeFsUploader",
     "StateChangeFsUploader",
     "StateChangeUploader",
+    "UploaderSettings",
 ]
 
 
@@ -49,6 +50,16 @@ class StateChangeUploader(Protocol):
     def close(self) -> None:
         """No further upload follows. May be called again."""
         ...
+
+
+class UploaderSettings(TypedDict, total=False):
+    """What both uploaders take by keyword."""
+
+    compression: Compression
+    buffer_bytes: int
+    metrics: UploadMetrics
+    clock: Clock
+    new_uuid: Callable[[], uuid.UUID]
 
 
 class StateChangeFsUploader:
@@ -122,24 +133,9 @@ class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
         job_id: uuid.UUID | str,
         registry: FileTracker,
         local_directory: Path,
-        *,
-        compression: Compression = Compression.NONE,
-        buffer_bytes: int = 1 << 20,
-        metrics: UploadMetrics | None = None,
-        clock: Clock | None = None,
-        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+        **settings: Unpack[UploaderSettings],
     ) -> None:
-        super().__init__(
-            store,
-            base_path,
-            job_id,
-            registry,
-            compression=compression,
-            buffer_bytes=buffer_bytes,
-            metrics=metrics,
-            clock=clock,
-            new_uuid=new_uuid,
-        )
+        super().__init__(store, base_path, job_id, registry, **settings)
         if not local_directory.is_absolute():
             raise InvalidInputError(f"the directory of local copies must be absolute: {local_directory}")
         self._local_directory = local_directory

@@ -6,6 +6,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet, StreamStateHandle
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
-from dstl_dagster.storage import Generation, MemoryObjectStore
+from dstl_dagster.storage import Generation, LocalObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
@@ -51,8 +52,8 @@ class Store(MemoryObjectStore):
 class Bench:
     """A scheduler whose time and threads stand still, over a store that counts."""
 
-    def __init__(self) -> None:
-        self.store = Store()
+    def __init__(self, store: ObjectStore | None = None, *, flushes_early: bool = False) -> None:
+        self.store: Any = store or Store()
         self.timer, self.executor, self.metrics = ManualTimer(), ManualExecutor(), InMemoryMetrics()
         registry = TaskChangelogRegistry(self._delete, CallerExecutor())
         metrics = UploadMetrics(self.metrics)
@@ -65,6 +66,7 @@ class Bench:
             max_bytes_in_flight=100 * BUFFER_BYTES,
             num_threads=1,
             retry=RetryPolicy.fixed(2, 0, 0),
+            flushes_early=flushes_early,
         )
         self.scheduler = UploadScheduler(
             policy,
@@ -125,14 +127,27 @@ def test_a_batch_that_waits_is_written_already(bench: Bench) -> None:
     other.scheduler.close()
 
 
-def test_a_small_batch_that_waits_stays_one_request(bench: Bench) -> None:
-    """What fits one buffer is encoded early, and leaves in one put when the batch is due."""
+def test_a_small_batch_that_waits_is_stored_early_where_that_is_no_request(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """In a folder its bytes are in the file before it is due; over a network it stays one request."""
     bench.upload(0, 5000)
     bench.executor.run_all()
-    assert (bench.metrics.counter("ChangelogStorage.numberOfUploadRequests"), bench.content()) == (1, [])
-    bench.timer.advance(DELAY_SECONDS)
-    bench.executor.run_all()
-    assert (bench.store.streams, bench.completed, len(bench.content())) == (0, [0], 1)
+    assert bench.store.streams == 0
+    folder = Bench(LocalObjectStore(tmp_path, durable=False), flushes_early=True)
+    folder.upload(0, 5000)
+    folder.executor.run_all()
+    (waiting,) = (tmp_path / ".dstl-store" / "temporary").iterdir()
+    assert (waiting.stat().st_size > 5000, folder.completed, folder.content()) == (True, [], [])
+    for each in (bench, folder):
+        each.timer.advance(DELAY_SECONDS)
+        each.executor.run_all()
+        assert each.completed == [0]
+    assert folder.content() == bench.content()
+    folder.upload(1, 5000)
+    folder.executor.run_all()
+    folder.scheduler.close()
+    assert list((tmp_path / ".dstl-store" / "temporary").iterdir()) == []
 
 
 def test_an_early_error_costs_no_attempt_of_the_batch(bench: Bench) -> None:
