@@ -2,7 +2,9 @@
 
 Owns that file until the batch leaves. Does not own when that is (`scheduler`).
 
-An error here costs only this work: the first attempt then begins anew.
+An error here costs only this work: the first attempt then begins anew. A detail of the batched lane, which
+it pays for: without it benchmarks/changelog.py, "append+persist 100 B, delay 10 ms", takes 1.65 times as long
+on disk and 1.78 in memory (docs/decisions/0017, 0023).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Doing an action until one attempt wins. Owns the policy, the race of attempts and their losers' end.
+"""Repeating an action until one attempt wins. Owns the policy, the race between attempts, and the losers.
 
-Does not own what an attempt does, nor the threads (an executor and a timer are given).
+Does not own what an attempt does, nor the threads (executor and timer are injected).
 
-A timed-out attempt is not interrupted: it goes on beside its successor, and the first to succeed wins,
-whichever it is. Every result that does not win is discarded.
+A timed-out attempt is not interrupted: it runs on beside its successor, and whichever succeeds first wins.
+Every other result is discarded.
 
-Source: Flink's `RetryPolicy` and `RetryingExecutor`. There, an error that ends no attempt properly leaves
-the action pending for ever; here every action ends exactly once.
+Source: Flink's `RetryPolicy` and `RetryingExecutor`. There, a Java `Error` leaves the action pending for
+ever; here every action ends exactly once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TIMEOUT_KIND: Final = "timeout"
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When an attempt is given up, and when another follows.
+    """When an attempt is given up and another one made.
 
     Attributes:
         max_attempts: the first included; 1 or more.
-        timeout_seconds: after this another attempt is started beside; None: an attempt takes what it takes.
+        timeout_seconds: after this another attempt is started beside it; None: no time-out.
         delay_after_failure_seconds: before the next attempt, unless the failure was a time-out.
     """
 
@@ -61,7 +61,7 @@ class RetryPolicy:
 
     @classmethod
     def from_options(cls, options: FsStateChangelogOptions) -> RetryPolicy:
-        """What the options name."""
+        """The policy that the options name."""
         if options.retry_policy == "none":
             return cls.none()
         return cls.fixed(
@@ -76,7 +76,7 @@ class RetryPolicy:
             return None
         if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
             return 0.0
-        # Only what may go away by itself: a wrong call or a broken promise fails again.
+        # Only what may be transient: a wrong call or a bug fails again.
         if isinstance(error, UnavailableError | OSError):
             return self.delay_after_failure_seconds
         return None
@@ -94,10 +94,10 @@ ResultT = TypeVar("ResultT")
 
 
 class RetriableAction(Protocol[ResultT]):
-    """Something that may be attempted several times at once."""
+    """Something that may be attempted several times, also concurrently."""
 
     def attempt(self) -> ResultT:
-        """Do it once. Any thread; several at the same time."""
+        """Do it once. Any thread; several may run at once."""
         ...
 
     def complete(self, result: ResultT) -> None:
@@ -109,7 +109,7 @@ class RetriableAction(Protocol[ResultT]):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """No attempt succeeded, and none will be made. Called at most once."""
+        """No attempt succeeded and no more will be made. Called at most once."""
         ...
 
 
@@ -173,7 +173,7 @@ class RetryingExecutor:
     def close(self) -> None:
         """Fail what has not ended with ClosedError, and wait for the attempts that run. May be called again.
 
-        An attempt can see that it is in vain; what it still brings is discarded.
+        A running attempt may notice; a result it still brings is discarded.
         """
         with self._lock:
             self._closed = True
@@ -239,7 +239,7 @@ class _Execution(Generic[ResultT]):
             else:
                 self._action.discard(result)
         except Exception:
-            _logger.exception("an upload ended, but telling so failed")
+            _logger.exception("an upload ended, but its callback raised")
 
     def _timed_out(self, attempt: int, gave_up: _Once) -> None:
         self._attempt_failed(
@@ -286,7 +286,7 @@ class _Execution(Generic[ResultT]):
         try:
             self._owner._executor.submit(self.run, attempt)
         except RuntimeError:
-            # Shut down meanwhile: `close` has told, or will tell, the action.
+            # Shut down meanwhile: `close` has failed the action, or will.
             _logger.debug("an upload attempt was due after close")
 
     def abandon(self, error: BaseException) -> None:
@@ -298,11 +298,11 @@ class _Execution(Generic[ResultT]):
         try:
             self._action.fail(error)
         except Exception:
-            _logger.exception("an upload failed, and telling so failed too")
+            _logger.exception("an upload failed, and its callback raised too")
 
 
 class _Once:
-    """True for the first who asks: an attempt fails by its error or by its time-out, not by both."""
+    """True once: an attempt fails by its error or by its time-out, not by both."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,8 @@
-"""Writing an upload's pieces on a second thread, where one would be idle otherwise.
+"""Writing a file's pieces on a second thread while a core is free, so that encoding and writing overlap.
 
-Owns when that is, and the order of the pieces. Does not own what a piece is, nor where it goes (`sinks`).
+Owns when that is, and the order of pieces. Does not own what a piece is, nor where it goes (`sinks`). Without
+it benchmarks/changelog.py, "append+persist 100 B, delay 10 ms", takes 1.14 times as long on disk and 1.19 in
+memory (docs/decisions/0023).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _WAITING_PIECES: Final = 2
 
 
 class ActiveUploads:
-    """How many uploads are being written right now. Any thread.
+    """How many files are being written right now. Any thread.
 
     Args:
         cores: of this machine.
@@ -32,7 +34,7 @@ class ActiveUploads:
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Count one while inside."""
+        """Count one more within the block."""
         with self._lock:
             self._count += 1
         try:
@@ -42,7 +44,7 @@ class ActiveUploads:
                 self._count -= 1
 
     def leave_cores(self) -> bool:
-        """Whether each of them could have two cores. Otherwise a second thread is in another one's way."""
+        """Whether there are two cores for each. Otherwise second threads only contend."""
         return 2 * self._count <= self._cores
 
 
@@ -98,10 +100,10 @@ class WriteBehind:
 
     def _run(self) -> None:
         while (piece := self._queue.get()) is not None:
-            # After an error pieces are still taken, and dropped: who gives them must never block.
+            # After an error pieces are still taken, and dropped: the giving thread must never block.
             if self._error is None:
                 try:
                     self._write(piece)
-                except BaseException as error:  # noqa: BLE001 - raised in the thread that gives the pieces
+                except BaseException as error:  # noqa: BLE001 - raised in the giving thread
                     self._error = error
             self._queue.task_done()
