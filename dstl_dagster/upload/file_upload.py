@@ -18,7 +18,7 @@ from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.write_behind import ActiveUploads, WriteBehind
+from dstl_dagster.upload.write_behind import ActiveUploads, write_behind
 
 __all__ = ["FileTracker", "FileUpload"]
 
@@ -88,16 +88,11 @@ class FileUpload:
     def write(self, task: UploadTask) -> None:
         """Append a task. Raises what the store raises, or ClosedError once it is cancelled."""
         with self._attempting(), self._active.one_more():
-            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
+            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes or not self._active.leave_cores():
                 self._write_task(task, self._write_piece)
                 return
-            behind = WriteBehind(self._write_piece, self._active.leave_cores)
-            try:
-                self._write_task(task, behind.write)
-                behind.finish()
-            finally:
-                # The sink is closed or aborted next, and by one thread at a time.
-                behind.abort()
+            with write_behind(self._write_piece) as write:
+                self._write_task(task, write)
 
     def flush(self) -> None:
         """Store what was written now, also where it would fit one request. Raises as `write`."""
