@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dstl_dagster.changelog.sources import FileSource, StoreSource
+from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import ObjectStore, RequestCost
+from dstl_dagster.storage import FileRanges, ObjectStore, RequestCost
 from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
@@ -220,7 +220,7 @@ def _copy(store: ObjectStore, handle: StreamStateHandle, path: Path, size_bytes:
         reader.close()
 
 
-class _CachedSource(FileSource):
+class _CachedSource(FileRanges):
     """A cached file in use; closing it releases it, once."""
 
     def __init__(self, cache: ChangelogFileCache, key: tuple[str, int | None], cached: _Cached) -> None:

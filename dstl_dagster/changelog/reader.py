@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
-from dstl_dagster.changelog.sources import FileSource, StoreSource
+from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
@@ -28,7 +28,7 @@ from dstl_dagster.format.handles import (
     StreamStateHandle,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.storage import ObjectStore, RangeReader
+from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
 
 __all__ = ["ChangelogReader"]
 
@@ -147,7 +147,7 @@ class ChangelogReader:
         if self._local_directory is not None:
             copy = self._local_directory / handle.name.rpartition("/")[2]
             if copy.is_file():
-                sources.append(lambda: FileSource(copy))
+                sources.append(lambda: FileRanges(copy))
         cache = self._cache
         if cache is not None:
             sources.append(lambda: cache.open(self._store, handle) or StoreSource(self._store, handle))
@@ -155,9 +155,9 @@ class ChangelogReader:
         return sources
 
 
-def _open_local(path: Path) -> FileSource:
+def _open_local(path: Path) -> FileRanges:
     try:
-        return FileSource(path)
+        return FileRanges(path)
     except FileNotFoundError as error:
         raise NotFoundError(f"local changelog copy {path} is not there: read the durable handle") from error
 

@@ -1,28 +1,26 @@
-"""Where the bytes of a changelog file come from: the store, or a file on this machine.
+"""A changelog file in the store, read in ranges.
 
-Owns how many requests a file costs. Does not own what the bytes mean (`format.changelog_file`).
+Owns how many requests that costs. Does not own a file on this machine (`storage.FileRanges`), nor what the
+bytes mean (`format.changelog_file`).
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import ObjectStore, RangeReader, file_ranges, open_ranges
+from dstl_dagster.storage import ObjectStore, RangeReader, open_ranges
 
-__all__ = ["FileSource", "StoreSource"]
+__all__ = ["StoreSource"]
 
 _WHOLE_FILE_BYTES: Final = 8 << 20
 """Up to this size one request fetches the file: cheaper than its end and its sets, one by one."""
 
 
 class StoreSource:
-    """An object of the store, of the generation that the handle names where it does."""
+    """An object of the store, of the handle's generation where it names one."""
 
     def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
         self._store = store
@@ -94,40 +92,3 @@ class StoreSource:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
-
-
-class FileSource:
-    """A file of this machine. OSError where it cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    @property
-    def place(self) -> str:
-        return str(self._path)
-
-    def size_bytes(self) -> int:
-        assert self._descriptor is not None, "read after close"
-        return os.fstat(self._descriptor).st_size
-
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        assert self._descriptor is not None, "read after close"
-        return file_ranges.read_range(self._descriptor, start, length)
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        assert self._descriptor is not None, "read after close"
-        return file_ranges.read_summed(self._descriptor, start, length)
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -29,7 +29,7 @@ from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.settings.units import ConfigValue
-from dstl_dagster.storage.base import Generation, ObjectStore
+from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.upload import (
     Availability,
     StateChangeUploadScheduler,

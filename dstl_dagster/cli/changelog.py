@@ -98,15 +98,15 @@ def _group_name(key_group: int) -> str:
 
 
 def _open(file: str) -> Any:
-    from dstl_dagster.changelog.sources import FileSource, StoreSource
+    from dstl_dagster.changelog.sources import StoreSource
     from dstl_dagster.format.handles import StreamStateHandle
-    from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage import FileRanges, open_store
 
     if "://" not in file:
         path = Path(file)
         if not path.is_file():
             raise NotFoundError(f"there is no file {file}: give a path, or the URI of an object")
-        return FileSource(path)
+        return FileRanges(path)
     folder, slash, name = file.rpartition("/")
     if not slash or not name or folder.endswith("/"):
         raise InvalidInputError(f"{file!r} names no object: give scheme://place/object")

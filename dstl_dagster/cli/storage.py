@@ -27,8 +27,7 @@ def storage_group() -> None:
 def check_command(uri: str, checkpoint_retention: str | None, write: bool, as_json: bool) -> None:
     """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exit status 1: do not use it."""
     from dstl_dagster.settings.units import parse_duration
-    from dstl_dagster.storage.open import open_store
-    from dstl_dagster.storage.preflight import Severity, check_store
+    from dstl_dagster.storage import Severity, check_store, open_store
 
     retention = (
         None

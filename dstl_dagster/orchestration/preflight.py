@@ -12,8 +12,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStore, open_store
-from dstl_dagster.storage.preflight import Finding, Severity, check_store
+from dstl_dagster.storage import Finding, ObjectStore, Severity, check_store, open_store
 
 __all__ = ["tell_bucket_findings"]
 

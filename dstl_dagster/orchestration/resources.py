@@ -24,8 +24,7 @@ from dstl_dagster.orchestration.preflight import tell_bucket_findings
 from dstl_dagster.orchestration.reporting import OwnerRuns
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStore, open_store
-from dstl_dagster.storage.rules import split_bucket_uri
+from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +73,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         if self.gcs is None or not uri.startswith("gs://"):
             return open_store(uri, options) if options is not None else open_store(uri)
-        from dstl_dagster.storage.gcs import GCSObjectStore  # half a second: for a bucket only
+        from dstl_dagster.storage import GCSObjectStore  # half a second: for a bucket only
 
         bucket_name, prefix = split_bucket_uri(uri, "gs")
         return GCSObjectStore(self.gcs.get_client(), bucket_name, prefix, options=options)

@@ -32,9 +32,16 @@ from dstl_dagster.recoverable.fingerprint import Fingerprint, is_own
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import TemporaryNames
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ABSENT, Generation, ObjectStat, ObjectStore, Source
-from dstl_dagster.storage.readback import Expected, write_own
-from dstl_dagster.storage.rules import check_crc32c
+from dstl_dagster.storage import (
+    ABSENT,
+    Expected,
+    Generation,
+    ObjectStat,
+    ObjectStore,
+    Source,
+    check_crc32c,
+    write_own,
+)
 
 __all__ = ["CommitOutcome", "CommitState", "commit_file", "discard_file", "retract_file"]
 

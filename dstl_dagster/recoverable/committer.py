@@ -13,7 +13,7 @@ from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_f
 from dstl_dagster.recoverable.lookup import look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["GSRecoverableWriterCommitter"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dstl_dagster.recoverable.identifiers import new_component_id
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer
-from dstl_dagster.storage.base import MAX_COMPOSE_SOURCES
+from dstl_dagster.storage import MAX_COMPOSE_SOURCES
 
 __all__ = ["Node", "leaves", "plan_compose", "recoverable_hash", "waves"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dstl_dagster.format.crc32c import combine_all, to_base64
 from dstl_dagster.recoverable.compose import Node, recoverable_hash
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
-from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage import ObjectStat
 
 __all__ = ["COMMIT_KEY", "Fingerprint", "fingerprint_of", "is_own"]
 

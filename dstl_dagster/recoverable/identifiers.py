@@ -18,7 +18,6 @@ __all__ = [
     "GSBlobIdentifier",
     "attempt_of",
     "new_component_id",
-    "parse_uri",
     "temporary_blob_identifier",
     "temporary_bucket_name",
     "temporary_object_name",
@@ -48,17 +47,6 @@ class GSBlobIdentifier:
 
     def __str__(self) -> str:
         return f"GSBlobIdentifier{{bucketName='{self.bucket_name}', objectName='{self.object_name}'}}"
-
-
-def parse_uri(uri: str) -> GSBlobIdentifier:
-    """The object of `gs://bucket/object`. Raises: InvalidInputError (scheme, bucket or object missing)."""
-    scheme, separator, rest = str(uri).partition("://")
-    if not separator or scheme != "gs":
-        raise InvalidInputError(f"{uri!r} is no gs:// URI; write gs://bucket/object")
-    bucket_name, _, object_name = rest.partition("/")
-    if not bucket_name.strip() or not object_name.strip():
-        raise InvalidInputError(f"{uri!r} lacks a bucket or an object; write gs://bucket/object")
-    return GSBlobIdentifier(bucket_name, object_name)
 
 
 def temporary_bucket_name(final: GSBlobIdentifier, options: GSFileSystemOptions) -> str:

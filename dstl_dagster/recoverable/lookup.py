@@ -8,7 +8,7 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.recoverable.recoverables import Component
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ObjectStat, ObjectStore
+from dstl_dagster.storage import ObjectStat, ObjectStore
 
 __all__ = ["component_of", "look_up_component"]
 

@@ -19,9 +19,16 @@ from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blo
 from dstl_dagster.recoverable.lookup import component_of, look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ABSENT, ObjectStat, ObjectStore, ObjectWriter
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, write_own
-from dstl_dagster.storage.rules import check_crc32c
+from dstl_dagster.storage import (
+    ABSENT,
+    WRITER_ID_KEY,
+    Expected,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    check_crc32c,
+    write_own,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,7 +16,7 @@ from dstl_dagster.recoverable.identifiers import TEMPORARY_OBJECT_PREFIX, GSBlob
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import temporary_names
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import Generation, ObjectStat, ObjectStore
+from dstl_dagster.storage import Generation, ObjectStat, ObjectStore
 
 __all__ = ["Leftover", "plan_sweep", "sweep"]
 

@@ -16,7 +16,7 @@ from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["GSRecoverableWriter"]
 

@@ -1,12 +1,12 @@
-"""The contract of an object store: what every other layer may rely on, and nothing of how it is kept.
+"""The contract of an object store: what the layers above may rely on, and nothing of how it is met.
 
 Owns the vocabulary (`ObjectStat`, `Precondition`, `Source`, `ObjectStore`). Does not own retries
-(`retrying`), what to believe after a lost answer (`readback`), or the names of our objects
-(`format.names`).
+(`retrying`), what to believe after a lost answer (`readback`), the optional abilities' declaration
+(`capabilities`), or the names of our objects (`format.names`).
 
 The model is Google Cloud Storage's: an object is immutable bytes under a name; writing the name again
-makes a new *generation*; reads after a write see it; a write, compose or copy becomes visible whole or
-not at all; listing is strongly consistent and in the order of the names' UTF-8 bytes.
+makes a new *generation*; a read that follows a write sees it; a write, compose or copy becomes visible whole
+or not at all; listing is strongly consistent, in the order of the names' UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
@@ -27,6 +27,7 @@ __all__ = [
     "Absent",
     "AnyGeneration",
     "Generation",
+    "InspectableStore",
     "ObjectReader",
     "ObjectStat",
     "ObjectStore",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 MAX_COMPOSE_SOURCES = 32
-"""The most sources one compose takes (GCS's limit, kept by every store)."""
+"""The most sources of one compose: GCS's limit, which every store enforces."""
 
 Buffer = bytes | bytearray | memoryview
 """Bytes to store. A memoryview may have any item format, but must be contiguous."""
@@ -63,7 +64,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class AnyGeneration:
-    """No precondition. Only for a hint that nobody trusts, and in tests."""
+    """No precondition. Only for hints, which nobody trusts, and for tests."""
 
 
 Precondition = Absent | Generation | AnyGeneration
@@ -73,15 +74,15 @@ ANY = AnyGeneration()
 
 @dataclass(frozen=True)
 class ObjectStat:
-    """What the store says of one generation of one object.
+    """The metadata of one generation of one object.
 
     Attributes:
-        name: the object's name, relative to the store it was asked of.
+        name: the object's name, relative to the store that returned it.
         generation: above 0; a later write of the same name has a higher one.
         size: bytes.
         crc32c: CRC-32C (Castagnoli) of the bytes, unsigned 32 bits.
-        updated: when this generation was made, by the server's clock, in UTC.
-        metadata: the writer's own text pairs, as given.
+        updated: when this generation was created, by the server's clock, in UTC.
+        metadata: the writer's own key-value pairs, as given.
 
     """
 
@@ -95,7 +96,7 @@ class ObjectStat:
 
 @dataclass(frozen=True)
 class Source:
-    """One source of a compose or copy; with a generation, only that generation will do."""
+    """One source of a compose or copy: the given generation, or whichever is live."""
 
     name: str
     generation: int | None = None
@@ -104,30 +105,30 @@ class Source:
 class ObjectWriter(Protocol):
     """A streaming upload of one object. One thread at a time.
 
-    Nothing is visible before `close()` returns; after an exception from `write` or `close`, or after
-    `abort()`, nothing becomes visible unless the answer of a finished upload was lost
-    (`UnavailableError` from `close`: read back). Dropped without `close()`, it must commit nothing.
+    Nothing is visible before `close()`. After an exception from `write` or `close`, or after
+    `abort()`, nothing becomes visible, unless the answer to a finished upload was lost
+    (`UnavailableError` from `close`: read back). A writer dropped without `close()` commits nothing.
     """
 
     def write(self, payload: Buffer) -> int:
-        """Take all of `payload`; the number of bytes taken is returned."""
+        """Accept all of `payload`. Returns the number of bytes accepted."""
         ...
 
     def flush(self) -> None:
-        """Send what is buffered as far as the protocol allows; makes nothing visible or durable."""
+        """Send what is buffered, as far as the protocol allows. Makes nothing visible or durable."""
         ...
 
     def close(self) -> ObjectStat:
-        """Make the object visible and durable. Called again, returns the same stat.
+        """Make the object visible and durable. A second call returns the same stat.
 
-        After an exception it may be called again: the same upload is finished, or fails again.
+        After an exception it may be called again: it finishes the same upload, or fails again.
 
         Raises: ConflictError (precondition), UnavailableError (outcome unknown).
         """
         ...
 
     def abort(self) -> None:
-        """Give up and free what was buffered. Never raises; no effect after `close()`."""
+        """Discard the upload and its buffer. Never raises; no effect after `close()`."""
         ...
 
 
@@ -135,9 +136,9 @@ class SummedWriter(ObjectWriter, Protocol):
     """The writer of a store that declares `write_summed`: it takes the caller's checksum for its own."""
 
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        """As `write`. `crc32c`: of everything written up to the end of `payload`.
+        """As `write`. `crc32c`: of everything written so far, `payload` included.
 
-        With a wrong one the object is refused, when it is closed or when it is read.
+        A wrong one is found when the object is closed, or when it is read.
         """
         ...
 
@@ -150,7 +151,7 @@ def summed_write(store: ObjectStore, writer: ObjectWriter) -> Callable[[Buffer, 
 
 
 class ObjectReader(Protocol):
-    """A forward read of one generation. One thread at a time."""
+    """A sequential read of one generation. One thread at a time."""
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes (all that is left when negative); `b""` at the end."""
@@ -161,15 +162,15 @@ class ObjectReader(Protocol):
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """One bucket, or one folder standing for a bucket, below an optional prefix.
+    """One bucket, or a folder in its place, below an optional prefix.
 
     Names are non-empty text of at most 1,024 UTF-8 bytes, without NUL, CR or LF; `/` separates
-    levels by custom only. All methods may be called from any thread, and a store may be pickled to
-    another process only through its `uri`.
+    levels by convention only. All methods may be called from any thread. A store is not pickled: another
+    process opens its `uri`.
 
     Errors: NotFoundError, ConflictError (kind `precondition_failed`), InvalidInputError (a name or
-    argument the store cannot take), UnavailableError (may be repeated; for a mutation the outcome is
-    unknown), FormatError (bytes that do not have the checksum the store recorded for them).
+    argument the store cannot take), UnavailableError (may be repeated; the outcome of a change is
+    unknown), FormatError (bytes that do not match the checksum the store recorded for them).
     """
 
     @property
@@ -183,35 +184,35 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """`open_store(uri)` in another process gives a store on the same objects. Holds no secret."""
+        """`open_store(uri)`, in another process too, opens the same objects. Holds no secret."""
         ...
 
     @property
     def bucket_name(self) -> str:
-        """The bucket's name. A local store has one bucket, `local`; its root stands for it."""
+        """The bucket's name. A local store has one bucket, `local`: its root."""
         ...
 
     @property
     def prefix(self) -> str:
-        """What stands before every name in the bucket: empty, or ending in `/`."""
+        """What precedes every name in the bucket: empty, or ending in `/`."""
         ...
 
     def in_bucket(self, bucket_name: str) -> ObjectStore:
-        """The whole bucket of that name (no prefix) with the same credentials.
+        """That bucket as a whole (no prefix), with the same credentials.
 
-        InvalidInputError where the store has only one bucket and this is another name.
+        InvalidInputError where the store has a single bucket of another name.
         """
         ...
 
     def locate(self, uri: str) -> tuple[str, str]:
-        """The (bucket, object name in the bucket) that an absolute URI names.
+        """The (bucket, object name in the bucket) of an absolute URI.
 
         InvalidInputError for another scheme, a missing bucket or object, or a place outside the store.
         """
         ...
 
     def uri_of(self, name: str) -> str:
-        """The absolute URI of a name of this store; `locate` takes it back."""
+        """The absolute URI of an object of this store; the inverse of `locate`."""
         ...
 
     def put(
@@ -222,7 +223,7 @@ class ObjectStore(Protocol):
         precondition: Precondition,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
-        """Create one object at once; durable when it returns."""
+        """Create one object in one call. It is durable on return."""
         ...
 
     def open_write(
@@ -233,35 +234,35 @@ class ObjectStore(Protocol):
         metadata: Mapping[str, str] | None = None,
         chunk_size: int | None = None,
     ) -> ObjectWriter:
-        """Create one object as a stream. `chunk_size`: bytes sent at a time, a multiple of 256 KiB."""
+        """Create one object from a stream. `chunk_size`: bytes per request, a multiple of 256 KiB."""
         ...
 
     def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        """The live object, or `None` where there is none (or it is not of that generation)."""
+        """The live object; `None` where there is none, or none of that generation."""
         ...
 
     def get(self, name: str, *, generation: int | None = None) -> bytes:
-        """All bytes, checked against the recorded CRC-32C."""
+        """All bytes, verified against the recorded CRC-32C."""
         ...
 
     def get_range(
         self, name: str, start: int, length: int, *, generation: int | None = None
     ) -> bytes | memoryview:
-        """Bytes `[start, start+length)`, shorter where the object ends; a view where that is quicker.
+        """Bytes `[start, start+length)`, fewer where the object ends; a view where that saves a copy.
 
-        A part has no checksum: the caller verifies it by its own.
+        A part has no recorded checksum: the caller verifies it by its own.
         """
         ...
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        """A stream from `start`; later reads stay on the generation that was opened, or fail."""
+        """A stream from `start`. Later reads stay on the generation that was opened, or fail."""
         ...
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         """Live objects whose names begin with `prefix`, ascending, from `start_offset` (inclusive) on.
 
-        Lazy: pages are fetched while it is walked, so its memory does not grow with the bucket. An
-        object that lives through the whole walk is listed once; others may be or not.
+        Lazy: pages are fetched as they are consumed, so memory does not grow with the bucket. An object
+        that is live throughout is listed exactly once; one created or deleted meanwhile, at most once.
         """
         ...
 
@@ -275,11 +276,11 @@ class ObjectStore(Protocol):
         delete_sources: bool = False,
         crc32c: int | None = None,
     ) -> ObjectStat:
-        """Concatenate 1 to 32 objects of this store into one, without moving bytes through here.
+        """Concatenate 1 to 32 objects of this store into one, on the server's side.
 
-        With `delete_sources` the sources are gone when it returns. NotFoundError where a source, or
-        the wanted generation of it, is missing; then nothing has changed. With `crc32c` the result must
-        have that checksum, or it is FormatError; the store compares before any source goes.
+        With `delete_sources` the sources are gone on return. NotFoundError where a source, or the
+        requested generation of it, is missing; then nothing has changed. With `crc32c` the result must
+        have that checksum, else FormatError; the store compares before it deletes any source.
         """
         ...
 
@@ -292,13 +293,13 @@ class ObjectStore(Protocol):
         precondition: Precondition,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
-        """Copy one object, to another bucket's store of the same kind if `to` is given."""
+        """Copy one object, to `to`, a store of the same kind on another bucket, where it is given."""
         ...
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
-        """Delete the live object. False where there is none. ConflictError: of another generation.
+        """Delete the live object. False where there is none. ConflictError: it is another generation.
 
-        `Absent` is no sensible precondition here: InvalidInputError.
+        InvalidInputError for `Absent`, which makes no sense here.
         """
         ...
 
@@ -312,6 +313,18 @@ class OpeningStore(ObjectStore, Protocol):
 
     def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
         """The generation that is live now, kept open. Raises: as `ObjectStore.get_range`."""
+        ...
+
+
+class InspectableStore(ObjectStore, Protocol):
+    """A store that declares `inspect_bucket`."""
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        """The bucket's settings, as GCS's JSON API words them. Needs the permission storage.buckets.get."""
+        ...
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        """Those of `wanted` that the credentials do not have here. Needs no permission itself."""
         ...
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dstl_dagster.errors import InvalidInputError
+
 __all__ = ["RequestCost", "StoreCapabilities"]
 
 
@@ -31,17 +33,20 @@ class StoreCapabilities:
             other; `None`: as many as the caller can afford.
         open_ranges: it is an `OpeningStore`: an object is found once, and its ranges are read from then on
             without looking for it again.
+        inspect_bucket: it is an `InspectableStore`: its bucket's settings, and what the credentials may do
+            there, can be seen.
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
     max_useful_threads: int | None = None
     open_ranges: bool = False
+    inspect_bucket: bool = False
     write_summed: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:
-            raise ValueError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
+            raise InvalidInputError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
 
     def useful_threads(self, wanted: int) -> int:
         """How many of `wanted` threads are worth starting; at least one."""

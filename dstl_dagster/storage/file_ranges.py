@@ -1,25 +1,64 @@
-"""Ranges of an open local file, large ones into memory of Arrow's pool, and their checksum on the way.
+"""Ranges of an open local file, large ones into Arrow's memory pool, checksummed while they are read.
 
-Owns these reads. Does not own whose file it is, nor what a checksum is compared with.
+Owns these reads. Does not own the file, nor what a checksum is compared with.
 
-The pool gives pages again that were used before; fresh ones, as a large `bytes` always has them, cost several
-times the read itself.
+The pool reuses pages. Fresh ones, which a large `bytes` always takes, cost several times the read itself.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
-__all__ = ["read_range", "read_summed"]
+__all__ = ["FileRanges", "read_range", "read_summed"]
 
 _POOLED_BYTES = 1 << 20
-"""From so many bytes on the pool pays."""
+"""From this size on the pool pays off."""
 
 _STEP_BYTES = 1 << 20
-"""What is read at a time where each byte is looked at again: it is near then."""
+"""Read at a time where each byte is checksummed: it is still in the cache then."""
+
+
+class FileRanges:
+    """A `RangeReader` on a local file, open from the start. OSError where it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def size_bytes(self) -> int:
+        assert self._descriptor is not None, "read after close"
+        return os.fstat(self._descriptor).st_size
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        assert self._descriptor is not None, "read after close"
+        return read_range(self._descriptor, start, length)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        assert self._descriptor is not None, "read after close"
+        return read_summed(self._descriptor, start, length)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def read_range(descriptor: int, start: int, length: int) -> bytes | memoryview:
@@ -34,7 +73,7 @@ def read_range(descriptor: int, start: int, length: int) -> bytes | memoryview:
 
 
 def read_summed(descriptor: int, start: int, length: int) -> tuple[bytes | memoryview, int]:
-    """The same, and the CRC-32C of what was read."""
+    """The same bytes and their CRC-32C."""
     if length < _POOLED_BYTES:
         octets = os.pread(descriptor, length, start)
         return octets, crc32c(octets)
@@ -47,14 +86,14 @@ def read_summed(descriptor: int, start: int, length: int) -> tuple[bytes | memor
 
 
 def _room(descriptor: int, start: int, length: int) -> memoryview:
-    import pyarrow as pa  # a store of small objects needs none of it
+    import pyarrow as pa  # not needed for small objects
 
     left = max(0, os.fstat(descriptor).st_size - start)
-    return memoryview(pa.allocate_buffer(min(length, left))).cast("B")  # its own are signed
+    return memoryview(pa.allocate_buffer(min(length, left))).cast("B")  # Arrow's own view is of signed bytes
 
 
 def _steps(descriptor: int, start: int, room: memoryview, step_bytes: int) -> Iterator[int]:
-    """Fill the room; how many bytes each step read. Ends early where the file does."""
+    """Fill `room`, yielding the bytes read by each step. Ends early where the file does."""
     done = 0
     while done < len(room):
         count = os.preadv(descriptor, [room[done : done + step_bytes]], start + done)

@@ -1,20 +1,21 @@
 """Google Cloud Storage as an object store.
 
-Owns the contract's methods, each as requests of google-cloud-storage. Does not own what all requests share
-(`gcs_requests`), the loop of attempts (`retrying`), the protocol of an upload in chunks (`gcs_upload`), or
-the client that a process shares and what its exceptions mean (`gcs_client`).
+Owns the contract's methods, and the requests that change something. Does not own reading (`gcs_reading`), how
+a request is made and tried again (`gcs_transport`), what its errors mean (`gcs_errors`), names and resources
+(`gcs_resources`), the protocol of an upload in chunks (`gcs_upload`), its streams (`gcs_streams`), or the
+client of the process (`gcs_client`).
 
 Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
-whose answer was lost and then tells a failed precondition, or writes twice, as if nothing had happened.
+whose answer was lost, and then reports a failed precondition, or writes twice, as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import to_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
@@ -26,26 +27,27 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    StoreCapabilities,
 )
-from dstl_dagster.storage.gcs_client import BeyondTheEndError, shared_client
-from dstl_dagster.storage.gcs_requests import (
-    CONTENT_TYPE,
-    BucketRequests,
-    generation_match,
-    stat_of_resource,
-)
-from dstl_dagster.storage.gcs_streams import GCSReader, GCSWriter
+from dstl_dagster.storage.gcs_client import shared_client
+from dstl_dagster.storage.gcs_reading import GCSReading
+from dstl_dagster.storage.gcs_resources import CONTENT_TYPE, GCSNames, generation_match, stat_of_resource
+from dstl_dagster.storage.gcs_streams import GCSWriter
+from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
-from dstl_dagster.storage.retrying import Try
+from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
+from dstl_dagster.storage.retrying import Retries, Try
+
+if TYPE_CHECKING:
+    from google.cloud import storage
 
 __all__ = ["GCSObjectStore", "open_gcs"]
 
-_LIST_PAGE_OBJECTS = 1000
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CORRUPT_READS = 3
+_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True)
 
 
-class GCSObjectStore(BucketRequests):
+class GCSObjectStore:
     """One bucket, below an optional prefix. Any thread.
 
     Args:
@@ -53,12 +55,70 @@ class GCSObjectStore(BucketRequests):
             caller's to close.
         bucket_name: the bucket.
         prefix: empty, or ending in `/`.
-        options: time-outs and retries; what is unset is as `BackoffPolicy` has it.
-        retries: in place of the options' ones, with a clock and random numbers of the caller's.
+        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        retries: override those of the options, with the caller's clock and jitter.
     """
 
+    def __init__(
+        self,
+        client: storage.Client,
+        bucket_name: str,
+        prefix: str = "",
+        *,
+        options: GSFileSystemOptions | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self._transport = GCSTransport(client, rules.check_bucket_name(bucket_name), options, retries)
+        self._names = GCSNames(self._transport.bucket, prefix)
+        self._reading = GCSReading(self._transport, self._names)
+
+    def __repr__(self) -> str:
+        return f"GCSObjectStore({self.uri!r})"
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return _CAPABILITIES
+
+    # -- where objects are
+
+    @property
+    def uri(self) -> str:
+        return self._names.uri
+
+    @property
+    def bucket_name(self) -> str:
+        return str(self._transport.bucket.name)
+
+    @property
+    def prefix(self) -> str:
+        return self._names.prefix
+
     def in_bucket(self, bucket_name: str) -> ObjectStore:
-        return GCSObjectStore(self._client, bucket_name, options=self._options, retries=self._retries)
+        transport = self._transport
+        return GCSObjectStore(
+            transport.client, bucket_name, options=transport.options, retries=transport.retries
+        )
+
+    def locate(self, uri: str) -> tuple[str, str]:
+        bucket_name, name = rules.split_object_uri(uri, "gs")
+        return rules.check_bucket_name(bucket_name), name
+
+    def uri_of(self, name: str) -> str:
+        return self._names.uri_of(name)
+
+    def _change(
+        self, name: str, metadata: Mapping[str, str], request: Callable[[Try], ObjectStat]
+    ) -> ObjectStat:
+        """Create an object. Its writer id, where `metadata` has one, identifies it after a lost answer."""
+
+        def find_own() -> ObjectStat | None:
+            if WRITER_ID_KEY not in metadata:
+                return None
+            found = self.stat(name)
+            own = Expected({WRITER_ID_KEY: metadata[WRITER_ID_KEY]})
+            return found if found is not None and own.matches(found) else None
+
+        return self._transport.change(self.uri_of(name), request, find_own)
 
     # -- writing
 
@@ -70,7 +130,7 @@ class GCSObjectStore(BucketRequests):
         precondition: Precondition,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
-        uri, pairs, octets = self.uri_of(name), rules.check_metadata(metadata), bytes(payload)
+        pairs, octets = rules.check_metadata(metadata), bytes(payload)
         if len(octets) > _SINGLE_REQUEST_BYTES:
             writer = self.open_write(name, precondition=precondition, metadata=pairs)
             try:
@@ -80,18 +140,18 @@ class GCSObjectStore(BucketRequests):
                 writer.abort()
 
         def upload(attempt: Try) -> ObjectStat:
-            blob = self._blob(name, metadata=pairs)
+            blob = self._names.blob(name, metadata=pairs)
             blob.upload_from_string(
                 octets,
                 content_type=CONTENT_TYPE,
                 if_generation_match=generation_match(precondition),
                 checksum="crc32c",
-                timeout=self._timeout(attempt),
+                timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._stat_of(blob)
+            return self._names.stat_of(blob)
 
-        return self._change(uri, pairs, name, upload)
+        return self._change(name, pairs, upload)
 
     def open_write(
         self,
@@ -105,13 +165,13 @@ class GCSObjectStore(BucketRequests):
         size = rules.check_chunk_size(chunk_size) or DEFAULT_CHUNK_SIZE_BYTES
 
         def start() -> str:
-            return self._ask(
+            return self._transport.ask(
                 uri,
                 lambda attempt: str(
-                    self._blob(name, metadata=pairs).create_resumable_upload_session(
+                    self._names.blob(name, metadata=pairs).create_resumable_upload_session(
                         content_type=CONTENT_TYPE,
                         if_generation_match=generation_match(precondition),
-                        timeout=self._timeout(attempt),
+                        timeout=self._transport.timeout_seconds(attempt),
                         checksum=None,
                         retry=None,
                     )
@@ -120,7 +180,7 @@ class GCSObjectStore(BucketRequests):
 
         return GCSWriter(
             uri,
-            ResumableUpload(uri, start, self._send, self._retries, size),
+            ResumableUpload(uri, start, self._transport.send, self._transport.retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
             stat_of=lambda resource: stat_of_resource(name, resource),
@@ -128,77 +188,20 @@ class GCSObjectStore(BucketRequests):
 
     # -- reading
 
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        return self._reading.stat(name, generation)
+
     def get(self, name: str, *, generation: int | None = None) -> bytes:
-        uri = self.uri_of(name)
-        for reads_left in range(_CORRUPT_READS - 1, -1, -1):
-            try:
-                return self._download(uri, name, generation, checksum="crc32c")
-            except FormatError:
-                # What was turned on the way is right the next time; what is stored wrong stays wrong.
-                if reads_left == 0:
-                    raise
-        raise AssertionError("unreachable")
+        return self._reading.get(name, generation)
 
     def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
-        rules.check_range(name, start, length)
-        uri = self.uri_of(name)
-        if length == 0:
-            if self.stat(name, generation=generation) is None:
-                raise rules.missing(uri, generation)
-            return b""
-        try:
-            return self._download(uri, name, generation, start=start, end=start + length - 1, checksum=None)
-        except BeyondTheEndError:
-            return b""
-
-    def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
-        def download(attempt: Try) -> bytes:
-            payload = self._blob(name, generation).download_as_bytes(
-                raw_download=True, timeout=self._timeout(attempt), retry=None, **span
-            )
-            return bytes(payload)
-
-        return self._ask(uri, download)
+        return self._reading.get_range(name, start, length, generation)
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        rules.check_range(name, start)
-        found = self.stat(name, generation=generation)
-        if found is None:
-            raise rules.missing(self.uri_of(name), generation)
-        # Every part is read of the generation that was found, so that no two are ever mixed.
-        return GCSReader(
-            self.uri_of(name),
-            found,
-            start,
-            lambda first, length: self.get_range(name, first, length, generation=found.generation),
-        )
+        return self._reading.open_read(name, start, generation)
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        offset = None if start_offset is None else self._prefix + start_offset
-        token: str | None = None
-        while True:
-            page, token = self._page(self._prefix + prefix, offset, token)
-            yield from page
-            if token is None:
-                return
-
-    def _page(
-        self, full_prefix: str, offset: str | None, token: str | None
-    ) -> tuple[Sequence[ObjectStat], str | None]:
-        def fetch(attempt: Try) -> tuple[Sequence[ObjectStat], str | None]:
-            walk = self._client.list_blobs(
-                self._bucket,
-                prefix=full_prefix or None,
-                start_offset=offset,
-                page_token=token,
-                page_size=_LIST_PAGE_OBJECTS,
-                timeout=self._timeout(attempt),
-                retry=None,
-            )
-            page = next(walk.pages, ())
-            return [self._stat_of(blob) for blob in page], walk.next_page_token
-
-        return self._ask(self.uri, fetch)
+        return self._reading.walk(prefix, start_offset)
 
     # -- compose, copy, delete
 
@@ -213,24 +216,24 @@ class GCSObjectStore(BucketRequests):
         crc32c: int | None = None,
     ) -> ObjectStat:
         rules.check_compose(sources, target)
-        uri, pairs = self.uri_of(target), rules.check_metadata(metadata)
+        pairs = rules.check_metadata(metadata)
 
         def compose_once(attempt: Try) -> ObjectStat:
-            blob = self._blob(target, metadata=pairs)
+            blob = self._names.blob(target, metadata=pairs)
             if crc32c is not None:
-                # The resource may carry the wanted checksum; the client has no parameter for it.
+                # The resource may carry the expected checksum; the client has no parameter for it.
                 blob._properties["crc32c"] = to_base64(crc32c)
             blob.compose(
-                [self._blob(source.name, source.generation) for source in sources],
+                [self._names.blob(source.name, source.generation) for source in sources],
                 if_generation_match=generation_match(precondition),
                 delete_source_objects=True if delete_sources else None,
-                timeout=self._timeout(attempt),
+                timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._stat_of(blob)
+            return self._names.stat_of(blob)
 
-        made = self._change(uri, pairs, target, compose_once)
-        rules.check_crc32c(uri, made.crc32c, crc32c)
+        made = self._change(target, pairs, compose_once)
+        rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
         return made
 
     def copy(
@@ -245,49 +248,56 @@ class GCSObjectStore(BucketRequests):
         destination = self if to is None else to
         if not isinstance(destination, GCSObjectStore):
             raise InvalidInputError(f"cannot copy from {self.uri!r} to another kind of store, {to!r}")
-        uri, pairs = destination.uri_of(target), rules.check_metadata(metadata)
-        source_blob = self._blob(source.name, source.generation)
+        pairs = rules.check_metadata(metadata)
+        source_blob = self._names.blob(source.name, source.generation)
         token: str | None = None
 
         def rewrite_once(attempt: Try) -> ObjectStat:
             nonlocal token
             while True:
-                blob = destination._blob(target, metadata=pairs)
+                blob = destination._names.blob(target, metadata=pairs)
                 # A large copy takes several calls; only the last one makes the object.
                 token, _, _ = blob.rewrite(
                     source_blob,
                     token=token,
                     if_generation_match=generation_match(precondition),
-                    timeout=self._timeout(attempt),
+                    timeout=self._transport.timeout_seconds(attempt),
                     retry=None,
                 )
                 if token is None:
-                    return destination._stat_of(blob)
+                    return destination._names.stat_of(blob)
 
-        return destination._change(uri, pairs, target, rewrite_once)
+        return destination._change(target, pairs, rewrite_once)
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         rules.check_delete(name, precondition)
 
         def delete_once(attempt: Try) -> bool:
-            self._blob(name).delete(
+            self._names.blob(name).delete(
                 if_generation_match=generation_match(precondition),
-                timeout=self._timeout(attempt),
+                timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
             return True
 
         try:
-            return self._ask(self.uri_of(name), delete_once)
-        except NotFoundError as error:
-            if "bucket does not exist" in error.message:
-                raise
+            return self._transport.ask(self.uri_of(name), delete_once)
+        except NotFoundError:
+            self._transport.require_bucket()
             return False
         except ConflictError:
-            # The service compares before it looks: nothing there is a failed condition, too.
+            # The service compares first: where nothing is live, the precondition fails too.
             if self.stat(name) is None:
                 return False
             raise
+
+    # -- the bucket
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        return self._transport.bucket_resource()
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        return self._transport.missing_permissions(wanted)
 
     def close(self) -> None:
         """Nothing: the client is the caller's, or shared by the process."""

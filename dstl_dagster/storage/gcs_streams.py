@@ -1,6 +1,6 @@
 """The streams of the Google store: a writer over an upload session, a reader over one generation.
 
-Owns buffering and the checksum of a whole read. Does not own requests (`gcs`, `gcs_upload`).
+Owns read-ahead and the checksum of a whole read. Does not own requests (`gcs`, `gcs_upload`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _READ_AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class GCSWriter:
-    """At most one chunk in memory. Dropped without `close`, it sends no end, so nothing is made."""
+    """At most one chunk in memory. Dropped without `close`, it never ends its session: nothing is created."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class GCSWriter:
         try:
             return self._upload.write(payload, crc32c)
         except BaseException:
-            self.abort()  # a part may be buffered twice or not at all: the contract ends the upload here
+            self.abort()  # how much was buffered is unknown: the contract ends the upload here
             raise
 
     def flush(self) -> None:
-        """A session takes whole chunks only, and those are sent as they fill."""
+        """Nothing to do: a session takes whole chunks only, which are sent as they fill."""
         self._check_open()
 
     def close(self) -> ObjectStat:
@@ -76,7 +76,7 @@ class GCSWriter:
 
 
 class GCSReader:
-    """Reads ahead in ranges. A read from the first byte to the last is checked against the checksum."""
+    """Reads ahead in ranges. A read of the whole object is verified against its checksum."""
 
     def __init__(
         self, uri: str, found: ObjectStat, start: int, read_range: Callable[[int, int], bytes]

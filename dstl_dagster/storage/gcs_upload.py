@@ -1,10 +1,9 @@
 """One resumable upload, request by request: bounded memory, and no doubt about its end.
 
-Owns the session's protocol. Does not own the transport, credentials or the client (`gcs`).
+Owns the session's protocol. Does not own the transport, credentials or the client (`gcs_transport`).
 
-The session is what makes this safe: it makes at most one object, and answers at any time whether it did. So
-a lost answer is not guessed about, it is asked for. A stream that is dropped sends no end, and the session
-makes nothing.
+The session is what makes this safe: it creates at most one object, and answers at any time whether it did. So
+after a lost answer it is asked. A stream that is dropped sends no end, and its session creates nothing.
 
 Source: the service's documentation of resumable uploads in the JSON API.
 """
@@ -15,19 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dstl_dagster.errors import (
-    ConflictError,
-    FormatError,
-    InternalError,
-    InvalidInputError,
-    NotFoundError,
-    UnavailableError,
-)
+from dstl_dagster.errors import InternalError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.base import Buffer
+from dstl_dagster.storage.gcs_errors import refusal
 from dstl_dagster.storage.retrying import Retries, Try
 
-__all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send", "refusal"]
+__all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send"]
 
 DEFAULT_CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 _RESUME_INCOMPLETE = 308
@@ -41,6 +34,12 @@ class Reply:
     headers: Mapping[str, str]
     document: Mapping[str, Any] | None
     text: str
+
+    @property
+    def message(self) -> str:
+        """The service's error message: of the document where it has one, else the whole text."""
+        error = (self.document or {}).get("error")
+        return str(error["message"]) if isinstance(error, Mapping) and "message" in error else self.text
 
 
 class Send(Protocol):
@@ -56,7 +55,7 @@ class ResumableUpload:
 
     Args:
         uri: of the object, for messages.
-        start: opens a session and gives its URL; called when the first chunk is full or at the end.
+        start: opens a session and returns its URL; called when the first chunk is full, or at the end.
         send: the transport.
         retries: around every request.
         chunk_size: bytes, a multiple of 256 KiB.
@@ -120,13 +119,13 @@ class ResumableUpload:
         return self._resource
 
     def cancel(self) -> None:
-        """Give the session up, as well as may be. Never raises."""
+        """Cancel the session, as far as the service can be reached. Never raises."""
         self._drop_buffer()
         if self._url is not None and self._resource is None:
             try:
                 self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Try(1, None))
             except UnavailableError:
-                return  # it ends by itself after a week, and makes nothing
+                return  # it expires by itself after a week, and creates nothing
 
     # -- the buffer
 
@@ -160,7 +159,7 @@ class ResumableUpload:
         self._forget_sent(reply)
         if self._filled:
             # It took a part. The rest is no multiple of 256 KiB only if the service says so itself.
-            raise UnavailableError(f"the service took a part of a chunk of {self._uri!r}; it is sent on")
+            raise UnavailableError(f"the service took only a part of a chunk of {self._uri!r}")
 
     def _send_end(self, attempt: Try) -> Mapping[str, Any]:
         url = self._session_url()
@@ -177,11 +176,11 @@ class ResumableUpload:
             return reply.document
         if reply.status == _RESUME_INCOMPLETE:
             self._forget_sent(reply)
-            raise UnavailableError(f"the service took a part of the end of {self._uri!r}; it is sent on")
+            raise UnavailableError(f"the service took only a part of the end of {self._uri!r}")
         raise self._refusal(reply)
 
     def _ask(self, url: str, span: str, attempt: Try) -> Mapping[str, Any] | None:
-        """Where is the session? Its object if it is finished; otherwise drops what the service has."""
+        """The session's object if it is finished; otherwise drops from the buffer what the service holds."""
         reply = self._send("PUT", url, {"Content-Range": span}, b"", attempt)
         if reply.status in (200, 201) and reply.document is not None:
             return reply.document
@@ -208,22 +207,4 @@ class ResumableUpload:
                 f"the upload session of {self._uri!r} is gone, and made nothing; write the object again",
                 "upload_lost",
             )
-        return refusal(reply.status, reply.text, self._uri)
-
-
-def refusal(status: int, text: str, uri: str) -> Exception:
-    """The error for an answer that is none of the expected ones."""
-    short = text[:300]
-    if status == 412:
-        return ConflictError(
-            f"{uri!r} is not as the precondition demands; read it, then decide", "precondition_failed"
-        )
-    if status == 404:
-        return NotFoundError(f"{uri!r} (or its bucket, or a source) is not there: {short}")
-    if status in (408, 429) or status >= 500:
-        return UnavailableError(f"the service cannot now, for {uri!r}: {status} {short}")
-    if status == 400 and any(word in text for word in ("CRC32C", "MD5", "crc32c", "md5", "checksum")):
-        return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
-    if status in (401, 403):
-        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", "no_permission")
-    return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
+        return refusal(reply.status, reply.message, self._uri)

@@ -1,10 +1,10 @@
 """The file-system steps beneath the local store: durable files, temporary files, locks, generations.
 
-Owns `.dstl-store/`, the hidden folder under a root. Does not own objects or what is written of them
-(`local_records`), nor any decision (`local`).
+Owns `.dstl-store/`, the hidden folder under a root. Does not own objects or their records
+(`local_records`), nor any decision (`local_writing`).
 
-Every step leaves nothing behind that a kill could make wrong: a lock is the kernel's and dies with its
-process; a temporary file is locked while it is used, so that an unlocked one is nobody's.
+A kill at any step leaves nothing wrong behind: a lock is the kernel's and dies with its process; a
+temporary file is locked while it is in use, so an unlocked one belongs to nobody.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ __all__ = [
     "HiddenFolder",
     "TemporaryFile",
     "empty_folder_removed",
-    "file_errors_told",
     "prune_empty_folders",
+    "translate_os_errors",
 ]
 
 HIDDEN_FOLDER = ".dstl-store"
 _LOCK_STRIPES = 16
-"""Names share so many lock files. Few, because making one costs more than a short wait for another name."""
+"""Lock files that names share. Few, because creating one costs more than a short wait for another name."""
 _file_numbers = itertools.count(1)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def file_errors_told(step: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let `step` raise UnavailableError where the file system refuses: full, read-only, no rights, broken."""
+def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate a step so that an OSError (full, read-only, no rights, broken) becomes an UnavailableError."""
 
     @functools.wraps(step)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return step(*args, **kwargs)
         except OSError as error:
             raise UnavailableError(
-                f"the file system refused: {error}; make room or give the rights, then do it again"
+                f"the file system refused: {error}; free space or grant the rights, then repeat the call"
             ) from error
 
-    return told
+    return translated
 
 
 class HiddenFolder:
@@ -62,8 +62,8 @@ class HiddenFolder:
 
     Args:
         root: the store's root; made when something is first written.
-        clock: keeps generations above those of deleted objects, should the machine lose its last write.
-        durable: False leaves out the fsyncs: what survives a kill, but not the loss of power.
+        clock: keeps generations rising even where a power loss undid the last write.
+        durable: False skips the fsyncs: then writes survive a kill, but not a power loss.
     """
 
     def __init__(self, root: Path, clock: Clock, *, durable: bool = True) -> None:
@@ -73,7 +73,7 @@ class HiddenFolder:
         self._durable = durable
         self._swept = False
         self._sweep_lock = threading.Lock()
-        # Texts, because each path object costs as much as a system call, and a write takes many.
+        # Strings, because a path object costs as much as a system call, and a write needs many.
         self._temporary_path = str(self.path / "temporary")
         self._locks_path = str(self.path / "locks")
         self._generation_path = str(self.path / "generation")
@@ -81,12 +81,12 @@ class HiddenFolder:
     # -- durability
 
     def sync_file(self, descriptor: int) -> None:
-        """Put a file's bytes on the disk."""
+        """Sync a file's bytes to disk."""
         if self._durable:
             os.fsync(descriptor)
 
     def sync_folder(self, folder: Path) -> None:
-        """Put a folder's entries on the disk."""
+        """Sync a folder's entries to disk."""
         if self._durable:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -95,7 +95,7 @@ class HiddenFolder:
                 os.close(descriptor)
 
     def sync_removal(self, path: Path) -> None:
-        """Put on the disk that `path` is gone. Whoever removed its neighbours may have pruned its folder."""
+        """Sync the removal of `path`. Whoever removed its neighbours may have pruned its folder."""
         folder = path.parent
         while True:
             try:
@@ -107,7 +107,7 @@ class HiddenFolder:
                 folder = folder.parent
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, durably. Raises: OSError, as `mkdir`."""
+        """Create a folder and those above it, durably. Raises: OSError, as `mkdir`."""
         if folder.is_dir():
             return
         made: list[Path] = []
@@ -239,7 +239,7 @@ class _HeldLocks:
 
 
 class TemporaryFile:
-    """A file that no reader sees until it is linked in. One thread at a time."""
+    """A file that readers do not see until it is linked in. One thread at a time."""
 
     def __init__(self, hidden: HiddenFolder, path: str, descriptor: int) -> None:
         self._hidden = hidden
@@ -254,11 +254,11 @@ class TemporaryFile:
             while rest:
                 rest = rest[os.write(self._open_descriptor(), rest) :]
         except OSError as error:
-            error.filename = self.path  # a full disk is told by its descriptor only
+            error.filename = self.path  # the error of a full disk names a descriptor only
             raise
 
     def sync(self) -> os.stat_result:
-        """Make the bytes durable; what the file then is."""
+        """Make the bytes durable. Returns the file's status after that."""
         descriptor = self._open_descriptor()
         self._hidden.sync_file(descriptor)
         return os.fstat(descriptor)

@@ -1,6 +1,6 @@
-"""From object names to paths under a root, and the one step that puts a file in its place.
+"""From object names and URIs to paths under a root, and the one step that puts a file in its place.
 
-Owns what names a folder of files cannot take. Does not own records or locks.
+Owns which names a folder of files cannot take. Does not own records or locks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import errno
 import functools
 import os
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.storage import rules
@@ -19,7 +20,15 @@ from dstl_dagster.storage.local_files import (
     empty_folder_removed,
 )
 
-__all__ = ["LOCAL_BUCKET", "MAX_LEVEL_BYTES", "object_path", "place_file"]
+__all__ = [
+    "LOCAL_BUCKET",
+    "MAX_LEVEL_BYTES",
+    "folder_uri",
+    "object_path",
+    "object_uri",
+    "path_of_uri",
+    "place_file",
+]
 
 LOCAL_BUCKET = "local"
 MAX_LEVEL_BYTES = 255
@@ -46,6 +55,31 @@ def _object_path(root: Path, name: str) -> Path:
     if levels[0] == HIDDEN_FOLDER:
         raise InvalidInputError(f"{name!r} lies in the store's own folder {HIDDEN_FOLDER!r}")
     return root.joinpath(*levels)
+
+
+def object_uri(root: Path, name: str) -> str:
+    """The `file://` URI of an object. Raises: InvalidInputError, as `object_path`."""
+    object_path(root, name)
+    return f"{folder_uri(root)}/{quote(name)}"
+
+
+def folder_uri(root: Path) -> str:
+    """The `file://` URI of a root."""
+    return "file://" + quote(str(root))
+
+
+def path_of_uri(uri: str) -> Path:
+    """The absolute path of `file:///path`, percent-encoded as usual. Raises: InvalidInputError."""
+    if not isinstance(uri, str) or not uri.startswith("file://"):
+        raise InvalidInputError(f"{uri!r} is no file:// URI, which is what a local store takes")
+    path = unquote(uri[len("file://") :], errors="strict")
+    if path.startswith("localhost/"):
+        path = path[len("localhost") :]
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidInputError(f"{uri!r} names no absolute path: write file:///folder")
+    if ".." in path.split("/"):
+        raise InvalidInputError(f"{uri!r} climbs out by '..'; write the folder itself")
+    return Path(path)
 
 
 def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:

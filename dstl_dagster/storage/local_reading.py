@@ -1,6 +1,7 @@
 """Reading the local store: which generation a file is, its bytes, and the ordered walk.
 
-Owns the match of files with records and the adoption of files that came by hand. Does not own writing.
+Owns the match of files with records, and the adoption of files put there by hand. Does not own writing
+(`local_writing`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, file_errors_told
+from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, translate_os_errors
 from dstl_dagster.storage.local_paths import object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
 
@@ -108,7 +109,7 @@ class LocalReading:
             return None
         return record.to_stat(name)
 
-    @file_errors_told
+    @translate_os_errors
     def open(self, name: str, generation: int | None, start: int = 0) -> LocalReader:
         """Open the live generation. Raises: NotFoundError."""
         path = object_path(self._root, name)
@@ -149,10 +150,10 @@ class LocalReading:
                 record = self._adopt(name, path, file, records)
             if record is not None:
                 return record
-        raise UnavailableError(f"{path} is being changed by hand all the time; wait until it is finished")
+        raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
 
     def _look(self, name: str, path: Path) -> Record | None:
-        # Without the lock first. A file whose record is not seen yet or any more is looked at again under it.
+        # Without the lock first. Where no record matches the file (yet, or any more), again under the lock.
         file = _regular_file(path)
         if file is None:
             return None
@@ -177,7 +178,7 @@ class LocalReading:
                     return None
         except FileNotFoundError:
             return None
-        # A tree that was copied or restored has new inodes and the same bytes: the record still holds.
+        # A copied or restored tree has new inodes and the same bytes: its records still hold.
         for record in records:
             if record.file.size == file.size and record.crc32c == crc:
                 adopted = record.bound_to(file)
@@ -197,7 +198,7 @@ class LocalReading:
     # -- the walk
 
     def walk(self, prefix: str, start_offset: str) -> Iterator[ObjectStat]:
-        """Objects in the order of their names' bytes; in memory are the entries of one folder a level."""
+        """Objects in the order of their names' bytes. Holds the entries of one folder per level."""
         folder, slash, _ = prefix.rpartition("/")
         if any(level in ("", ".", "..") for level in folder.split("/")) and folder:
             return
@@ -215,8 +216,8 @@ class LocalReading:
         for name, is_folder in _ordered_entries(folder, above):
             octets = name.encode()
             if is_folder:
-                # Every name in it begins with `octets`: leave out a folder wholly before the offset or
-                # outside of the prefix.
+                # Every name in it begins with `octets`: skip a folder that lies wholly before the offset
+                # or outside the prefix.
                 before = octets < offset and not offset.startswith(octets)
                 if not before and (octets.startswith(prefix) or prefix.startswith(octets)):
                     yield from self._walk_folder(self._root / name, name, prefix, offset)

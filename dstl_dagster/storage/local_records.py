@@ -1,11 +1,11 @@
-"""What the local store writes of an object beside its bytes: generation, checksum, metadata.
+"""What the local store keeps of an object beside its bytes: generation, checksum, metadata.
 
 Owns the record files (`.dstl-store/records/`) and the match between a record and the file that is there.
 Does not own locks or the order of steps (`local`).
 
-A record is durable before its file is linked in, so it may speak of a file that never came, and while a
-replacement is on its way it speaks of two. The one that counts is the one that matches the file: same
-inode, size and time of modification.
+A record is durable before its file is linked in, so it may describe a file that never came, and two files
+while a replacement is under way. What counts is the generation that matches the live file: same inode, size
+and modification time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Record:
     file: FileIdentity
 
     def to_stat(self, name: str) -> ObjectStat:
-        """The same as every store tells it."""
+        """The record as `ObjectStore.stat` returns it."""
         return ObjectStat(name, self.generation, self.file.size, self.crc32c, self.updated, self.metadata)
 
     def bound_to(self, file: FileIdentity) -> Record:
@@ -65,12 +65,12 @@ class Record:
 
 
 def match_record(records: Sequence[Record], file: FileIdentity) -> Record | None:
-    """The record that speaks of this very file."""
+    """The record of this very file."""
     return next((record for record in records if record.file == file), None)
 
 
 class Records:
-    """The record files of one root. Reading is safe from anywhere; write and remove under the name's lock."""
+    """The record files of one root. Reads need no lock; write and remove under the name's lock."""
 
     def __init__(self, hidden: HiddenFolder) -> None:
         self._hidden = hidden
@@ -96,7 +96,7 @@ class Records:
         self._hidden.replace_file(self._paths(name)[0], _ENCODER.encode(document).encode())
 
     def remove(self, name: str) -> None:
-        """Forget the name. A record that comes back after a loss of power matches no file."""
+        """Delete the records of the name. One that reappears after a power loss matches no file."""
         for path in self._paths(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108 - a text: see HiddenFolder
@@ -104,8 +104,8 @@ class Records:
     def _paths(self, name: str) -> tuple[str, str]:
         """Where the name's records are, and where the first versions wrote them: in 256 folders.
 
-        What stands there counts until it is written anew. There are few folders now, because making one
-        costs as much as making a file, and a new store makes them all.
+        Records in the old place count until they are rewritten. There are fewer folders now, because
+        creating one costs as much as creating a file, and a new store ends up with all of them.
         """
         digest = hashlib.sha256(name.encode()).hexdigest()
         return (

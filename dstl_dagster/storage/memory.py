@@ -1,18 +1,14 @@
 """Objects in this process's memory, with the semantics of a real bucket.
 
-Owns `MemoryObjectStore` and the process-wide account behind `memory://`. Does not own durability: nothing
-outlives the process.
+Owns `MemoryObjectStore` and its streams. Does not own the accounts that hold the objects
+(`memory_account`), nor durability: nothing outlives the process.
 """
 
 from __future__ import annotations
 
-import bisect
 import io
-import itertools
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from weakref import WeakValueDictionary
+from dataclasses import replace
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError, NotFoundError
@@ -28,48 +24,19 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
+from dstl_dagster.storage.memory_account import (
+    PAGE_OBJECTS,
+    SHARED_ACCOUNT,
+    MemoryAccount,
+    MemoryObject,
+    new_account,
+    private_account,
+)
 
 __all__ = ["MemoryObjectStore", "open_memory"]
 
-_PAGE_OBJECTS = 1000
 # It stands for a bucket: what runs over it takes the same ways as in production.
 _CAPABILITIES = StoreCapabilities(write_summed=True)
-
-
-@dataclass(frozen=True)
-class _Object:
-    payload: bytes
-    stat: ObjectStat  # its name is the full name in the bucket
-
-
-class _Bucket:
-    def __init__(self) -> None:
-        self.objects: dict[str, _Object] = {}
-        self.ordered_names: list[bytes] = []
-
-
-class _Account:
-    """All buckets of one address space. Every access holds `lock`, so each request is atomic."""
-
-    def __init__(self, identity: str, clock: Clock) -> None:
-        self.identity = identity
-        self.clock = clock
-        self.lock = threading.RLock()
-        self.buckets: dict[str, _Bucket] = {}
-        self._last_generation = 0
-
-    def bucket(self, bucket_name: str) -> _Bucket:
-        return self.buckets.setdefault(bucket_name, _Bucket())
-
-    def next_generation(self) -> int:
-        # One count for the account: a name that is deleted and made again gets a higher one.
-        self._last_generation += 1
-        return self._last_generation
-
-
-_account_numbers = itertools.count(1)
-_accounts: WeakValueDictionary[str, _Account] = WeakValueDictionary()
-_shared = _Account("", SystemClock())
 
 
 class MemoryObjectStore:
@@ -81,17 +48,15 @@ class MemoryObjectStore:
     """
 
     def __init__(self, bucket_name: str = "memory", *, clock: Clock | None = None) -> None:
-        account = _Account(f"private-{next(_account_numbers)}", clock or SystemClock())
-        _accounts[account.identity] = account
-        self._attach(account, bucket_name, "")
+        self._attach(new_account(clock or SystemClock()), bucket_name, "")
 
     @classmethod
-    def _of(cls, account: _Account, bucket_name: str, prefix: str) -> MemoryObjectStore:
+    def _of(cls, account: MemoryAccount, bucket_name: str, prefix: str) -> MemoryObjectStore:
         store = cls.__new__(cls)
         store._attach(account, bucket_name, prefix)
         return store
 
-    def _attach(self, account: _Account, bucket_name: str, prefix: str) -> None:
+    def _attach(self, account: MemoryAccount, bucket_name: str, prefix: str) -> None:
         self._account = account
         self._bucket_name = rules.check_bucket_name(bucket_name)
         self._prefix = rules.check_prefix(prefix)
@@ -107,8 +72,7 @@ class MemoryObjectStore:
 
     @property
     def uri(self) -> str:
-        owner = f"{self._account.identity}@" if self._account.identity else ""
-        return f"memory://{owner}{self._bucket_name}/{self._prefix}".rstrip("/")
+        return f"memory://{self._account.owner}{self._bucket_name}/{self._prefix}".rstrip("/")
 
     @property
     def bucket_name(self) -> str:
@@ -131,17 +95,16 @@ class MemoryObjectStore:
         return rules.check_bucket_name(bucket_name), name
 
     def uri_of(self, name: str) -> str:
-        owner = f"{self._account.identity}@" if self._account.identity else ""
-        return f"memory://{owner}{self._bucket_name}/{self._full(name)}"
+        return f"memory://{self._account.owner}{self._bucket_name}/{self._full(name)}"
 
     def _full(self, name: str) -> str:
         rules.check_name(name)
         return rules.check_name(self._prefix + name)
 
-    def _relative(self, found: _Object) -> ObjectStat:
+    def _relative(self, found: MemoryObject) -> ObjectStat:
         return replace(found.stat, name=found.stat.name[len(self._prefix) :])
 
-    def _check(self, full_name: str, current: _Object | None, precondition: Precondition) -> None:
+    def _check(self, full_name: str, current: MemoryObject | None, precondition: Precondition) -> None:
         live_generation = None if current is None else current.stat.generation
         rules.check_precondition(f"memory://{self._bucket_name}/{full_name}", live_generation, precondition)
 
@@ -186,14 +149,13 @@ class MemoryObjectStore:
             updated=self._account.clock.now(),
             metadata=metadata,
         )
-        if current is None:
-            bisect.insort(bucket.ordered_names, full_name.encode())
-        made = bucket.objects[full_name] = _Object(payload, stat)
+        made = MemoryObject(payload, stat)
+        bucket.place(made)
         return self._relative(made)
 
     # -- reading
 
-    def _find(self, name: str, generation: int | None) -> _Object | None:
+    def _find(self, name: str, generation: int | None) -> MemoryObject | None:
         full_name = self._full(name)
         with self._account.lock:
             found = self._account.bucket(self._bucket_name).objects.get(full_name)
@@ -201,7 +163,7 @@ class MemoryObjectStore:
             return None
         return found
 
-    def _need(self, name: str, generation: int | None) -> _Object:
+    def _need(self, name: str, generation: int | None) -> MemoryObject:
         found = self._find(name, generation)
         if found is None:
             raise rules.missing(self.uri_of(name), generation)
@@ -230,20 +192,13 @@ class MemoryObjectStore:
         full_prefix = (self._prefix + prefix).encode()
         position = max(full_prefix, (self._prefix + (start_offset or "")).encode())
         while True:
-            page, ended = self._page(full_prefix, position)
+            with self._account.lock:
+                page = self._account.bucket(self._bucket_name).page(full_prefix, position)
             yield from (self._relative(found) for found in page)
-            if ended:
+            if len(page) < PAGE_OBJECTS:
                 return
             # The least name above the last one listed.
             position = page[-1].stat.name.encode() + b"\0"
-
-    def _page(self, full_prefix: bytes, position: bytes) -> tuple[Sequence[_Object], bool]:
-        with self._account.lock:
-            bucket = self._account.bucket(self._bucket_name)
-            first = bisect.bisect_left(bucket.ordered_names, position)
-            window = bucket.ordered_names[first : first + _PAGE_OBJECTS]
-            page = [bucket.objects[key.decode()] for key in window if key.startswith(full_prefix)]
-            return page, len(page) < _PAGE_OBJECTS
 
     # -- compose, copy, delete
 
@@ -301,16 +256,14 @@ class MemoryObjectStore:
             return True
 
     def _remove(self, full_name: str) -> None:
-        bucket = self._account.bucket(self._bucket_name)
-        del bucket.objects[full_name]
-        del bucket.ordered_names[bisect.bisect_left(bucket.ordered_names, full_name.encode())]
+        self._account.bucket(self._bucket_name).remove(full_name)
 
     def close(self) -> None:
         """Nothing to free: the account lives as long as a store on it."""
 
 
 class _MemoryWriter:
-    """Collects the parts; the store's lock makes `close` one step."""
+    """Collects the parts; the account's lock makes `close` atomic."""
 
     def __init__(
         self,
@@ -324,7 +277,7 @@ class _MemoryWriter:
         self._precondition = precondition
         self._metadata = metadata
         self._parts: list[bytes] = []
-        self._told_crc: int | None = None
+        self._given_crc: int | None = None
         self._made: ObjectStat | None = None
         self._aborted = False
 
@@ -338,7 +291,7 @@ class _MemoryWriter:
         self._check_open()
         part = bytes(payload)
         self._parts.append(part)
-        self._told_crc = crc32c
+        self._given_crc = crc32c
         return len(part)
 
     def flush(self) -> None:
@@ -348,7 +301,7 @@ class _MemoryWriter:
         if self._made is None:
             self._check_open()
             payload = b"".join(self._parts)
-            rules.check_crc32c(self._store.uri_of(self._name), checksum(payload), self._told_crc)
+            rules.check_crc32c(self._store.uri_of(self._name), checksum(payload), self._given_crc)
             self._made = self._store.put(
                 self._name,
                 payload,
@@ -374,7 +327,7 @@ def open_memory(uri: str) -> MemoryObjectStore:
     """
     authority, prefix = rules.split_bucket_uri(uri, "memory")
     owner, at, bucket_name = authority.rpartition("@")
-    account = _accounts.get(owner) if at else _shared
+    account = private_account(owner) if at else SHARED_ACCOUNT
     if account is None:
         raise NotFoundError(f"{uri!r}: nothing in this process holds the private memory account {owner!r}")
     return MemoryObjectStore._of(account, bucket_name, prefix)

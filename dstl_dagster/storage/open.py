@@ -1,4 +1,4 @@
-"""From a URI to a store. Owns the schemes; does not own what a store does, nor credentials."""
+"""From a URI to a store. Owns the schemes. Does not own what a store does, nor credentials."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
     Args:
         uri: `memory://bucket[/prefix]` (shared within this process only), `file:///absolute/folder`, or
             `gs://bucket[/prefix]` with credentials as Google's libraries find them.
-        options: time-outs and retries of `gs://`; the others need none.
+        options: time-outs and retries of `gs://`; the other schemes ignore them.
 
     Raises: InvalidInputError (unknown scheme, or not a URI of a bucket or folder).
     """
     scheme = uri.partition("://")[0] if isinstance(uri, str) and "://" in uri else ""
     match scheme:
-        # Each kind is imported when it is wanted: `gs` alone costs half a second.
+        # Each kind is imported on first use: `gs` alone takes half a second.
         case "memory":
             from dstl_dagster.storage.memory import open_memory
 
@@ -39,4 +39,4 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
                 ) from error
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:
-            raise InvalidInputError(f"{uri!r}: no store has this scheme; use memory://, file:/// or gs://")
+            raise InvalidInputError(f"{uri!r}: unknown scheme; use memory://, file:/// or gs://")

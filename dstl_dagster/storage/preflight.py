@@ -1,7 +1,7 @@
 """Is this bucket fit to keep checkpoints? Owns the findings and what each setting would do to its owner.
 
-Does not own the settings themselves: nothing is changed. What cannot be seen for want of a permission is a
-note, never an error: no permission beyond those of daily work is asked for.
+Changes no setting. What a missing permission hides is a note, never an error: no permission beyond those of
+daily work is required.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Source
+from dstl_dagster.storage.base import ABSENT, ANY, Generation, InspectableStore, ObjectStore, Source
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 
@@ -39,7 +39,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a bucket. `code` is stable, for programs; `message` says what it would do to you."""
+    """One fact about a bucket. `code` is stable, for programs; `message` says what it means for its owner."""
 
     code: str
     severity: Severity
@@ -57,13 +57,13 @@ def check_store(
 
     Args:
         store: the bucket, below the prefix that will be used.
-        checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are held against it.
+        checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are compared with it.
         write_probe: make, compose and delete three small objects to see that preconditions hold.
         new_id: names the probe's objects.
     """
     findings: list[Finding] = []
-    if store.uri.startswith("gs://"):
-        findings.extend(_look_at_bucket(store, checkpoint_retention))
+    if store.capabilities.inspect_bucket:
+        findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
         findings.extend(probe_store(store, new_id))
     order = list(Severity)
@@ -186,12 +186,7 @@ def _judge_lifecycle(
             )
 
 
-def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) -> Iterator[Finding]:
-    # Imported here: a check of another kind of store must not load Google's client.
-    from dstl_dagster.storage.gcs import GCSObjectStore
-
-    if not isinstance(store, GCSObjectStore):
-        return
+def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | None) -> Iterator[Finding]:
     try:
         missing = store.missing_permissions(WANTED_PERMISSIONS)
     except NotFoundError as error:
@@ -224,10 +219,10 @@ def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) 
 
 
 def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> list[Finding]:
-    """Make, compose and delete small objects, and see whether the service keeps its word.
+    """Create, compose and delete small objects, to see whether the service keeps its promises.
 
-    A server that ignores a precondition turns every exactly-once promise into luck, and looks fine in
-    daily use; some emulators do.
+    A server that ignores preconditions leaves exactly-once to luck, and looks fine in daily use; some
+    emulators are like that.
     """
     folder = f".dstl-preflight/{new_id()}"
     first, second, whole = (f"{folder}/{name}" for name in ("first", "second", "whole"))

@@ -1,13 +1,14 @@
-"""What to believe after doubt. Owns the two rules and the writes that follow them.
+"""What to believe when the outcome of a write is in doubt.
 
-Does not own retries (`retrying`), nor what a caller does with a rival's object.
+Owns the two rules, and the writes that follow them. Does not own retries (`retrying`), nor what a caller does
+with a rival's object.
 
 The rules:
 
 1. After a *failed precondition* the object exists, and it may be ours: an earlier answer of this very
    write may have been lost.
-2. After a *lost answer* nothing is known: only an object that is provably ours is success; none, or
-   another's, is not yet failure of our write, and the same write may be sent again.
+2. After a *lost answer* nothing is known: only an object that is provably ours is success. None, or
+   another's, does not prove that our write failed, and the same write may be sent again.
 
 Provably ours is an object that carries the pairs the write stamped on it (at least a writer id that no
 other write has) and has the size and CRC-32C of what was sent.
@@ -34,27 +35,27 @@ from dstl_dagster.storage.base import (
 __all__ = ["WRITER_ID_KEY", "Expected", "Verdict", "judge", "put_own", "write_own"]
 
 WRITER_ID_KEY = "dstl-writer-id"
-"""The metadata key of a write's id. The id is chosen before the first try, and kept by every retry."""
+"""The metadata key of a write's id, which is chosen before the first try and kept by every retry."""
 
 
 class Verdict(Enum):
     """What a stat says about a write in doubt."""
 
-    OURS = "ours"  # the effect happened: success
+    OURS = "ours"  # it took effect: success
     FOREIGN = "foreign"  # the name belongs to another write
     ABSENT = "absent"  # nothing is there (now): the write may still arrive, or was deleted since
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an object must look like to be provably ours. `None` is not compared."""
+    """What makes an object provably ours. `None` is not compared."""
 
     stamp: Mapping[str, str]
     size: int | None = None
     crc32c: int | None = field(default=None)
 
     def matches(self, stat: ObjectStat) -> bool:
-        """True if it bears the whole stamp and has the expected bytes. An empty stamp proves nothing."""
+        """True if it carries the whole stamp and has the expected bytes. An empty stamp proves nothing."""
         return (
             bool(self.stamp)
             and all(stat.metadata.get(key) == value for key, value in self.stamp.items())
@@ -64,7 +65,7 @@ class Expected:
 
 
 def judge(stat: ObjectStat | None, expected: Expected) -> Verdict:
-    """Compare what is there with what we sent. Pure."""
+    """Compare what is live with what we sent. Pure."""
     if stat is None:
         return Verdict.ABSENT
     return Verdict.OURS if expected.matches(stat) else Verdict.FOREIGN

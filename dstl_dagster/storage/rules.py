@@ -1,7 +1,7 @@
-"""Which requests every store takes, and which it refuses in the same words.
+"""Which requests are valid for every store, and the errors of those that are not.
 
-Owns the rules that hold for all stores, pure: names, metadata, URIs, preconditions, checksums. Does not
-own what one kind of store refuses beyond them, nor the names that our layers choose (`format.names`).
+Owns the rules all stores share, pure: names, metadata, URIs, preconditions, checksums. Does not own what one
+kind of store refuses beyond them, nor the names that our layers choose (`format.names`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MAX_METADATA_BYTES = 8 * 1024
 
 
 def check_name(name: str) -> str:
-    """The name itself, if every store takes it. Raises: InvalidInputError."""
+    """The name itself, if it is valid in every store. Raises: InvalidInputError."""
     if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"{name!r} is no object name: it must be a text that is not empty")
+        raise InvalidInputError(f"{name!r} is no object name: it must be a non-empty string")
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{name!r} is no object name: it cannot be written in UTF-8") from error
+        raise InvalidInputError(f"{name!r} is no object name: it cannot be encoded in UTF-8") from error
     if size > MAX_NAME_BYTES:
         raise InvalidInputError(
             f"an object name has at most {MAX_NAME_BYTES} bytes of UTF-8; {name[:60]!r}... has {size}"
@@ -77,12 +77,12 @@ def check_bucket_name(bucket_name: str) -> str:
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
-    """A read-only copy of the pairs. Raises: InvalidInputError (not text, too large, no plain key)."""
+    """A read-only copy of the pairs. Raises: InvalidInputError (no strings, too large, an unusual key)."""
     pairs = dict(metadata or {})
     size = 0
     for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidInputError(f"metadata holds texts only; {key!r} has {type(value).__name__}")
+            raise InvalidInputError(f"metadata values must be strings; {key!r} has {type(value).__name__}")
         # Services carry metadata in HTTP headers, where other keys would not come back as given.
         if not key or not key.isascii() or not all(char.isalnum() or char in "-_." for char in key):
             raise InvalidInputError(f"{key!r} is no metadata key: use ASCII letters, digits, '-', '_', '.'")
@@ -113,7 +113,7 @@ def check_compose(sources: Sequence[Source], target: str) -> None:
 
 
 def check_delete(name: str, precondition: Precondition) -> None:
-    """A delete of what must be absent makes no sense. Raises: InvalidInputError."""
+    """A valid name, and not the precondition `Absent`. Raises: InvalidInputError."""
     check_name(name)
     if isinstance(precondition, Absent):
         raise InvalidInputError(f"cannot delete {name!r} on the condition that it is absent")
@@ -126,12 +126,12 @@ def check_range(name: str, start: int, length: int = 0) -> None:
 
 
 def check_precondition(uri: str, live_generation: int | None, precondition: Precondition) -> None:
-    """Compare with the live generation, None where there is no object. Raises: ConflictError."""
+    """Compare with the live generation, `None` where nothing is live. Raises: ConflictError."""
     match precondition:
         case Absent():
             if live_generation is not None:
                 raise ConflictError(
-                    f"{uri!r} is there already (generation {live_generation}); read it, then decide",
+                    f"{uri!r} exists already (generation {live_generation}); read it, then decide",
                     "precondition_failed",
                 )
         case Generation(wanted):
@@ -144,7 +144,7 @@ def check_precondition(uri: str, live_generation: int | None, precondition: Prec
 
 
 def check_crc32c(uri: str, actual: int, wanted: int | None) -> None:
-    """Compare the bytes' checksum with the wanted one, if one is. Raises: FormatError."""
+    """Compare a checksum with the expected one, if any. Raises: FormatError."""
     if wanted is not None and actual != wanted:
         raise FormatError(
             f"{uri!r} has the CRC-32C {actual:#010x} where {wanted:#010x} was expected; "
@@ -155,12 +155,12 @@ def check_crc32c(uri: str, actual: int, wanted: int | None) -> None:
 def missing(uri: str, generation: int | None = None) -> NotFoundError:
     """The error for an object, or a generation of it, that is not there."""
     wanted = "" if generation is None else f" of generation {generation}"
-    return NotFoundError(f"there is no object {uri!r}{wanted}; it was never made, or it was deleted")
+    return NotFoundError(f"there is no object {uri!r}{wanted}; it was never created, or it was deleted")
 
 
 def closed_writer(uri: str) -> ClosedError:
-    """The error for a use of a finished upload."""
-    return ClosedError(f"the upload of {uri!r} was finished or given up; open a new one")
+    """The error for the use of a finished or aborted upload."""
+    return ClosedError(f"the upload of {uri!r} was finished or aborted; open a new one")
 
 
 def split_bucket_uri(uri: str, scheme: str) -> tuple[str, str]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from dstl_dagster.storage.base import (
     Buffer,
+    InspectableStore,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -159,6 +160,12 @@ class WrapperStore:
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         return self._inner.delete(name, precondition=precondition)
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        return cast("InspectableStore", self._inner).bucket_resource()
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        return cast("InspectableStore", self._inner).missing_permissions(wanted)
 
     def close(self) -> None:
         self._inner.close()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
-from dstl_dagster.storage.base import (
+from dstl_dagster.storage import (
     Buffer,
     ObjectReader,
     ObjectStat,
@@ -21,8 +21,11 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     RangeReader,
     Source,
+    WrapperRanges,
+    WrapperReader,
+    WrapperStore,
+    WrapperWriter,
 )
-from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.virtual_clock import VirtualClock
 

@@ -11,18 +11,23 @@ from typing import Any
 
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage.base import (
+from dstl_dagster.storage import (
+    WRITER_ID_KEY,
     Buffer,
+    Expected,
     ObjectReader,
     ObjectStat,
     ObjectStore,
     ObjectWriter,
     RangeReader,
+    Retries,
     Source,
+    Try,
+    WrapperRanges,
+    WrapperReader,
+    WrapperStore,
+    WrapperWriter,
 )
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
-from dstl_dagster.storage.retrying import Retries, Try
-from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 
 __all__ = ["RetryingStore"]
 

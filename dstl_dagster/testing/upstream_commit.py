@@ -18,7 +18,7 @@ from dstl_dagster.recoverable.identifiers import (
 )
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
+from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
 
 __all__ = ["UpstreamCommitter"]
 

@@ -14,7 +14,7 @@ from dstl_dagster.errors import ClosedError, InternalError
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import StateChangeSet
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult

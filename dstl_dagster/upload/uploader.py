@@ -19,7 +19,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
-from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload.file_upload import FileTracker, FileUpload
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import changelog_folder

@@ -265,6 +265,45 @@ def test_missing_bucket_is_told(client: storage.Client) -> None:
         store.delete("a", precondition=ANY)
 
 
+@pytest.mark.parametrize(
+    "name", ["The specified bucket does not exist.", "bucket does not exist", "Provided CRC32C", "404"]
+)
+def test_a_name_like_an_error_is_a_name(store: GCSObjectStore, name: str) -> None:
+    """What the service says of an absent object quotes its name, and the name decides nothing."""
+    assert store.stat(name) is None
+    assert store.delete(name, precondition=ANY) is False
+    with pytest.raises(NotFoundError):
+        store.get(name)
+    with pytest.raises(NotFoundError):
+        store.compose([Source(name)], "whole", precondition=ABSENT)
+    made = store.put(name, b"abc", precondition=ABSENT)
+    with pytest.raises(ConflictError):
+        store.put(name, b"abc", precondition=ABSENT)
+    assert store.stat(name) == made
+    assert store.delete(name, precondition=ANY)
+
+
+def test_a_bucket_is_looked_for_once(
+    server: GCSServer, client: storage.Client, store: GCSObjectStore
+) -> None:
+    """Whether a 404 is the object's or the bucket's costs a client one listing, none once it answered."""
+    assert store.stat("a") is None
+    assert server.counts["objects.list"] == 1
+    for other in (store, store.in_bucket(BUCKET), GCSObjectStore(client, BUCKET, retries=quick())):
+        assert other.stat("a") is None
+        assert other.delete("a", precondition=ANY) is False
+    assert server.counts["objects.list"] == 1
+    store.in_bucket("temporary").put("a", b"", precondition=ABSENT)
+    assert store.in_bucket("temporary").stat("b") is None
+    assert server.counts["objects.list"] == 1
+
+
+def test_a_bucket_that_may_not_be_listed_is_there(server: GCSServer, store: GCSObjectStore) -> None:
+    """Without the permission to list, an object that is not there is absent, as with it."""
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.list", status=403))
+    assert store.stat("a") is None
+
+
 def test_too_many_updates_are_waited_out(client: storage.Client) -> None:
     """More than one update a second of one object is refused with 429, and comes through later."""
     with GCSServer(one_update_a_second=True) as strict:

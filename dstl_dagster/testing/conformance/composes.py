@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.storage.base import ABSENT, Generation, ObjectStore, Source
+from dstl_dagster.storage import ABSENT, Generation, ObjectStore, Source
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
 __all__ = ["ComposesConformance"]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore
+from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
 __all__ = ["ConditionsConformance"]

@@ -6,12 +6,13 @@ Part of the conformance suite. Does not own what each ability means (`storage.ba
 from __future__ import annotations
 
 from contextlib import closing
+from typing import cast
 
 import pytest
 
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
-from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore, StoreCapabilities, open_ranges
+from dstl_dagster.storage import ABSENT, ANY, InspectableStore, ObjectStore, StoreCapabilities, open_ranges
 from dstl_dagster.testing.conformance.fixtures import RawRead
 
 
@@ -45,6 +46,14 @@ class DeclaredConformance:
             open_ranges(store, "a", generation=made.generation)
         with pytest.raises(NotFoundError):
             open_ranges(store, "missing")
+
+    def test_a_declared_bucket_can_be_seen(self, store: ObjectStore) -> None:
+        """A store that declares `inspect_bucket` shows its bucket's settings and what is permitted there."""
+        if not store.capabilities.inspect_bucket:
+            return
+        bucket = cast("InspectableStore", store)
+        assert bucket.bucket_resource()["name"] == store.bucket_name
+        assert set(bucket.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
 
     def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
         """The writers of a store that declares `write_summed`, and only those, take a checksum."""

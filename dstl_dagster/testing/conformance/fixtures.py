@@ -11,7 +11,7 @@ from typing import ClassVar
 import google_crc32c
 import pytest
 
-from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["ConformanceFixtures", "RawRead", "crc32c_of"]
 

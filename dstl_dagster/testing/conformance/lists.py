@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures
 
 __all__ = ["ListsConformance"]
@@ -24,7 +24,7 @@ class ListsConformance(ConformanceFixtures):
         assert sorted(wanted, key=str.encode) == wanted
         assert [stat.name for stat in store.list()] == wanted
 
-    def test_list_tells_what_stat_tells(self, store: ObjectStore) -> None:
+    def test_list_yields_what_stat_returns(self, store: ObjectStore) -> None:
         """Each listed object is as its stat."""
         for name in ("x/1", "x/2"):
             store.put(name, name.encode(), precondition=ABSENT, metadata={"n": name[-1]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore
+from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
 __all__ = ["NamesConformance"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Source
+from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore, Source
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
 __all__ = ["ObjectsConformance"]
@@ -25,7 +25,7 @@ class ObjectsConformance(ConformanceFixtures):
         assert raw_read("folder/object") == payload[:size]
         assert store.get("folder/object") == payload[:size]
 
-    def test_put_tells_what_it_made(self, store: ObjectStore) -> None:
+    def test_put_returns_what_it_made(self, store: ObjectStore) -> None:
         """The stat of a put has name, size, checksum, metadata, a generation above 0, and a UTC time."""
         made = store.put("a", b"123456789", precondition=ABSENT, metadata={"key": "välue", "k2": ""})
         assert (made.name, made.size, made.crc32c) == ("a", 9, 0xE3069283)
@@ -34,7 +34,7 @@ class ObjectsConformance(ConformanceFixtures):
         assert made.updated.tzinfo is not None
         assert made.updated.utcoffset() is not None
 
-    def test_stat_tells_the_same_as_put(self, store: ObjectStore) -> None:
+    def test_stat_returns_the_same_as_put(self, store: ObjectStore) -> None:
         """A later stat equals the one that the put gave."""
         made = store.put("a", b"abc", precondition=ABSENT, metadata={"k": "v"})
         assert store.stat("a") == made

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
-from dstl_dagster.storage.base import ABSENT, ObjectStore, summed_write
+from dstl_dagster.storage import ABSENT, ObjectStore, summed_write
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
 __all__ = ["StreamsConformance"]
@@ -20,7 +20,7 @@ class StreamsConformance(ConformanceFixtures):
     """Part of `ObjectStoreConformance`."""
 
     def test_stream_is_visible_only_when_closed(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Before close nothing is there; after it, all of it, as close tells."""
+        """Before close nothing is there; after it, all of it, as close returned it."""
         payload = bytes(range(256)) * 4096
         upload = store.open_write("s/a", precondition=ABSENT, metadata={"k": "v"}, chunk_size=256 * 1024)
         for start in range(0, len(payload), 300_000):
@@ -40,24 +40,24 @@ class StreamsConformance(ConformanceFixtures):
         store.open_write("a", precondition=ABSENT).close()
         assert raw_read("a") == b""
 
-    def test_told_checksum_is_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Who tells the checksum so far, with all writes or some, makes the same object."""
+    def test_a_given_checksum_is_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
+        """Writes that carry the checksum so far, all of them or some, make the same object."""
         pieces = [b"a" * 300_000, b"b" * 300_000, b"c"]
         whole = b"".join(pieces)
-        for name, told in (("all", (True, True, True)), ("some", (False, True, False))):
+        for name, given in (("all", (True, True, True)), ("some", (False, True, False))):
             upload = store.open_write(name, precondition=ABSENT, chunk_size=256 * 1024)
             written = b""
-            for piece, tells in zip(pieces, told, strict=True):
+            for piece, with_checksum in zip(pieces, given, strict=True):
                 written += piece
-                if tells:
+                if with_checksum:
                     assert summed_write(store, upload)(piece, crc32c_of(written)) == len(piece)
                 else:
                     upload.write(piece)
             assert upload.close().crc32c == crc32c_of(whole)
             assert store.get(name) == raw_read(name) == whole
 
-    def test_wrong_told_checksum_is_found(self, store: ObjectStore) -> None:
-        """Bytes that are not those of the told checksum are refused when closing, or when read."""
+    def test_a_wrong_given_checksum_is_found(self, store: ObjectStore) -> None:
+        """Bytes that do not match the given checksum are refused when closing, or when read."""
         piece = b"a" * 600_000
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
         summed_write(store, upload)(piece, crc32c_of(piece) ^ 1)
@@ -66,12 +66,12 @@ class StreamsConformance(ConformanceFixtures):
             upload.close()
             store.get("a")
 
-        # A writer that looks at every byte itself was told nothing.
-        believes = store.capabilities.write_summed
-        with pytest.raises((FormatError, InvalidInputError)) if believes else nullcontext():
+        # A writer that computes its own checksum uses nothing of ours.
+        uses_it = store.capabilities.write_summed
+        with pytest.raises((FormatError, InvalidInputError)) if uses_it else nullcontext():
             close_and_read()
 
-    def test_closing_again_tells_the_same(self, store: ObjectStore) -> None:
+    def test_closing_again_returns_the_same(self, store: ObjectStore) -> None:
         """A second close gives the same stat and makes nothing."""
         upload = store.open_write("a", precondition=ABSENT)
         upload.write(b"abc")

@@ -35,6 +35,7 @@ from dstl_dagster.recoverable import (
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT
 from dstl_dagster.storage.memory import MemoryObjectStore
+from dstl_dagster.storage.rules import split_object_uri
 from dstl_dagster.testing.fault_store import FaultStore
 
 FINAL = GSBlobIdentifier("foo", "bar")
@@ -65,7 +66,8 @@ def objects(store: MemoryObjectStore) -> Iterator[str]:
 class TestBlobUtils:
     def test_should_parse_valid_uri(self) -> None:
         """Bucket and object of gs://bucket/foo/bar."""
-        assert identifiers.parse_uri("gs://bucket/foo/bar") == GSBlobIdentifier("bucket", "foo/bar")
+        parsed = GSBlobIdentifier(*split_object_uri("gs://bucket/foo/bar", "gs"))
+        assert parsed == GSBlobIdentifier("bucket", "foo/bar")
 
     @pytest.mark.parametrize(
         "uri", ["s3://b/o", "gs:///o", "gs://b", "gs://b/", "b/o", "gs:// /o", "gs://b/ ", None]
@@ -73,7 +75,7 @@ class TestBlobUtils:
     def test_should_fail_to_parse_uri(self, uri: str) -> None:
         """A bad scheme, a missing bucket and a missing object are refused."""
         with pytest.raises(InvalidInputError):
-            identifiers.parse_uri(uri)
+            split_object_uri(uri, "gs")
 
     def test_temporary_bucket(self) -> None:
         """The option's bucket, or the final object's."""

@@ -18,7 +18,8 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format.crc32c import crc32c, to_base64
-from dstl_dagster.storage.gcs_upload import Reply, ResumableUpload, refusal
+from dstl_dagster.storage.gcs_errors import refusal
+from dstl_dagster.storage.gcs_upload import Reply, ResumableUpload
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -155,7 +156,9 @@ def test_memory_is_bounded() -> None:
         (404, "", NotFoundError),
         (410, "", NotFoundError),
         (400, "Provided CRC32C doesn't match", FormatError),
+        (400, 'Provided CRC32C "AAAAAA==" doesn\'t match calculated CRC32C "AAAABA==".', FormatError),
         (400, "bad", InvalidInputError),
+        (400, "Disallowed object name 'Provided CRC32C', 'checksum'", InvalidInputError),
         (403, "", InvalidInputError),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, Source, WrapperStore
-from dstl_dagster.storage.base import ObjectReader, OpeningStore, SummedWriter
+from dstl_dagster.storage.base import InspectableStore, ObjectReader, OpeningStore, SummedWriter
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperWriter, unwrapped
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.retrying_store import RetryingStore
@@ -31,9 +31,10 @@ def members(protocol: type) -> list[str]:
 
 
 CASES = [
-    pytest.param(protocol, wrapper, name, id=f"{wrapper.__name__}.{name}")
+    pytest.param(protocol, wrapper, name, id=f"{protocol.__name__}.{name}")
     for protocol, wrapper in (
         (OpeningStore, WrapperStore),
+        (InspectableStore, WrapperStore),
         (SummedWriter, WrapperWriter),
         (ObjectReader, WrapperReader),
         (RangeReader, WrapperRanges),

@@ -1,0 +1,101 @@
+"""What an answer of Google Cloud Storage, or the lack of one, means as an error of ours.
+
+Owns the translation, from status codes and exception types. Does not own requests (`gcs_transport`,
+`gcs_upload`), nor whether a request is tried again (`retrying`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import google.api_core.exceptions
+import google.auth.exceptions
+import requests
+import urllib3.exceptions
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+from dstl_dagster.errors import (
+    ConflictError,
+    DstlError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
+
+__all__ = ["RangeNotSatisfiableError", "refusal", "with_translated_errors"]
+
+_T = TypeVar("_T")
+_MESSAGE_CHARACTERS: Final = 300
+
+# The service has one reason code, `invalid`, for every wrong argument. So its words decide, but only where
+# they begin the message: nothing that a caller chose, such as an object's name, can stand there.
+_CHECKSUM_MISMATCH: Final = re.compile(r"Provided (CRC32C|MD5 hash)\b")
+
+
+class RangeNotSatisfiableError(DstlError):
+    """416: a range that begins at or after the end. An answer, which the store returns as an empty read."""
+
+
+def refusal(status: int, message: str, uri: str) -> Exception:
+    """The error for a status that is not the expected one.
+
+    Args:
+        status: HTTP's.
+        message: the service's own, without the request that the client puts before it.
+        uri: what was asked for.
+
+    """
+    short = message[:_MESSAGE_CHARACTERS]
+    if status == 412:
+        return ConflictError(
+            f"{uri!r} is not as the precondition demands; read it, then decide", "precondition_failed"
+        )
+    if status == 416:
+        return RangeNotSatisfiableError(f"the range begins at or after the end of {uri!r}")
+    if status == 404:
+        return NotFoundError(f"{uri!r} (or its bucket, or a source) does not exist: {short}")
+    if status in (408, 429) or status >= 500:
+        return UnavailableError(f"the service is unavailable for {uri!r}: {status} {short}")
+    if status == 400 and _CHECKSUM_MISMATCH.match(message):
+        return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
+    if status in (401, 403):
+        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", "no_permission")
+    return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
+
+
+def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
+    """Make one request; every exception of Google's client and of the network is raised as one of ours."""
+    try:
+        return request()
+    except google.api_core.exceptions.GoogleAPICallError as error:
+        message = _message_of(error.response) or error.message or str(error)
+        raise refusal(int(error.code or 500), message, uri) from error
+    except InvalidResponse as error:
+        message = _message_of(error.response) or str(error)
+        raise refusal(int(error.response.status_code), message, uri) from error
+    except DataCorruption as error:
+        raise FormatError(f"the bytes read of {uri!r} do not have its stored checksum") from error
+    except (google.auth.exceptions.RefreshError, google.auth.exceptions.InvalidOperation) as error:
+        raise InvalidInputError(f"no valid credentials for {uri!r}: {error}", "no_permission") from error
+    except (
+        google.api_core.exceptions.RetryError,
+        google.auth.exceptions.TransportError,
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        ConnectionError,
+        TimeoutError,
+    ) as error:
+        raise UnavailableError(f"no answer for {uri!r}: {type(error).__name__}: {error}") from error
+
+
+def _message_of(response: Any) -> str | None:
+    """`error.message` of the answer's JSON document; the whole text where it is none, as in a download."""
+    if response is None:
+        return None
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(response.text) or None

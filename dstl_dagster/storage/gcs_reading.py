@@ -1,0 +1,122 @@
+"""Reading Google Cloud Storage: stats, bytes of one generation, and pages of names.
+
+Owns the requests that change nothing, and the repeat of a read that was damaged in transit. Does not own
+writing (`gcs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.storage import rules
+from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage.gcs_errors import RangeNotSatisfiableError
+from dstl_dagster.storage.gcs_resources import GCSNames
+from dstl_dagster.storage.gcs_streams import GCSReader
+from dstl_dagster.storage.gcs_transport import GCSTransport
+from dstl_dagster.storage.retrying import Try
+
+__all__ = ["GCSReading"]
+
+_LIST_PAGE_OBJECTS: Final = 1000
+_CORRUPT_READS: Final = 3
+
+
+class GCSReading:
+    """The read side of one store. Any thread."""
+
+    def __init__(self, transport: GCSTransport, names: GCSNames) -> None:
+        self._transport = transport
+        self._names = names
+
+    def stat(self, name: str, generation: int | None) -> ObjectStat | None:
+        """As `ObjectStore.stat`."""
+
+        def reload(attempt: Try) -> ObjectStat:
+            blob = self._names.blob(name, generation)
+            blob.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
+            return self._names.stat_of(blob)
+
+        try:
+            return self._transport.ask(self._names.uri_of(name), reload)
+        except NotFoundError:
+            self._transport.require_bucket()
+            return None
+
+    def get(self, name: str, generation: int | None) -> bytes:
+        """As `ObjectStore.get`."""
+        uri = self._names.uri_of(name)
+        for reads_left in range(_CORRUPT_READS - 1, -1, -1):
+            try:
+                return self._download(uri, name, generation, checksum="crc32c")
+            except FormatError:
+                # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
+                if reads_left == 0:
+                    raise
+        raise AssertionError("unreachable")
+
+    def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
+        """As `ObjectStore.get_range`."""
+        rules.check_range(name, start, length)
+        uri = self._names.uri_of(name)
+        if length == 0:
+            if self.stat(name, generation) is None:
+                raise rules.missing(uri, generation)
+            return b""
+        try:
+            return self._download(uri, name, generation, start=start, end=start + length - 1, checksum=None)
+        except RangeNotSatisfiableError:
+            return b""
+
+    def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
+        def download(attempt: Try) -> bytes:
+            payload = self._names.blob(name, generation).download_as_bytes(
+                raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
+            )
+            return bytes(payload)
+
+        return self._transport.ask(uri, download)
+
+    def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
+        """As `ObjectStore.open_read`."""
+        rules.check_range(name, start)
+        found = self.stat(name, generation)
+        if found is None:
+            raise rules.missing(self._names.uri_of(name), generation)
+        # Every part is read of the generation that was found, so that no two are ever mixed.
+        return GCSReader(
+            self._names.uri_of(name),
+            found,
+            start,
+            lambda first, length: self.get_range(name, first, length, found.generation),
+        )
+
+    def walk(self, prefix: str, start_offset: str | None) -> Iterator[ObjectStat]:
+        """As `ObjectStore.list`."""
+        offset = None if start_offset is None else self._names.prefix + start_offset
+        token: str | None = None
+        while True:
+            page, token = self._page(self._names.prefix + prefix, offset, token)
+            yield from page
+            if token is None:
+                return
+
+    def _page(
+        self, full_prefix: str, offset: str | None, token: str | None
+    ) -> tuple[Sequence[ObjectStat], str | None]:
+        def fetch(attempt: Try) -> tuple[Sequence[ObjectStat], str | None]:
+            walk = self._transport.client.list_blobs(
+                self._transport.bucket,
+                prefix=full_prefix or None,
+                start_offset=offset,
+                page_token=token,
+                page_size=_LIST_PAGE_OBJECTS,
+                timeout=self._transport.timeout_seconds(attempt),
+                retry=None,
+            )
+            page = next(walk.pages, ())
+            return [self._names.stat_of(blob) for blob in page], walk.next_page_token
+
+        return self._transport.ask(self._names.uri, fetch)

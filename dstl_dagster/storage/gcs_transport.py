@@ -1,0 +1,162 @@
+"""Requests to one bucket of Google Cloud Storage: credentials, time-outs, tries, errors of ours.
+
+Owns how a request is made and tried again, and what is asked of the bucket itself. Does not own the names of
+objects or what a request says (`gcs`), the protocol of an upload session (`gcs_upload`), or the meaning of an
+answer (`gcs_errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.base import Buffer, ObjectStat
+from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
+from dstl_dagster.storage.gcs_upload import Reply
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
+
+if TYPE_CHECKING:
+    from google.cloud import storage
+
+__all__ = ["GCSTransport"]
+
+_T = TypeVar("_T")
+_DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+
+_answered: WeakKeyDictionary[storage.Client, set[str]] = WeakKeyDictionary()
+"""The buckets that have answered each client: they exist."""
+
+
+class GCSTransport:
+    """The way to one bucket. Any thread.
+
+    Args:
+        client: stays the caller's to close.
+        bucket_name: the bucket.
+        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        retries: override those of the options.
+    """
+
+    def __init__(
+        self,
+        client: storage.Client,
+        bucket_name: str,
+        options: GSFileSystemOptions | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self.client = client
+        self.bucket = client.bucket(bucket_name)
+        self.options = options or GSFileSystemOptions()
+        self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
+        self._uri = f"gs://{bucket_name}"
+        self._answered = _answered.setdefault(client, set())
+
+    def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
+        """(connect, read); `None` is no limit."""
+        connect = _seconds(self.options.http_connect_timeout)
+        read = _seconds(self.options.http_read_timeout)
+        if attempt.timeout_seconds is not None:
+            read = attempt.timeout_seconds if read is None else min(read, attempt.timeout_seconds)
+        return connect, read
+
+    # -- requests
+
+    def ask(self, uri: str, request: Callable[[Try], _T]) -> _T:
+        """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
+        answer = self.retries.run(lambda attempt: with_translated_errors(uri, lambda: request(attempt)))
+        self._answered.add(self.bucket.name)
+        return answer
+
+    def change(
+        self, uri: str, request: Callable[[Try], ObjectStat], find_own: Callable[[], ObjectStat | None]
+    ) -> ObjectStat:
+        """As `ask`, for a request that makes an object.
+
+        Where a try is refused after an earlier one's answer was lost, the object may be our own, and the
+        sources of a compose may be gone because of it. Then `find_own` looks for an object that is provably
+        ours, and that is a success.
+        """
+
+        def once(attempt: Try) -> ObjectStat:
+            try:
+                return with_translated_errors(uri, lambda: request(attempt))
+            except (ConflictError, NotFoundError):
+                found = find_own() if attempt.in_doubt else None
+                if found is None:
+                    raise
+                return found
+
+        made = self.retries.run(once)
+        self._answered.add(self.bucket.name)
+        return made
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
+        """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
+        place = url.partition("?")[0]
+        # The client's own session carries the credentials; it has no public name.
+        session = self.client._http
+        response = with_translated_errors(
+            place,
+            lambda: session.request(
+                method, url, headers=dict(headers), data=body, timeout=self.timeout_seconds(attempt)
+            ),
+        )
+        if response.status_code in (408, 429) or response.status_code >= 500:
+            raise refusal(response.status_code, response.text, place)
+        is_json = "json" in response.headers.get("Content-Type", "") and response.content
+        return Reply(
+            response.status_code, response.headers, response.json() if is_json else None, response.text
+        )
+
+    # -- the bucket
+
+    def require_bucket(self) -> None:
+        """After a 404, which reads the same for an object and for its bucket. Raises: NotFoundError.
+
+        Costs a listing of one object until the bucket has answered anything to this client, then nothing.
+        """
+        if self.bucket.name in self._answered:
+            return
+
+        def list_one(attempt: Try) -> None:
+            pages = self.client.list_blobs(
+                self.bucket, max_results=1, timeout=self.timeout_seconds(attempt), retry=None
+            ).pages
+            next(pages, None)
+
+        try:
+            self.ask(self._uri, list_one)
+        except InvalidInputError as error:
+            if error.kind != "no_permission":
+                raise
+            # Where we may not list, there is something that we may not list.
+
+    def bucket_resource(self) -> Mapping[str, Any]:
+        """As `InspectableStore.bucket_resource`."""
+
+        def reload(attempt: Try) -> Mapping[str, Any]:
+            bucket = self.client.bucket(self.bucket.name)
+            bucket.reload(timeout=self.timeout_seconds(attempt), retry=None)
+            return dict(bucket._properties)
+
+        return self.ask(self._uri, reload)
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        """As `InspectableStore.missing_permissions`."""
+
+        def test(attempt: Try) -> Sequence[str]:
+            granted = self.bucket.test_iam_permissions(
+                list(wanted), timeout=self.timeout_seconds(attempt), retry=None
+            )
+            return [permission for permission in wanted if permission not in granted]
+
+        return self.ask(self._uri, test)
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    if milliseconds is None:
+        return _DEFAULT_TIMEOUT_SECONDS
+    return milliseconds / 1000 or None
