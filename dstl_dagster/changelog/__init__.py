@@ -6,6 +6,7 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.changelog.reader import ChangelogReader
+from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.changelog.storage import (
     FsStateChangelogStorage,
     FsStateChangelogStorageFactory,
@@ -22,5 +23,6 @@ __all__ = [
     "FsStateChangelogWriter",
     "MailboxExecutor",
     "MailboxFuture",
+    "StoreSource",
     "TaskMailbox",
 ]

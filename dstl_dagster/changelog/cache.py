@@ -1,12 +1,12 @@
 """Changelog files kept on local disk while a recovery reads them.
 
-Owns the cached files: their disk, who uses them, when they go. Does not own what is in them; readers verify
-every change set as if it came from the store.
+Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own what is in
+them; readers verify every change set as if it came from the store.
 
-A file is kept as it is stored, compressed or not, so that the disk it takes is known before it is fetched.
+A file is kept as stored, compressed or not, so that its size on disk is known before the download.
 
-Source: Flink's `ChangelogStreamHandleReaderWithCache`. There the disk is not bounded, a failed download
-leaves its file behind, and an old timer deletes a file that was used meanwhile.
+Source: Flink's `ChangelogStreamHandleReaderWithCache`. There disk use is unbounded, a failed download
+leaves its file behind, and an old timer deletes a file used since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import FileRanges, ObjectStore, RequestCost
-from dstl_dagster.upload.timers import ThreadTimer, Timer
+from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
 
@@ -39,7 +39,7 @@ _COPY_STEP_BYTES: Final = 1 << 20
 
 @dataclass
 class _Cached:
-    """One file on disk. `users` readers hold it; idle since the last of them let go."""
+    """One file on disk, held by `users` readers; idle since the last released it."""
 
     path: Path
     size_bytes: int
@@ -48,12 +48,12 @@ class _Cached:
 
 
 class ChangelogFileCache:
-    """Downloads a file once for all who read it soon. All methods may be called from any thread.
+    """Downloads a file once for all its readers. All methods may be called from any thread.
 
     Args:
         directories: where files go, in turn; None: the machine's directory for temporary files.
-        idle_timeout_seconds: a file nobody used for so long goes.
-        max_bytes: disk for all cached files. Idle files make room; what does not fit is not cached.
+        idle_timeout_seconds: a file is deleted after being idle for so long.
+        max_bytes: disk for all cached files. Idle files are evicted; what does not fit is not cached.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ChangelogFileCache:
         timer: Timer | None = None,
     ) -> None:
         roots = list(directories) if directories is not None else [Path(tempfile.gettempdir())]
-        # A folder of its own: two caches, of two processes or one, never meet.
+        # A folder of its own: no two caches, in one process or two, ever share one.
         self._folders = [root / _FOLDER / uuid.uuid4().hex for root in roots]
         self._idle_timeout_seconds = idle_timeout_seconds
         self._max_bytes = max_bytes
@@ -81,7 +81,7 @@ class ChangelogFileCache:
 
     @property
     def cached_bytes(self) -> int:
-        """Disk that is taken, or spoken for by a download."""
+        """Disk taken, or reserved by a download."""
         with self._lock:
             return self._reserved_bytes
 
@@ -176,7 +176,7 @@ class ChangelogFileCache:
 
     def _clean_up(self, key: tuple[str, int | None], cached: _Cached, idle_since_seconds: float) -> None:
         with self._lock:
-            # Used again meanwhile: a later timer is set, or will be.
+            # Used since: a later timer is set, or will be.
             stale = cached.users > 0 or cached.idle_since_seconds != idle_since_seconds
             if not stale and self._files.get(key) is cached:
                 self._drop(key)
@@ -191,7 +191,7 @@ class ChangelogFileCache:
             cached.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Delete every file nobody reads; the others when they are let go. May be called again."""
+        """Delete every idle file; the others once released. May be called again."""
         with self._lock:
             self._closed = True
             for key in [key for key, cached in self._files.items() if cached.users == 0]:
@@ -210,7 +210,7 @@ def _copy(store: ObjectStore, handle: StreamStateHandle, path: Path, size_bytes:
             copied = 0
             while piece := reader.read(_COPY_STEP_BYTES):
                 copied += len(piece)
-                # More than was reserved would take disk that nobody agreed to.
+                # More than was reserved would exceed the limit.
                 if copied > size_bytes:
                     raise FormatError(
                         f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
@@ -221,7 +221,7 @@ def _copy(store: ObjectStore, handle: StreamStateHandle, path: Path, size_bytes:
 
 
 class _CachedSource(FileRanges):
-    """A cached file in use; closing it lets it go, once."""
+    """A cached file in use; closing it releases it, once."""
 
     def __init__(self, cache: ChangelogFileCache, key: tuple[str, int | None], cached: _Cached) -> None:
         super().__init__(cached.path)

@@ -1,4 +1,4 @@
-"""What a writer refuses, and how it tells a failed upload. Pure.
+"""A writer's argument checks, and the error of a failed upload. Pure.
 
 Owns the messages; does not own any state (`writer`).
 """
@@ -12,17 +12,17 @@ from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
 from dstl_dagster.format.sequence import SequenceNumber
 
 __all__ = [
+    "as_dstl_error",
     "check_checkpoint_id",
     "check_persisted_from",
     "check_position",
     "checked_key_group",
     "checked_value",
-    "told_error",
 ]
 
 
 def check_checkpoint_id(checkpoint_id: object) -> None:
-    """InvalidInputError for what is no checkpoint id."""
+    """InvalidInputError unless it is a checkpoint id."""
     if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
         raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
 
@@ -36,7 +36,7 @@ def checked_key_group(key_group: object) -> int:
 
 
 def checked_value(value: object) -> bytes:
-    """A change as bytes that nobody can alter. InvalidInputError for another type or too large a size."""
+    """A change as immutable bytes. InvalidInputError for another type or too large a size."""
     change = checked_change(value)
     if len(change) > MAX_CHANGE_BYTES:
         raise InvalidInputError(
@@ -46,20 +46,20 @@ def checked_value(value: object) -> bytes:
 
 
 def check_position(what: str, sqn: object) -> None:
-    """InvalidInputError for what is no SequenceNumber."""
+    """InvalidInputError unless it is a SequenceNumber."""
     if not isinstance(sqn, SequenceNumber):
         raise InvalidInputError(
             f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
         )
 
 
-def told_error(error: BaseException) -> DstlError:
-    """An upload's error as one of ours, with the original as its cause."""
+def as_dstl_error(error: BaseException) -> DstlError:
+    """An upload's error as a DstlError, with the original as its cause."""
     if isinstance(error, DstlError):
         return error
-    told = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
-    told.__cause__ = error
-    return told
+    failure = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
+    failure.__cause__ = error
+    return failure
 
 
 def check_persisted_from(
@@ -68,7 +68,7 @@ def check_persisted_from(
     active: SequenceNumber,
     highest_failed: tuple[SequenceNumber, BaseException] | None,
 ) -> None:
-    """Pass where everything from `from_` on can be made durable.
+    """Check that everything from `from_` on can be made durable.
 
     Args:
         lowest: where the log begins, after truncations.

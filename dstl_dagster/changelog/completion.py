@@ -1,9 +1,9 @@
-"""What a persist waits for, and what it gives when all of it is there.
+"""A persist that waits for uploads, and its result.
 
-Owns the completion of one future. Does not own the uploads, nor which thread it is told on (the writer's).
+Owns the completion of one future. Does not own the uploads, nor the thread it happens on (the writer's).
 
 Source: the `UploadCompletionListener` of Flink's `FsStateChangelogWriter`, whose incremental size misses
-results that came in another callback.
+results of earlier callbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dstl_dagster.changelog.mailbox import MailboxFuture
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["PersistCompletion", "snapshot_of"]
 
@@ -66,7 +66,7 @@ class PersistCompletion:
         self._uploaded_before_bytes = sum(result.size for result in uploaded.values())
 
     def take(self, results: Iterable[UploadResult]) -> bool:
-        """Note what arrived; whether all of the range is there now."""
+        """Take results; returns whether the whole range is uploaded now."""
         for result in results:
             if self.wanted.contains(result.sequence_number):
                 self._results[result.sequence_number] = result
@@ -77,7 +77,7 @@ class PersistCompletion:
         return any(self.wanted.contains(sqn) for sqn in sequence_numbers)
 
     def snapshot(self, key_group_range: KeyGroupRange, *, local_backup: bool) -> SnapshotResult:
-        """The result, once all of the range is there."""
+        """The result, once the whole range is uploaded."""
         results = self._results.values()
         checkpointed_size = sum(result.size for result in results) - self._uploaded_before_bytes
         return snapshot_of(results, key_group_range, checkpointed_size, local_backup=local_backup)

@@ -1,4 +1,4 @@
-"""Where results of uploads wait for the writer's own thread. Owns the one lock between it and all others."""
+"""Upload results on their way to the writer's thread. Owns the one lock between it and all others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections import deque
 
 from dstl_dagster.format.sequence import SequenceNumber
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["Arrival", "Inbox"]
 
 Arrival = tuple[int | None, list[UploadResult]] | tuple[list[SequenceNumber], BaseException]
-"""A checkpoint (or none, where nobody asked) and what was uploaded for it; or what failed, and why."""
+"""A checkpoint id (None: pre-emptive) and the results; or the positions that failed, and why."""
 
 
 class Inbox:
@@ -23,19 +23,19 @@ class Inbox:
         self._closed = False
 
     def put(self, arrival: Arrival) -> bool:
-        """False where it is closed: the arrival is the caller's still."""
+        """False once closed: the caller keeps the arrival."""
         with self._lock:
             if not self._closed:
                 self._waiting.append(arrival)
             return not self._closed
 
     def take(self) -> Arrival | None:
-        """The oldest one; `None` where none waits."""
+        """The oldest; `None` where there is none."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> list[Arrival]:
-        """Refuse from now on; what nobody took."""
+        """Refuse from now on. Returns what was not taken."""
         with self._lock:
             self._closed = True
             unread = list(self._waiting)

@@ -1,4 +1,4 @@
-"""The one thread of a writer: commands from any thread, run on the owner's.
+"""A writer's one thread: commands from any thread, run on the owner's.
 
 Owns the queue of commands and the futures that know of it. Does not own what the commands do.
 
@@ -33,7 +33,7 @@ class TaskMailbox:
     """A mailbox that its owner, the thread that made it, empties.
 
     `execute` may be called from any thread; everything else from the owner's alone (InvalidInputError).
-    An exception of a command is raised to the owner, and the commands behind it stay in line.
+    An exception of a command is raised to the owner, and the commands behind it stay queued.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -48,13 +48,13 @@ class TaskMailbox:
         return threading.get_ident() == self._owner
 
     def execute(self, command: Callable[[], None], description: str) -> None:
-        """Put a command in line; the owner runs it the next time it looks."""
+        """Queue a command; the owner runs it when it next drains the mailbox."""
         with self._condition:
             self._commands.append((command, description))
             self._condition.notify_all()
 
     def run_pending(self) -> int:
-        """Run what is in line now, without waiting. Returns how many commands ran."""
+        """Run what is queued now, without waiting. Returns how many commands ran."""
         self._check_owner()
         count = 0
         while self._commands:
@@ -69,7 +69,7 @@ class TaskMailbox:
     def run_until(self, future: Future[Any], timeout: float | None = None) -> None:
         """Run commands as they come until the future is done.
 
-        TimeoutError after `timeout` seconds; the future and the commands in line are left as they are.
+        TimeoutError after `timeout` seconds; the future and the queued commands are left as they are.
         """
         self._check_owner()
         deadline = None if timeout is None else self._clock.monotonic_seconds() + timeout

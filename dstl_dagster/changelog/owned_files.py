@@ -1,19 +1,19 @@
 """The files of one writer's results, as the registries of its task know them.
 
-Owns which calls keep, hand over and let go of a result's file and of its local copy. Does not own how long a
+Owns which calls keep, hand over and release a result's file and its local copy. Does not own how long a
 file lives (`registry`).
 """
 
 from __future__ import annotations
 
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
-from dstl_dagster.upload.tasks import UploadResult
+from dstl_dagster.upload import UploadResult
 
 __all__ = ["OwnedFiles"]
 
 
 class OwnedFiles:
-    """Both registries, asked about results. Safe from any thread, as they are."""
+    """Both registries, by upload result. Any thread."""
 
     def __init__(self, registry: TaskChangelogRegistry, local_registry: LocalChangelogRegistry) -> None:
         self._registry = registry
@@ -35,7 +35,7 @@ class OwnedFiles:
             self._registry.stop_tracking(result.local_handle)
 
     def release(self, result: UploadResult) -> None:
-        """This writer no longer needs the file; it goes with the last writer that does."""
+        """This writer no longer needs the file; it is deleted once no writer does."""
         self._registry.release(result.stream_state_handle)
         if result.local_handle is not None:
             self._registry.release(result.local_handle)

@@ -23,7 +23,8 @@ from dstl_dagster.format.key_groups import KeyGroupRange
 __all__ = ["SMALLEST_PIECE_BYTES", "PendingChanges", "checked_columns", "cut_by_size"]
 
 SMALLEST_PIECE_BYTES: Final = 16 << 20
-"""Of a batch: each piece becomes a set, often a file, and costs some milliseconds before its first byte."""
+"""Of a batch: each piece becomes a change set, often a file. Cut at 5 MB, a million changes of 1,000 B took
+1.3 times as long (docs/decisions/0019)."""
 
 
 class PendingChanges:
@@ -63,7 +64,7 @@ class PendingChanges:
             self._key_groups, self._changes = [], []
 
     def take(self) -> ChangeColumns:
-        """Everything, leaving nothing."""
+        """Remove and return everything."""
         self._seal_rows()
         taken = ChangeColumns(self._runs)
         self.clear()
@@ -78,10 +79,10 @@ class PendingChanges:
 def checked_columns(
     key_groups: Any, changes: Any, key_group_range: KeyGroupRange
 ) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Both columns, proven fit to be appended, as an int32 view and a binary (or large_binary) array.
+    """Both columns, validated, as an int32 view and a binary (or large_binary) array.
 
     InvalidInputError for another type, nulls, different lengths, a change that is too large, or a key group
-    outside the range; nothing was changed then.
+    outside the range.
     """
     key_groups, changes = _single_array(key_groups, "key_groups"), _single_array(changes, "values")
     if not pa.types.is_int32(key_groups.type):
@@ -106,7 +107,7 @@ def checked_columns(
     if not (key_group_range.contains(lowest) and key_group_range.contains(highest)):
         outside = lowest if not key_group_range.contains(lowest) else highest
         raise InvalidInputError(f"key group {outside} is outside the writer's range {key_group_range}")
-    # All together are no more than one may be, nearly always: then none needs a look.
+    # Nearly always all together are within the limit of one: then none needs checking.
     if payload_bytes(changes) > MAX_CHANGE_BYTES:
         longest_bytes = int(np.diff(value_offsets(changes)).max())
         if longest_bytes > MAX_CHANGE_BYTES:
@@ -127,7 +128,7 @@ def _single_array(column: object, what: str) -> pa.Array:
 def cut_by_size(changes: pa.Array, piece_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut a column into pieces [start, stop): each ends with the change that brings it to `piece_bytes`.
 
-    After each piece pending bytes are looked at, so that no batch, however large, waits whole.
+    The threshold is checked after each piece, so that no batch, however large, is held back whole.
     """
     offsets = value_offsets(changes)
     start = 0

@@ -1,6 +1,6 @@
-"""From a handle back to changes, in the order in which they were made durable.
+"""Reading changes back from a handle, in the order in which they were made durable.
 
-Owns the walk over a handle's list, the verification of each change set, and which copy of a file is read.
+Owns the walk over the handle, the verification of each change set, and which copy of a file is read.
 Does not own what a change means, nor who may still delete a file.
 
 Source: Flink's `StateChangelogHandleStreamHandleReader`, which verifies nothing and filters nothing.
@@ -41,7 +41,7 @@ _ROWS_AT_A_TIME: Final = 4096
 class ChangelogReader:
     """Reads handles. Any thread; each iterator belongs to the thread that walks it.
 
-    A file is opened when its first change set is due, and let go with the last. A local copy is read
+    A file is opened at its first change set and closed after its last. A local copy is read
     instead of the durable file where there is one; if it proves bad, the durable file is.
 
     Errors while walking: NotFoundError (a file was deleted), FormatError (bytes that are not what they
@@ -76,14 +76,14 @@ class ChangelogReader:
         """Every change, as batches of `key_group: int32` (-1: metadata) and `change: binary`.
 
         With `views` the second is `binary_view` and points into the bytes that were read: nothing is
-        copied, and a batch keeps all bytes of its change set alive. One batch for each change set, or more
-        where it is above 1 GiB or the range cuts it.
+        copied, and a batch keeps all bytes of its change set alive. One batch per change set, or more
+        where it is above 1 GiB or the range splits it.
         """
         self._check(handle)
         return self._read_batches(handle, key_group_range, views=views)
 
     def close(self) -> None:
-        """Drop cached files of this reader's own; iterators that are being walked end on their own."""
+        """Close this reader's cache; iterators in progress go on."""
         if self._cache is not None:
             self._cache.close()
 
@@ -124,7 +124,7 @@ class ChangelogReader:
     def _change_sets(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
     ) -> Iterator[DecodedChangeSet]:
-        """Those that have something of the range, as far as the footer tells."""
+        """Those with changes in the range, as far as the footer tells."""
         opened: _OpenedFile | None = None
         try:
             for stream_handle, offset in handle.handles_and_offsets:
@@ -163,7 +163,7 @@ def _open_local(path: Path) -> FileRanges:
 
 
 class _OpenedFile:
-    """One file of a handle, read from the nearest place that proves good."""
+    """One file of a handle, read from the nearest copy that verifies."""
 
     def __init__(self, handle: StreamStateHandle, sources: list[Callable[[], RangeReader]]) -> None:
         self.handle = handle
@@ -181,7 +181,7 @@ class _OpenedFile:
                 self._sources.pop(0)
                 if not self._sources:
                     raise _placed(error, place, offset) from error
-                # A copy is only a short cut; what is durable decides.
+                # A copy is only a shortcut; the durable file decides.
                 _logger.warning("changelog copy %s is passed over: %s", place, error)
 
     def _read(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
@@ -237,7 +237,7 @@ def _row_ranges(
 
 
 def _size_ranges(change_set: DecodedChangeSet, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Rows [start, stop) in pieces that one Arrow array of 32-bit offsets can hold."""
+    """Rows [start, stop) in pieces that fit one Arrow array with 32-bit offsets."""
     starts = change_set.starts
     while start < stop:
         limit = int(starts[start]) + _MAX_BATCH_BYTES

@@ -1,7 +1,7 @@
 """The changelog of one job on one process: its writers, its readers, and what they share.
 
-Owns the scheduler, the registries and their threads. Does not own the store it is given, nor its writers'
-life: close them first.
+Owns the scheduler, the registries and their threads. Does not own the store it is given, nor its
+writers: close them first.
 
 Source: Flink's `FsStateChangelogStorage`, `FsStateChangelogStorageForRecovery` and
 `FsStateChangelogStorageFactory`.
@@ -30,10 +30,14 @@ from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.settings.units import ConfigValue
 from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.upload.availability import Availability
-from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.places import job_id_text, local_changelog_directory
-from dstl_dagster.upload.scheduler import StateChangeUploadScheduler, scheduler_from_config
+from dstl_dagster.upload import (
+    Availability,
+    StateChangeUploadScheduler,
+    UploadMetrics,
+    job_id_text,
+    local_changelog_directory,
+    scheduler_from_config,
+)
 
 __all__ = ["FsStateChangelogStorage", "FsStateChangelogStorageFactory", "FsStateChangelogStorageView"]
 
@@ -127,12 +131,12 @@ class FsStateChangelogStorage:
         return self._scheduler.availability
 
     def close(self) -> None:
-        """Fail what is under way, finish deletions, end every thread. May be called again.
+        """Fail uploads in progress, finish deletions, end every thread. May be called again.
 
         Durable files stay: a checkpoint may hold them.
         """
         self._closed = True
-        # In this order: what uploads bring last still has a registry to be released by.
+        # In this order: late results of uploads are still released through the registry.
         self._scheduler.close()
         self._registry.close()
         self._local_registry.close()
@@ -147,7 +151,7 @@ class FsStateChangelogStorage:
             if stat is None:
                 return
             generation = stat.generation
-        # Another generation under this random name cannot be: then it is not ours to delete.
+        # A random name is written once; another generation would not be ours to delete.
         with suppress(ConflictError):
             self._store.delete(handle.name, precondition=Generation(generation))
 

@@ -12,7 +12,7 @@ A change set is in one state, and moves only downwards:
     failed         its upload failed for good; the caller persists from above it       `_highest_failed`
 
 All of it is touched by the owner's thread alone. Results of uploads come from other threads; they wait in
-an inbox, whose emptying is what is posted to the mailbox.
+an inbox, and the mailbox is asked to drain it.
 
 Source: Flink's `FsStateChangelogWriter`.
 """
@@ -27,12 +27,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from dstl_dagster.changelog.checks import (
+    as_dstl_error,
     check_checkpoint_id,
     check_persisted_from,
     check_position,
     checked_key_group,
     checked_value,
-    told_error,
 )
 from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
 from dstl_dagster.changelog.inbox import Arrival, Inbox
@@ -46,8 +46,7 @@ from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import LocalRecoveryConfig
-from dstl_dagster.upload.scheduler import StateChangeUploadScheduler
-from dstl_dagster.upload.tasks import UploadResult, UploadTask
+from dstl_dagster.upload import StateChangeUploadScheduler, UploadResult, UploadTask
 
 __all__ = ["FsStateChangelogWriter"]
 
@@ -110,8 +109,8 @@ class FsStateChangelogWriter:
     def append(self, key_group: int, value: bytes) -> None:
         """Append one change. Blocks while too much is in flight, if it reaches the pre-emptive threshold.
 
-        InvalidInputError for a key group outside the writer's range, or what is no bytes; nothing was
-        appended then. A failed pre-emptive upload does not show here, but at the next persist of its range.
+        InvalidInputError for a key group outside the writer's range, or a value that is not bytes; nothing
+        was appended then. A failed pre-emptive upload shows at the next persist of its range, not here.
         """
         # The cheap forms of all checks first: this is called for each change.
         if get_ident() != self._thread or self._closed:
@@ -128,7 +127,7 @@ class FsStateChangelogWriter:
             self._persist_preemptively()
 
     def append_meta(self, value: bytes) -> None:
-        """Append one change of the metadata: of no key group, and before all others on restore."""
+        """Append one change of metadata: it has no key group, and comes first on restore."""
         self._check_usable()
         if self._add_row(META_KEY_GROUP, checked_value(value)) >= self._threshold_bytes:
             self._persist_preemptively()
@@ -137,8 +136,8 @@ class FsStateChangelogWriter:
         """Append many changes: an int32 and a binary column of pyarrow, of one length, without nulls.
 
         The same as appending them one by one, without a loop over rows; the columns are kept, not copied.
-        But only after the whole batch is it seen whether the pre-emptive threshold is reached, or after each
-        16 MiB of it (or the threshold, if that is more). InvalidInputError, with nothing appended, as in
+        The pre-emptive threshold is checked only after the whole batch, or after each 16 MiB of it (or the
+        threshold, if that is more). InvalidInputError, with nothing appended, as in
         `append` and for a wrong column.
         """
         self._check_usable()
@@ -149,7 +148,7 @@ class FsStateChangelogWriter:
                 self._persist_preemptively()
 
     def _persist_preemptively(self) -> None:
-        """Upload what no checkpoint asked for yet. Its failure is a fact of its range, not of this append."""
+        """Upload what no checkpoint asked for yet. A failure belongs to its range, not to this append."""
         self._roll_over()
         from_ = self._highest_failed[0].next() if self._highest_failed is not None else _INITIAL
         taken = self._take_not_uploaded(from_)
@@ -191,7 +190,7 @@ class FsStateChangelogWriter:
         """Make everything from `from_` (inclusive) to the last append durable.
 
         Returns a future of the handles. Wait for it with `result()`; on this thread that runs the mailbox.
-        It fails with the error of the upload (an UnavailableError wraps what is none of ours), or with
+        It fails with the error of the upload (a foreign error is wrapped in an UnavailableError), or with
         ClosedError when the writer is closed before.
 
         Raises at once, with nothing changed: UnavailableError (kind `upload_failed`) where an upload of the
@@ -221,7 +220,7 @@ class FsStateChangelogWriter:
         return future
 
     def _uploaded_in(self, positions: SequenceNumberRange) -> dict[SequenceNumber, UploadResult]:
-        """What is uploaded of a range. Its cost follows the range, not how long the log is."""
+        """What is uploaded of a range. Costs as much as the range is long, not the log."""
         if positions.size > len(self._uploaded):
             return {sqn: result for sqn, result in self._uploaded.items() if positions.contains(sqn)}
         found = ((sqn, self._uploaded.get(sqn)) for sqn in positions)
@@ -240,7 +239,7 @@ class FsStateChangelogWriter:
             task.fail(error)
             raise
 
-    # -- what uploads bring, from any thread -------------------------------------------------------
+    # -- results of uploads, from any thread -------------------------------------------------------
 
     def _arrived(self, arrival: Arrival, description: str) -> None:
         if self._inbox.put(arrival):
@@ -249,7 +248,7 @@ class FsStateChangelogWriter:
             self._release_late(arrival)
 
     def _release_late(self, arrival: Arrival) -> None:
-        """Nobody was or will be told where these sets stand; the file may hold sets of other writers too."""
+        """Nobody refers to these sets; the file may hold other writers' sets too."""
         results = arrival[1]
         if isinstance(results, list):
             for result in results:
@@ -277,7 +276,7 @@ class FsStateChangelogWriter:
             else:
                 self._files.release(result)
         self._completions = [completion for completion in self._completions if completion not in satisfied]
-        # Last, when everything else agrees already: whoever waits may call this writer at once.
+        # Last, once all else is consistent: a callback of the future may call this writer at once.
         for completion in satisfied:
             snapshot = completion.snapshot(self.key_group_range, local_backup=self._local_backup)
             completion.future.set_result(snapshot)
@@ -291,7 +290,7 @@ class FsStateChangelogWriter:
         hit = [completion for completion in self._completions if completion.wants_any(sequence_numbers)]
         self._completions = [completion for completion in self._completions if completion not in hit]
         for completion in hit:
-            completion.future.set_exception(told_error(error))
+            completion.future.set_exception(as_dstl_error(error))
 
     # -- the life of a checkpoint ------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class FsStateChangelogWriter:
     def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
         """A checkpoint was aborted: local copies that only it and earlier ones used go.
 
-        Nothing appended is lost, and nothing is uploaded again; the range is upstream's and says nothing.
+        Nothing appended is lost, and nothing is uploaded again; the range is upstream's and has no effect.
         """
         self._check_usable()
         self._empty_inbox()
@@ -357,7 +356,7 @@ class FsStateChangelogWriter:
     def close(self) -> None:
         """Forget what is not durable; fail every future that waits with ClosedError. May be called again.
 
-        Durable files stay as they are: a checkpoint may hold them. What uploads bring later is released.
+        Durable files stay as they are: a checkpoint may hold them. Results that arrive later are released.
         """
         self._check_thread()
         if self._closed:

@@ -1,6 +1,6 @@
-"""Who still needs a changelog file. Owns reference counts of remote and local files on this process.
+"""Who still needs a changelog file. Owns this process's reference counts of remote and local files.
 
-Does not own the deletion itself (a function given to it), nor what manifests in the store refer to.
+Does not own the deletion itself (injected), nor what manifests in the store refer to.
 """
 
 from dstl_dagster.registry.local import LocalChangelogRegistry

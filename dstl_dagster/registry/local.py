@@ -1,6 +1,6 @@
-"""Which checkpoint used which local copy last.
+"""The last checkpoint to use each local copy.
 
-Owns the life of local copies on this machine. Does not own their making (`upload`) or reading (`changelog`).
+Owns the lifetime of local copies. Does not own writing (`upload`) or reading them (`changelog`).
 
 Source: Flink's `LocalChangelogRegistryImpl`.
 """
@@ -23,8 +23,8 @@ _logger = logging.getLogger(__name__)
 class LocalChangelogRegistry:
     """The local copies in use. All methods may be called from any thread.
 
-    Deleting runs on the executor, or in the caller where the executor takes nothing any more; its errors
-    are logged only, for a copy can always be made again.
+    Deletions run on the executor, or in the caller once that is shut down; their errors are only logged:
+    a copy left behind costs disk, never correctness.
     """
 
     def __init__(self, discard: Callable[[StreamStateHandle], None], executor: Executor) -> None:
@@ -53,7 +53,7 @@ class LocalChangelogRegistry:
             self._last_use[handle.name] = (handle, last_checkpoint_id)
 
     def discard_up_to_checkpoint(self, checkpoint_id: int) -> None:
-        """Delete every copy that no checkpoint from `checkpoint_id` (exclusive end) on has used."""
+        """Delete every copy last used by a checkpoint below `checkpoint_id` (exclusive)."""
         with self._lock:
             unused = [handle for handle, last in self._last_use.values() if last < checkpoint_id]
             for handle in unused:
@@ -68,11 +68,10 @@ class LocalChangelogRegistry:
         try:
             self._discard(handle)
         except Exception:
-            # A copy left behind costs disk, never correctness.
             _logger.warning("could not delete local changelog copy %s", handle.name, exc_info=True)
 
     def close(self) -> None:
-        """End the thread after the deletions asked for; copies in use stay on disk. May be called again."""
+        """End the thread after the requested deletions; copies in use stay on disk. May be called again."""
         self._executor.shutdown(wait=True)
         with self._lock:
             self._last_use.clear()

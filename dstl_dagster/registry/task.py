@@ -1,7 +1,7 @@
 """Reference counts of changelog files that no checkpoint owns yet.
 
 Owns the counts, and the threads that delete. Does not own how a file is deleted (`discard`), nor a file
-from the moment a checkpoint owns it (`stop_tracking`).
+once a checkpoint owns it (`stop_tracking`).
 
 Source: Flink's `TaskChangelogRegistryImpl`; its threads never end, ours end with `close()`.
 """
@@ -26,8 +26,8 @@ Discard = Callable[[StreamStateHandle], None]
 class TaskChangelogRegistry:
     """How many change sets still need each file. All methods may be called from any thread.
 
-    A file is known by its name. It is deleted when its last change set was released, and only then; never
-    after `stop_tracking`. An error while deleting is logged: the file is then an orphan of its attempt.
+    A file is known by its name. It is deleted when its last change set is released, and only then; never
+    after `stop_tracking`. A failed deletion is logged: the file is then an orphan of its attempt.
     """
 
     def __init__(self, discard: Discard, executor: Executor) -> None:
@@ -56,12 +56,12 @@ class TaskChangelogRegistry:
             self._counts[handle.name] = reference_count
 
     def stop_tracking(self, handle: StreamStateHandle) -> None:
-        """A checkpoint owns the file now: forget it, whatever its count. Unknown is fine."""
+        """A checkpoint owns the file now: forget it, whatever its count. An unknown file is fine."""
         with self._lock:
             self._counts.pop(handle.name, None)
 
     def release(self, handle: StreamStateHandle) -> None:
-        """One change set less needs the file; after the last one it is deleted. Unknown: only a log line."""
+        """One change set no longer needs the file; the last deletes it. An unknown file is only logged."""
         with self._lock:
             count = self._counts.get(handle.name)
             if count is None:
@@ -74,7 +74,7 @@ class TaskChangelogRegistry:
         self._schedule(handle)
 
     def discard(self, handle: StreamStateHandle) -> None:
-        """Nobody was ever told of the file (a losing attempt wrote it): forget and delete it."""
+        """Nothing refers to the file (a losing attempt wrote it): forget and delete it."""
         self.stop_tracking(handle)
         self._schedule(handle)
 
@@ -87,20 +87,20 @@ class TaskChangelogRegistry:
         try:
             self._executor.submit(self._discard_quietly, handle)
         except RuntimeError:
-            # The executor is shut down already; the file must not outlive the last who could delete it.
+            # Shut down already: nobody else would delete the file.
             self._discard_quietly(handle)
 
     def _discard_quietly(self, handle: StreamStateHandle) -> None:
         try:
             self._discard(handle)
         except Exception:
-            # Whatever it is, no caller waits for it; GC finds the file by its attempt.
+            # No caller waits for this; garbage collection finds the file by its attempt.
             _logger.warning(
                 "could not delete changelog file %s; garbage collection will", handle.name, exc_info=True
             )
 
     def close(self) -> None:
-        """Finish the deletions that were asked for and end the threads. May be called again."""
+        """Finish the requested deletions and end the threads. May be called again."""
         self._executor.shutdown(wait=True)
 
 

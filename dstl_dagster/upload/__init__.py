@@ -6,13 +6,17 @@ Does not own whose bytes they are (`changelog`) or who still needs a file (`regi
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.direct import direct_scheduler
 from dstl_dagster.upload.metrics import UploadMetrics
+from dstl_dagster.upload.places import job_id_text, local_changelog_directory
+from dstl_dagster.upload.policy import UploadPolicy
 from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
 from dstl_dagster.upload.scheduler import (
     BatchingStateChangeUploadScheduler,
     StateChangeUploadScheduler,
+    UploadScheduler,
     scheduler_from_config,
 )
 from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult
+from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (
     DuplicatingStateChangeFsUploader,
     StateChangeFsUploader,
@@ -29,11 +33,17 @@ __all__ = [
     "StateChangeFsUploader",
     "StateChangeUploadScheduler",
     "StateChangeUploader",
+    "ThreadTimer",
+    "Timer",
     "UploadMetrics",
+    "UploadPolicy",
     "UploadResult",
+    "UploadScheduler",
     "UploadTask",
     "UploadTasksResult",
     "UploadThrottle",
     "direct_scheduler",
+    "job_id_text",
+    "local_changelog_directory",
     "scheduler_from_config",
 ]

@@ -1,10 +1,10 @@
-"""How many bytes may be on their way at once, and how others learn that there is room.
+"""How many bytes may be in flight at once, and the signal that there is room again.
 
-Owns the count of in-flight bytes, the line of those who wait, and the availability signal. Does not own
-what the bytes are.
+Owns the in-flight count, the queue of blocked callers and the availability signal. Does not own what the
+bytes are.
 
 Source: Flink's `UploadThrottle` and `AvailabilityProvider`. Upstream admits a task of any size while one
-byte is free; here the limit holds, except that one task larger than all of it may be alone in flight.
+byte is free; here the limit holds, except that a task larger than the limit may be in flight alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ALWAYS_AVAILABLE: Availability = _AlwaysAvailable()
 
 
 class UploadThrottle:
-    """A budget of bytes with a fair line. All methods may be called from any thread."""
+    """A byte budget, granted in order of arrival. All methods may be called from any thread."""
 
     def __init__(self, max_bytes_in_flight: int) -> None:
         if max_bytes_in_flight < 1:
@@ -89,7 +89,7 @@ class UploadThrottle:
     def seize(self, byte_count: int) -> None:
         """Take bytes out of the budget; blocks while they do not fit, first come, first served.
 
-        ClosedError when it is closed before or meanwhile. An interrupt leaves the line and takes nothing.
+        ClosedError when it is closed before or meanwhile. An interrupted caller takes nothing.
         """
         ticket = object()
         with self._condition:
@@ -114,12 +114,12 @@ class UploadThrottle:
             if freed:
                 self._room = None
             self._condition.notify_all()
-        # Outside the lock: whoever waits for the future may call back at once.
+        # Outside the lock: a callback of the future may call in here at once.
         if freed and room is not None:
             room.set_result(None)
 
     def close(self) -> None:
-        """Nobody gets in any more; those in line are told. Seized bytes may still be released."""
+        """Admit nobody else; blocked callers get ClosedError. Seized bytes may still be released."""
         with self._condition:
             self._closed = True
             room, self._room = self._room, None

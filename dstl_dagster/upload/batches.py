@@ -1,6 +1,6 @@
-"""Which waiting tasks share a file, and the upload of one such batch as something to retry.
+"""Which queued tasks share a file, and the upload of one batch as something to retry.
 
-Owns the line of tasks, where a batch ends, and when its tasks are chosen. Does not own threads or time
+Owns the queue, where a batch ends, and when its tasks are settled. Does not own threads or time
 (`scheduler`), nor when an attempt is repeated (`retry`).
 """
 
@@ -13,44 +13,57 @@ from collections.abc import Callable, Collection, Sequence
 
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format.footer import MAX_CHANGE_SETS_PER_FILE
-from dstl_dagster.upload.early import EarlyUpload
+from dstl_dagster.upload.early import BeginFile, EarlyFile
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 from dstl_dagster.upload.uploader import StateChangeUploader
 
-__all__ = ["BatchAction", "BatchQueue", "complete_all", "fail_all"]
+__all__ = ["Batch", "BatchAction", "BatchQueue", "complete_all", "fail_all"]
 
 _logger = logging.getLogger(__name__)
 
 
-class _Batch:
-    """Tasks that will share a file, in order."""
+class Batch:
+    """Tasks that share a file, in order; and that file, where it is begun before the batch leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin_file: BeginFile | None = None) -> None:
         self.tasks: list[UploadTask] = []
         self.size_bytes = 0
         self.set_count = 0
+        self.early = EarlyFile(begin_file)
 
     def add(self, task: UploadTask) -> None:
         self.tasks.append(task)
         self.size_bytes += task.size
         self.set_count += len(task.change_sets)
 
+    def remove(self, task: UploadTask) -> None:
+        self.tasks.remove(task)
+        self.size_bytes -= task.size
+        self.set_count -= len(task.change_sets)
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be uploaded. Never raises."""
+        fail_all(self.tasks, error)
+        self.early.abandon()
+
 
 class BatchQueue:
-    """Tasks that wait, parted into batches as they come; the order stays. Whoever has it locks it.
+    """Tasks in order of arrival, divided into batches. The caller holds its lock.
 
-    A batch ends with the task that brings it to `enough_bytes` (inclusive), or before the one that would
-    bring it above `max_bytes`; one larger task goes alone, and so does one below `alone_below_bytes`. A task
-    that comes later joins the last batch or begins another.
+    A batch ends with the task that brings it to `threshold_bytes` (inclusive), or before the one that would
+    bring it above `max_bytes`; a larger task goes alone. A task joins the last batch or begins another.
+
+    Args:
+        begin_file: for batches whose files may begin early; None: none may.
     """
 
-    def __init__(self, enough_bytes: int, max_bytes: int, alone_below_bytes: int = 0) -> None:
-        self._enough_bytes = enough_bytes
+    def __init__(self, threshold_bytes: int, max_bytes: int, begin_file: BeginFile | None = None) -> None:
+        self._threshold_bytes = threshold_bytes
         self._max_bytes = max_bytes
-        self._alone_below_bytes = alone_below_bytes
-        self._batches: deque[_Batch] = deque()
+        self._begin_file = begin_file
+        self._batches: deque[Batch] = deque()
         self.size_bytes = 0
-        """Payload of all that waits."""
+        """Payload of all queued tasks."""
 
     def __len__(self) -> int:
         """How many batches."""
@@ -60,70 +73,70 @@ class BatchQueue:
     def task_count(self) -> int:
         return sum(len(batch.tasks) for batch in self._batches)
 
-    def first(self) -> list[UploadTask]:
-        """What the first batch has so far; empty where nothing waits."""
-        return list(self._batches[0].tasks) if self._batches else []
+    @property
+    def first(self) -> Batch | None:
+        """The batch that leaves next."""
+        return self._batches[0] if self._batches else None
 
     def add(self, task: UploadTask) -> None:
-        """Put a task in line."""
+        """Append a task."""
         if not self._batches or not self._joins(self._batches[-1], task):
-            self._batches.append(_Batch())
+            self._batches.append(Batch(self._begin_file))
         self._batches[-1].add(task)
         self.size_bytes += task.size
 
-    def take(self) -> list[UploadTask]:
-        """Take the first batch; empty where nothing waits."""
+    def take(self) -> Batch | None:
+        """Remove the first batch."""
         if not self._batches:
-            return []
+            return None
         batch = self._batches.popleft()
         self.size_bytes -= batch.size_bytes
-        return batch.tasks
+        return batch
 
-    def remove(self, task: UploadTask) -> None:
-        """Take this one out again, if it still waits."""
-        waiting = [each for batch in self._batches for each in batch.tasks]
-        if task in waiting:
-            self._batches.clear()
-            self.size_bytes = 0
-            for each in waiting:
-                if each is not task:
-                    self.add(each)
+    def remove(self, task: UploadTask) -> Batch | None:
+        """Remove a task, if it is still queued. Returns its batch where no other task is left in it."""
+        for batch in self._batches:
+            if task in batch.tasks:
+                batch.remove(task)
+                self.size_bytes -= task.size
+                if batch.tasks:
+                    return None
+                self._batches.remove(batch)
+                return batch
+        return None
 
-    def _joins(self, batch: _Batch, task: UploadTask) -> bool:
+    def _joins(self, batch: Batch, task: UploadTask) -> bool:
         return (
-            min(batch.size_bytes, task.size) >= self._alone_below_bytes
-            and batch.size_bytes < self._enough_bytes
+            batch.size_bytes < self._threshold_bytes
             and batch.size_bytes + task.size <= self._max_bytes
             and batch.set_count + len(task.change_sets) <= MAX_CHANGE_SETS_PER_FILE
         )
 
 
 class BatchAction:
-    """The upload of one batch. Its tasks are chosen when its first attempt begins, not before.
+    """The upload of one batch. Its tasks are settled when its first attempt begins, not before.
 
-    So what arrives while every thread is busy shares the next file, as in a group commit.
+    So tasks that arrive while every thread is busy join the batch, as in a group commit.
 
     Args:
-        claim: takes the next batch out of the queue, and what was written of it early, if anything.
+        claim: takes the next batch out of the queue; None where it is empty.
     """
 
-    def __init__(
-        self,
-        uploader: StateChangeUploader,
-        claim: Callable[[], tuple[Sequence[UploadTask], EarlyUpload | None]],
-    ) -> None:
+    def __init__(self, uploader: StateChangeUploader, claim: Callable[[], Batch | None]) -> None:
         self._uploader = uploader
         self._claim = claim
         self._lock = threading.Lock()
         self._tasks: Sequence[UploadTask] | None = None
 
     def attempt(self) -> UploadTasksResult | None:
-        """Upload the batch; None where nobody waits any more."""
-        early = None
+        """Upload the batch; None where the queue was empty."""
+        batch = None
         with self._lock:
             if self._tasks is None:
-                self._tasks, early = self._claim()
-        result = early.finish(self._tasks) if early is not None else None
+                batch = self._claim()
+                self._tasks = () if batch is None else batch.tasks
+        # Only the first attempt has the batch, and with it the file that was begun early.
+        result = batch.early.finish(batch.tasks) if batch is not None else None
         if result is None and self._tasks:
             result = self._uploader.upload(self._tasks)
         return result
@@ -141,19 +154,19 @@ class BatchAction:
 
 
 def complete_all(result: UploadTasksResult, tasks: Collection[UploadTask]) -> None:
-    """Tell every task where it stands."""
+    """Complete every task with its results."""
     try:
         result.complete()
     finally:
         for task in tasks:
-            # A task that an uploader forgot would be waited for without end.
+            # Nobody would ever end a task that the uploader forgot.
             task.fail(InternalError("the uploader returned, but without a result for this task"))
 
 
 def fail_all(tasks: Collection[UploadTask], error: BaseException) -> None:
-    """Tell every task that it failed. Never raises."""
+    """Fail every task. Never raises."""
     for task in tasks:
         try:
             task.fail(error)
         except Exception:
-            _logger.exception("an upload failed, and telling its writer failed too")
+            _logger.exception("an upload failed, and so did its failure callback")

@@ -1,4 +1,4 @@
-"""Uploading in the thread that asks, one task a file. Owns nothing else: no batch, no retry, no thread."""
+"""The direct lane alone: each task uploaded in its caller's thread. Owns no batch, retry or thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["direct_scheduler"]
 
 
 class _DirectScheduler:
-    """Uploads in the caller's thread, one task a file, without retries."""
+    """One file per task, one attempt per file."""
 
     def __init__(self, uploader: StateChangeUploader) -> None:
         self._uploader = uploader
@@ -40,5 +40,5 @@ class _DirectScheduler:
 
 
 def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadScheduler:
-    """A scheduler that uploads at once, in the thread that asks, and raises what the uploader raises."""
+    """A scheduler that uploads at once, in the caller's thread, and raises what the uploader raises."""
     return _DirectScheduler(uploader)

@@ -1,6 +1,6 @@
-"""The one file of one attempt: begun, written task by task, and then durable or gone.
+"""The file of one attempt: begun, written task by task, then made durable or deleted.
 
-Owns the file's bytes and what becomes of it. Does not own its name, nor which tasks it takes (`uploader`).
+Owns the file's bytes and its end. Does not own its name, nor which tasks it holds (`uploader`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dstl_dagster.storage import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.write_behind import ActiveUploads, WriteBehind
+from dstl_dagster.upload.write_behind import ActiveUploads, write_behind
 
 __all__ = ["FileTracker", "FileUpload"]
 
@@ -27,27 +27,27 @@ _WRITE_BEHIND_BUFFERS: Final = 4
 
 
 class FileTracker(Protocol):
-    """Who is told of the files an uploader makes. Any thread."""
+    """Learns of the files an uploader writes. Any thread."""
 
     def start_tracking(self, handle: StreamStateHandle, reference_count: int) -> None:
-        """The file is there; so many change sets need it."""
+        """The file exists; `reference_count` change sets need it."""
         ...
 
     def discard(self, handle: StreamStateHandle) -> None:
-        """Nobody needs the file, if it is there at all: delete it."""
+        """Nobody needs the file: delete it, if it exists."""
         ...
 
 
 class FileUpload:
-    """One attempt under way. One thread at a time; `finish` or `abort` ends it, or the first error.
+    """An attempt in progress. One thread at a time; `finish`, `abort` or the first error ends it.
 
-    After an error nothing of it is left, as far as the store let it be deleted.
+    An error deletes what was written, as far as the store allows.
 
     Args:
-        name, sink, local: the object to be, where its bytes go, and its copy on local disk, if any.
-        active: those that are written at the moment, of this uploader.
+        name, sink, local: the new object's name, where its bytes go, and its local copy, if any.
+        active: the uploader's files that are being written.
         buffer_bytes: about how much is encoded at a time.
-        is_in_vain: asked now and then; once it is true, writing raises ClosedError.
+        is_cancelled: asked after each piece; once it is true, writing raises ClosedError.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FileUpload:
         clock: Clock,
         active: ActiveUploads,
         buffer_bytes: int,
-        is_in_vain: Callable[[], bool],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._name = name
         self._sink = sink
@@ -72,7 +72,7 @@ class FileUpload:
         self._clock = clock
         self._active = active
         self._buffer_bytes = buffer_bytes
-        self._is_in_vain = is_in_vain
+        self._is_cancelled = is_cancelled
         self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
         self._busy_seconds = 0.0
         self._over = False
@@ -86,26 +86,21 @@ class FileUpload:
         return tuple(self._tasks_offsets)
 
     def write(self, task: UploadTask) -> None:
-        """Append a task. Raises what the store raises, or ClosedError where it became in vain."""
+        """Append a task. Raises what the store raises, or ClosedError once it is cancelled."""
         with self._attempting(), self._active.one_more():
-            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
+            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes or not self._active.leave_cores():
                 self._write_task(task, self._write_piece)
                 return
-            behind = WriteBehind(self._write_piece, self._active.leave_cores)
-            try:
-                self._write_task(task, behind.write)
-                behind.finish()
-            finally:
-                # The sink is closed or aborted next, and by one thread at a time.
-                behind.abort()
+            with write_behind(self._write_piece) as write:
+                self._write_task(task, write)
 
     def flush(self) -> None:
-        """No task may follow for a while: leave little to do for `finish`. Raises as `write`."""
+        """Store what was written now, also where it would fit one request. Raises as `write`."""
         with self._attempting():
             self._sink.flush()
 
     def finish(self) -> UploadTasksResult:
-        """Make the file durable, and have it tracked. Raises as `write`."""
+        """Make the file durable and track it. Raises as `write`."""
         with self._attempting(), self._active.one_more():
             for octets in self._encoder.footer():
                 self._write_piece(Piece(octets, self._encoder.crc32c))
@@ -115,7 +110,7 @@ class FileUpload:
         return self._registered(stat)
 
     def abort(self) -> None:
-        """Give it up and delete what is there. Never raises; does nothing once it is over."""
+        """Give up and delete what was written. Never raises; does nothing once it is over."""
         if self._over:
             return
         self._over = True
@@ -123,14 +118,14 @@ class FileUpload:
         if self._local is not None:
             self._local.abort()
         if self._sink.has_sent:
-            # The answer may have been lost: then an object may be there, or may still arrive. The first is
-            # deleted here; the second lies under the attempt's name, where garbage collection finds it.
+            # The answer may have been lost: an object may exist, or may still arrive. The first is deleted
+            # here; the second lies under the attempt's name, where garbage collection finds it.
             self._registry.discard(StreamStateHandle(self._name, None))
 
     @contextmanager
     def _attempting(self) -> Iterator[None]:
         if self._over:
-            raise InternalError("an upload that is over was written to")
+            raise InternalError("an upload was used after its end")
         began_seconds = self._clock.monotonic_seconds()
         try:
             yield
@@ -151,8 +146,8 @@ class FileUpload:
             offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
             for octets in self._encoder.change_set(change_set):
                 write(Piece(octets, self._encoder.crc32c))
-                if self._is_in_vain():
-                    raise ClosedError("every task of this upload ended meanwhile: it is in vain")
+                if self._is_cancelled():
+                    raise ClosedError("every task of this upload has ended meanwhile: it was cancelled")
 
     def _registered(self, stat: ObjectStat) -> UploadTasksResult:
         body_size = self._encoder.body_size

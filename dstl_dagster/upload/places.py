@@ -1,6 +1,6 @@
-"""Where changelog files lie: in the store, and on local disk. Pure.
+"""Names of changelog files, in the store and on local disk. Pure.
 
-Owns upstream's two patterns. Does not own the base path (a job's names give it).
+Owns upstream's two patterns. Does not own the base path (it comes from the job's names).
 
     <base path>/<job id>/dstl/<random uuid>            in the store
     <directory>/jid_<job id>/taskowned/<same uuid>     on local disk
@@ -23,7 +23,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def job_id_text(job_id: uuid.UUID | str) -> str:
-    """How a job id stands in names: a UUID as 32 hex digits, another valid job name as it is."""
+    """A job id as part of a name: a UUID as 32 hex digits, another valid job name as it is."""
     if isinstance(job_id, uuid.UUID):
         return job_id.hex
     if isinstance(job_id, str) and _HEX.fullmatch(job_id):
@@ -40,10 +40,10 @@ def changelog_folder(base_path: str, job_id: uuid.UUID | str) -> str:
 
 
 def local_changelog_directory(config: LocalRecoveryConfig, job_id: uuid.UUID | str) -> Path | None:
-    """The directory of a job's local copies; None where local recovery is disabled. Makes nothing."""
+    """The directory of a job's local copies; None where local recovery is disabled. Creates nothing."""
     if config.directories is None:
         return None
     job = job_id_text(job_id)
-    # The same job finds the same directory again in another process, so no randomised hash.
+    # No randomised hash: another process of the job must find the same directory.
     root = config.directories[zlib.crc32(job.encode()) % len(config.directories)]
     return root / f"jid_{job}" / "taskowned"

@@ -1,12 +1,12 @@
-"""Doing an action until one attempt wins. Owns the policy, the race of attempts and their losers' end.
+"""Repeating an action until one attempt wins. Owns the policy, the race between attempts, and the losers.
 
-Does not own what an attempt does, nor the threads (an executor and a timer are given).
+Does not own what an attempt does, nor the threads (executor and timer are injected).
 
-A timed-out attempt is not interrupted: it goes on beside its successor, and the first to succeed wins,
-whichever it is. Every result that does not win is discarded.
+A timed-out attempt is not interrupted: it runs on beside its successor, and whichever succeeds first wins.
+Every other result is discarded.
 
-Source: Flink's `RetryPolicy` and `RetryingExecutor`. There, an error that ends no attempt properly leaves
-the action pending for ever; here every action ends exactly once.
+Source: Flink's `RetryPolicy` and `RetryingExecutor`. There, a Java `Error` leaves the action pending for
+ever; here every action ends exactly once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -32,11 +31,11 @@ TIMEOUT_KIND: Final = "timeout"
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When an attempt is given up, and when another follows.
+    """When an attempt is given up and another one made.
 
     Attributes:
         max_attempts: the first included; 1 or more.
-        timeout_seconds: after this another attempt is started beside; None: an attempt takes what it takes.
+        timeout_seconds: after this another attempt is started beside it; None: no time-out.
         delay_after_failure_seconds: before the next attempt, unless the failure was a time-out.
     """
 
@@ -62,7 +61,7 @@ class RetryPolicy:
 
     @classmethod
     def from_options(cls, options: FsStateChangelogOptions) -> RetryPolicy:
-        """What the options name."""
+        """The policy that the options name."""
         if options.retry_policy == "none":
             return cls.none()
         return cls.fixed(
@@ -77,7 +76,7 @@ class RetryPolicy:
             return None
         if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
             return 0.0
-        # Only what may go away by itself: a wrong call or a broken promise fails again.
+        # Only what may be transient: a wrong call or a bug fails again.
         if isinstance(error, UnavailableError | OSError):
             return self.delay_after_failure_seconds
         return None
@@ -95,10 +94,10 @@ ResultT = TypeVar("ResultT")
 
 
 class RetriableAction(Protocol[ResultT]):
-    """Something that may be attempted several times at once."""
+    """Something that may be attempted several times, also concurrently."""
 
     def attempt(self) -> ResultT:
-        """Do it once. Any thread; several at the same time."""
+        """Do it once. Any thread; several may run at once."""
         ...
 
     def complete(self, result: ResultT) -> None:
@@ -110,7 +109,7 @@ class RetriableAction(Protocol[ResultT]):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """No attempt succeeded, and none will be made. Called at most once."""
+        """No attempt succeeded and no more will be made. Called at most once."""
         ...
 
 
@@ -138,36 +137,34 @@ class RetryingExecutor:
         self._live: set[_Execution[object]] = set()
         self._closed = False
 
-    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT], *, here: bool = False) -> None:
-        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun.
-
-        `here`: make the first attempt in the calling thread, without a time-out. An interrupt of that thread
-        is raised, when the action has failed by it.
-        """
-        execution = _Execution(self, policy, action)
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the upload executor is closed: open another storage")
-            self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
-        if here:
-            execution.run(1, here=True)
-            return
+    def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
+        """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun."""
+        execution = self._begin(policy, action)
         try:
             self._executor.submit(execution.run, 1)
         except BaseException as refusal:
             self._ended(execution)
             if self._closed:
-                # Closed between the look above and the submit: the executor's own words would mislead.
+                # Closed between `_begin` and the submit: the executor's own words would mislead.
                 raise ClosedError(
                     "the upload executor was closed meanwhile: open another storage"
                 ) from refusal
             raise
 
-    def run_aside(self, work: Callable[[], None]) -> None:
-        """Run something on one of the threads that nobody waits for; not at all once closed."""
-        # Refused when shut down, or for want of a thread, which the next attempt will tell.
-        with suppress(RuntimeError):
-            self._executor.submit(work)
+    def execute_in_caller(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
+        """Make the first attempt in the calling thread, without a time-out; later ones as `execute`.
+
+        ClosedError when closed. An interrupt of that attempt is raised once the action has failed by it.
+        """
+        self._begin(policy, action).run_in_caller()
+
+    def _begin(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> _Execution[ResultT]:
+        execution = _Execution(self, policy, action)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the upload executor is closed: open another storage")
+            self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
+        return execution
 
     def _ended(self, execution: _Execution[ResultT]) -> None:
         with self._lock:
@@ -176,7 +173,7 @@ class RetryingExecutor:
     def close(self) -> None:
         """Fail what has not ended with ClosedError, and wait for the attempts that run. May be called again.
 
-        An attempt can see that it is in vain; what it still brings is discarded.
+        A running attempt may notice; a result it still brings is discarded.
         """
         with self._lock:
             self._closed = True
@@ -201,27 +198,33 @@ class _Execution(Generic[ResultT]):
         self._active_attempts = 1
         self._total_attempts = 1
 
-    def run(self, attempt: int, *, here: bool = False) -> None:
-        if self._ended:
-            return
+    def run(self, attempt: int) -> None:
+        """Make an attempt, unless the action has ended. Never raises."""
+        if not self._ended:
+            self._make(attempt, self._policy.timeout_seconds)
+
+    def run_in_caller(self) -> None:
+        """Make the first attempt without a time-out; an interrupt is raised."""
+        error = self._make(1, None)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+
+    def _make(self, attempt: int, timeout_seconds: float | None) -> BaseException | None:
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
-            seconds = self._policy.timeout_seconds
-            if seconds is not None and not here:
+            if timeout_seconds is not None:
                 cancel_timeout = self._owner._timer.schedule(
-                    seconds, lambda: self._timed_out(attempt, gave_up)
+                    timeout_seconds, lambda: self._timed_out(attempt, gave_up)
                 )
             result = self._action.attempt()
-        except BaseException as error:
-            # Whatever ends an attempt, the action must hear of it.
+        except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
-            if here and not isinstance(error, Exception):
-                raise
-            return
+            return error
         cancel_timeout()
         self._attempt_succeeded(attempt, result)
+        return None
 
     def _attempt_succeeded(self, attempt: int, result: ResultT) -> None:
         with self._lock:
@@ -236,7 +239,7 @@ class _Execution(Generic[ResultT]):
             else:
                 self._action.discard(result)
         except Exception:
-            _logger.exception("an upload ended, but telling so failed")
+            _logger.exception("an upload ended, but its callback raised")
 
     def _timed_out(self, attempt: int, gave_up: _Once) -> None:
         self._attempt_failed(
@@ -283,7 +286,7 @@ class _Execution(Generic[ResultT]):
         try:
             self._owner._executor.submit(self.run, attempt)
         except RuntimeError:
-            # Shut down meanwhile: `close` has told, or will tell, the action.
+            # Shut down meanwhile: `close` has failed the action, or will.
             _logger.debug("an upload attempt was due after close")
 
     def abandon(self, error: BaseException) -> None:
@@ -295,11 +298,11 @@ class _Execution(Generic[ResultT]):
         try:
             self._action.fail(error)
         except Exception:
-            _logger.exception("an upload failed, and telling so failed too")
+            _logger.exception("an upload failed, and its callback raised too")
 
 
 class _Once:
-    """True for the first who asks: an attempt fails by its error or by its time-out, not by both."""
+    """True once: an attempt fails by its error or by its time-out, not by both."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

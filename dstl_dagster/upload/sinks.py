@@ -1,6 +1,6 @@
-"""Where the pieces of one changelog file go: one object of the store, and maybe a local copy.
+"""Where the pieces of one changelog file go: one object in the store, and optionally a local copy.
 
-Owns the choice between one put and a stream, reading back after a lost answer, and giving a local copy up.
+Owns the choice between one put and a stream, reading back after a lost answer, and dropping a local copy.
 Does not own what the pieces are, nor retries.
 """
 
@@ -21,7 +21,6 @@ from dstl_dagster.storage import (
     ObjectStat,
     ObjectStore,
     ObjectWriter,
-    RequestCost,
     put_own,
     summed_write,
     write_own,
@@ -38,8 +37,8 @@ class Piece(NamedTuple):
     """Some bytes of a file, in the order they come.
 
     Attributes:
-        octets: they are kept, not copied, and must not change.
-        crc32c: of the file from its beginning to their end.
+        octets: kept by reference; they must not change.
+        crc32c: of the file up to and including them.
     """
 
     octets: bytes | memoryview
@@ -47,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class ObjectSink:
-    """One new object. Small ones leave in one request; from `buffer_bytes` on they are streamed."""
+    """One new object: one put up to `buffer_bytes`, a stream above."""
 
     def __init__(self, store: ObjectStore, name: str, writer_id: str, buffer_bytes: int) -> None:
         self._store = store
@@ -59,10 +58,10 @@ class ObjectSink:
         self._write_summed: Callable[[bytes | memoryview, int], int] | None = None
         self._size_bytes = 0
         self.has_sent = False
-        """Whether the store was asked for anything: until then there can be no object."""
+        """Whether any request was sent: before that, no object can exist."""
 
     def write(self, piece: Piece) -> None:
-        """Take a piece."""
+        """Append a piece."""
         self._size_bytes += len(piece.octets)
         if self._write_summed is not None:
             self._write_summed(piece.octets, piece.crc32c)
@@ -72,8 +71,8 @@ class ObjectSink:
             self._begin_stream()
 
     def flush(self) -> None:
-        """Nothing may follow for a while: store what is here, where one request more costs no round trip."""
-        if self._writer is None and self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+        """Store what is here now, which takes a stream."""
+        if self._writer is None:
             self._begin_stream()
 
     def _begin_stream(self) -> None:
@@ -91,7 +90,7 @@ class ObjectSink:
         self._pieces.clear()
 
     def close(self) -> ObjectStat:
-        """Make the object durable. As `ObjectWriter.close`; a lost answer was read back already."""
+        """Make the object durable. As `ObjectWriter.close`; a lost answer has been read back."""
         self.has_sent = True
         if self._writer is None:
             payload = b"".join(piece.octets for piece in self._pieces)
@@ -107,9 +106,9 @@ class ObjectSink:
 
 
 class LocalCopySink:
-    """The same bytes on this machine's disk. Nothing it meets fails the upload: then there is no copy.
+    """The same bytes on this machine's disk. Its errors never fail the upload; there is no copy then.
 
-    A copy appears under its name only when it is whole; it is not synced, for a crash may cost it.
+    A copy appears under its name only when it is whole; it is not synced: a crash may lose it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +123,7 @@ class LocalCopySink:
             self._give_up()
 
     def write(self, piece: Piece) -> None:
-        """Take a piece."""
+        """Append a piece."""
         if self._file is None:
             return
         try:
@@ -135,7 +134,7 @@ class LocalCopySink:
             self._give_up()
 
     def close(self, size: int | None, stored_bytes: int) -> LocalStateHandle | None:
-        """Make the copy appear; None where there is none."""
+        """Publish the copy under its name; None where it was given up."""
         if self._file is None:
             return None
         try:
@@ -147,7 +146,7 @@ class LocalCopySink:
         return LocalStateHandle(str(self._path), size, stored_bytes=stored_bytes)
 
     def abort(self) -> None:
-        """Give up without calling it a failure."""
+        """Drop the copy; this does not count as a failure."""
         self._drop()
 
     def _give_up(self) -> None:

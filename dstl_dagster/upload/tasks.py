@@ -1,4 +1,4 @@
-"""What is uploaded and what came of it: values that pass between a writer, a scheduler and an uploader.
+"""Upload tasks and their results: what passes between a writer, a scheduler and an uploader.
 
 Owns the single completion of a task. Does not own threads, retries or files.
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UploadResult:
-    """Where one change set stands now.
+    """Where one change set is stored.
 
     Attributes:
         stream_state_handle: the durable file.
@@ -78,16 +78,16 @@ class UploadTask:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was completed or failed: an upload that still runs for it is in vain."""
+        """Whether it was completed or failed: an upload still running for it is wasted."""
         return self._finished
 
     def complete(self, results: list[UploadResult]) -> None:
-        """It was uploaded: a result for each change set."""
+        """It was uploaded: one result for each change set."""
         if self._finish():
             self._success_callback(results)
 
     def fail(self, error: BaseException) -> None:
-        """It will not be uploaded any more."""
+        """It will not be uploaded."""
         if self._finish():
             self._failure_callback([change_set.sequence_number for change_set in self.change_sets], error)
 
@@ -98,13 +98,13 @@ class UploadTask:
 
 
 class UploadTasksResult:
-    """What one attempt to upload tasks gave: one file, and where in it each change set stands.
+    """The outcome of one upload attempt: one file, and the offset of each change set in it.
 
     Args:
         tasks_offsets: for each task and each of its sets the offsets in the file and in the local copy.
         handle: the durable file.
         local_handle: the local copy, where there is one.
-        discard: deletes both; an uploader that makes files of its own gives it.
+        discard: deletes both; None: garbage collection will.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class UploadTasksResult:
             ]
             try:
                 task.complete(results)
-            except Exception as error:  # noqa: BLE001 - collected, and raised when every task was told
+            except Exception as error:  # noqa: BLE001 - raised below, once every task has ended
                 failures.append(error)
         if failures:
             raise InternalError(
@@ -142,7 +142,7 @@ class UploadTasksResult:
             ) from failures[0]
 
     def discard(self) -> None:
-        """Nobody will be told of this file: delete it and its copy."""
+        """The attempt lost: delete its file and the copy."""
         if self._discard is None:
             _logger.warning(
                 "the uploader gave no way to delete %s; garbage collection will", self.handle.name

@@ -1,6 +1,6 @@
-"""Running something later. Owns one timer thread; does not own what runs (keep that short).
+"""Delayed commands. Owns one timer thread; does not own the commands (keep them short).
 
-Everything that waits in this layer goes through a `Timer`, so that a test turns the time itself.
+Everything that waits in this layer goes through a `Timer`, so that a test controls time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Cancel = Callable[[], None]
 
 
 class Timer(Protocol):
-    """Calls commands at a later time, one after another. Any thread may schedule."""
+    """Runs commands later, one after another. Any thread may schedule."""
 
     def schedule(self, delay_seconds: float, command: Callable[[], None]) -> Cancel:
         """Call `command` once, after the delay; the returned call cancels it. ClosedError when closed."""
         ...
 
     def close(self) -> None:
-        """Drop what is scheduled, wait for a command that runs. May be called again."""
+        """Drop what is scheduled; wait for a running command. May be called again."""
         ...
 
 

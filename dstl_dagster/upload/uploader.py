@@ -1,10 +1,10 @@
 """One attempt to upload: some tasks in, one changelog file out.
 
-Owns what an uploader is and how ours names its files. Does not own how a file is written (`file_upload`),
+Owns the uploader protocol, and how ours names its files. Does not own how a file is written (`file_upload`),
 retries, batches, or the completion of tasks (`retry`, `batches`, `scheduler`).
 
 Source: Flink's `StateChangeFsUploader` and `DuplicatingStateChangeFsUploader`. There an attempt that fails
-also fails its tasks, which makes the retry useless; and an error while closing passes for success.
+also fails its tasks, which makes retries useless, and an error on closing the file is reported as success.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
@@ -31,6 +31,7 @@ __all__ = [
     "DuplicatingStateChangeFsUploader",
     "StateChangeFsUploader",
     "StateChangeUploader",
+    "UploaderSettings",
 ]
 
 
@@ -51,8 +52,18 @@ class StateChangeUploader(Protocol):
         ...
 
 
+class UploaderSettings(TypedDict, total=False):
+    """What both uploaders take by keyword."""
+
+    compression: Compression
+    buffer_bytes: int
+    metrics: UploadMetrics
+    clock: Clock
+    new_uuid: Callable[[], uuid.UUID]
+
+
 class StateChangeFsUploader:
-    """Writes one new object of the store for each attempt, below `<base path>/<job id>/dstl/`."""
+    """Writes one new object for each attempt, below `<base path>/<job id>/dstl/`."""
 
     def __init__(
         self,
@@ -77,12 +88,12 @@ class StateChangeFsUploader:
         self._new_uuid = new_uuid
         self._active = ActiveUploads(os.cpu_count() or 1)
 
-    def begin(self, is_in_vain: Callable[[], bool]) -> FileUpload:
-        """An attempt to which tasks are given one by one. Any thread; may raise as `upload`.
+    def begin(self, is_cancelled: Callable[[], bool]) -> FileUpload:
+        """Begin an attempt, whose tasks are then written one by one. Any thread; may raise as `upload`.
 
-        `is_in_vain` is asked while it writes: once it is true, writing raises ClosedError.
+        `is_cancelled` is asked after each piece: once it is true, writing raises ClosedError.
         """
-        # A name of its own for every attempt: two that race can never write the same object.
+        # Each attempt has its own name: two that race never write the same object.
         file_id = str(self._new_uuid())
         name = f"{self.base_path}/{file_id}"
         return FileUpload(
@@ -95,7 +106,7 @@ class StateChangeFsUploader:
             self._clock,
             self._active,
             self._buffer_bytes,
-            is_in_vain,
+            is_cancelled,
         )
 
     def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
@@ -122,24 +133,9 @@ class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
         job_id: uuid.UUID | str,
         registry: FileTracker,
         local_directory: Path,
-        *,
-        compression: Compression = Compression.NONE,
-        buffer_bytes: int = 1 << 20,
-        metrics: UploadMetrics | None = None,
-        clock: Clock | None = None,
-        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+        **settings: Unpack[UploaderSettings],
     ) -> None:
-        super().__init__(
-            store,
-            base_path,
-            job_id,
-            registry,
-            compression=compression,
-            buffer_bytes=buffer_bytes,
-            metrics=metrics,
-            clock=clock,
-            new_uuid=new_uuid,
-        )
+        super().__init__(store, base_path, job_id, registry, **settings)
         if not local_directory.is_absolute():
             raise InvalidInputError(f"the directory of local copies must be absolute: {local_directory}")
         self._local_directory = local_directory

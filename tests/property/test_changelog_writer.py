@@ -40,9 +40,10 @@ from dstl_dagster.settings import LocalRecoveryConfig
 from dstl_dagster.storage import Generation, MemoryObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, InlineMailbox, ManualExecutor, ManualTimer
 from dstl_dagster.upload import (
-    BatchingStateChangeUploadScheduler,
     RetryPolicy,
     StateChangeFsUploader,
+    UploadPolicy,
+    UploadScheduler,
     UploadTask,
     UploadTasksResult,
 )
@@ -123,16 +124,15 @@ class WriterMachine(RuleBasedStateMachine):
         self.timer, self.executor = ManualTimer(), ManualExecutor()
         self.registry = TaskChangelogRegistry(self._delete, CallerExecutor())
         uploader = StateChangeFsUploader(self.store, "", "job", self.registry)
-        self.scheduler = BatchingStateChangeUploadScheduler(
-            DELAY_SECONDS,
-            10_000,
-            RetryPolicy.fixed(2, TIMEOUT_SECONDS, 3.0),
-            uploader,
-            1,
-            1_000_000,
-            begin=uploader.begin,
-            timer=self.timer,
-            executor=self.executor,
+        policy = UploadPolicy(
+            persist_delay_seconds=DELAY_SECONDS,
+            size_threshold_bytes=10_000,
+            max_bytes_in_flight=1_000_000,
+            num_threads=1,
+            retry=RetryPolicy.fixed(2, TIMEOUT_SECONDS, 3.0),
+        )
+        self.scheduler = UploadScheduler(
+            policy, uploader, begin_file=uploader.begin, timer=self.timer, executor=self.executor
         )
         self.writer = FsStateChangelogWriter(
             uuid.uuid4(),

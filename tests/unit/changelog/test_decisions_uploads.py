@@ -33,6 +33,8 @@ from dstl_dagster.testing.uploads import (
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     RetryPolicy,
+    UploadPolicy,
+    UploadScheduler,
     UploadTask,
     UploadTasksResult,
     UploadThrottle,
@@ -263,17 +265,15 @@ class TestBatches:
         """Waiting tasks go into files of at most the limit; one larger task goes alone."""
         uploader = RecordingUploader()
         timer = ManualTimer()
-        scheduler = BatchingStateChangeUploadScheduler(
-            1,
-            1000,
-            RetryPolicy.none(),
-            uploader,
-            1,
-            10_000,
+        policy = UploadPolicy(
+            persist_delay_seconds=1,
+            size_threshold_bytes=1000,
+            max_bytes_in_flight=10_000,
+            num_threads=1,
+            retry=RetryPolicy.none(),
             max_batch_bytes=25,
-            timer=timer,
-            executor=CallerExecutor(),
         )
+        scheduler = UploadScheduler(policy, uploader, timer=timer, executor=CallerExecutor())
         for size in (10, 10, 10, 40, 5):
             change_set = StateChangeSet(uuid.uuid4(), SequenceNumber.of(0), [StateChange.of(0, b"x" * size)])
             scheduler.upload(UploadTask([change_set], lambda _: None, lambda *_: None))

@@ -22,6 +22,8 @@ from dstl_dagster.upload import (
     RetryPolicy,
     StateChangeFsUploader,
     UploadMetrics,
+    UploadPolicy,
+    UploadScheduler,
     UploadTask,
     UploadTasksResult,
 )
@@ -50,7 +52,7 @@ class Store(MemoryObjectStore):
 class Bench:
     """A scheduler whose time and threads stand still, over a store that counts."""
 
-    def __init__(self, store: ObjectStore | None = None) -> None:
+    def __init__(self, store: ObjectStore | None = None, *, flushes_early: bool = False) -> None:
         self.store: Any = store or Store()
         self.timer, self.executor, self.metrics = ManualTimer(), ManualExecutor(), InMemoryMetrics()
         registry = TaskChangelogRegistry(self._delete, CallerExecutor())
@@ -58,15 +60,19 @@ class Bench:
         uploader = StateChangeFsUploader(
             self.store, "", "job", registry, buffer_bytes=BUFFER_BYTES, metrics=metrics
         )
-        self.scheduler = BatchingStateChangeUploadScheduler(
-            DELAY_SECONDS,
-            10 * BUFFER_BYTES,
-            RetryPolicy.fixed(2, 0, 0),
+        policy = UploadPolicy(
+            persist_delay_seconds=DELAY_SECONDS,
+            size_threshold_bytes=10 * BUFFER_BYTES,
+            max_bytes_in_flight=100 * BUFFER_BYTES,
+            num_threads=1,
+            retry=RetryPolicy.fixed(2, 0, 0),
+            flushes_early=flushes_early,
+        )
+        self.scheduler = UploadScheduler(
+            policy,
             uploader,
-            1,
-            100 * BUFFER_BYTES,
             metrics,
-            begin=uploader.begin,
+            begin_file=uploader.begin,
             timer=self.timer,
             executor=self.executor,
         )
@@ -128,7 +134,7 @@ def test_a_small_batch_that_waits_is_stored_early_where_that_is_no_request(
     bench.upload(0, 5000)
     bench.executor.run_all()
     assert bench.store.streams == 0
-    folder = Bench(LocalObjectStore(tmp_path, durable=False))
+    folder = Bench(LocalObjectStore(tmp_path, durable=False), flushes_early=True)
     folder.upload(0, 5000)
     folder.executor.run_all()
     (waiting,) = (tmp_path / ".dstl-store" / "temporary").iterdir()
@@ -189,7 +195,9 @@ def test_a_task_that_is_withdrawn_takes_the_early_file_with_it(bench: Bench) -> 
     bench.upload(0, 2 * BUFFER_BYTES)
     bench.executor.run_all()
     with bench.scheduler._lock:
-        [gone] = bench.scheduler._queue.first()
+        first = bench.scheduler._queue.first
+        assert first is not None
+        [gone] = first.tasks
     bench.scheduler._withdraw(gone)
     gone.fail(UnavailableError("interrupted"))
     bench.upload(1, 10)
@@ -239,43 +247,40 @@ class Threads(RecordingUploader):
         return super().upload(tasks)
 
 
-def _uploading_here(uploader: Threads, here: int, delay: float = 0) -> Any:
+def _with_direct_lane(uploader: Threads, direct_max_bytes: int | None, delay: float = 0) -> Any:
     executor = ManualExecutor()
-    scheduler = BatchingStateChangeUploadScheduler(
-        delay,
-        100,
-        RetryPolicy.fixed(2, 5, 0),
-        uploader,
-        1,
-        10_000,
-        bytes_uploaded_here=here,
-        timer=ManualTimer(),
-        executor=executor,
+    policy = UploadPolicy(
+        persist_delay_seconds=delay,
+        size_threshold_bytes=100,
+        max_bytes_in_flight=10_000,
+        num_threads=1,
+        retry=RetryPolicy.fixed(2, 5, 0),
+        direct_max_bytes=direct_max_bytes,
     )
-    return scheduler, executor
+    return UploadScheduler(policy, uploader, timer=ManualTimer(), executor=executor), executor
 
 
 @pytest.mark.parametrize(
-    ("size", "here", "delay", "attempts"),
-    [(10, 10, 0, 1), (11, 10, 0, 0), (0, 0, 0, 0), (10, 10, 1, 0)],
+    ("size", "direct_max_bytes", "delay", "attempts"),
+    [(10, 10, 0, 1), (11, 10, 0, 0), (0, None, 0, 0), (10, 10, 1, 0)],
     ids=["small", "larger", "off", "delayed"],
 )
-def test_a_small_task_without_delay_is_uploaded_by_who_brings_it(
-    size: int, here: int, delay: float, attempts: int
+def test_a_small_task_without_delay_takes_the_direct_lane(
+    size: int, direct_max_bytes: int | None, delay: float, attempts: int
 ) -> None:
-    """Where that is allowed, up to and including the limit; no thread is asked."""
+    """Where there is one, up to and including its limit; no thread is asked."""
     uploader = Threads()
-    scheduler, executor = _uploading_here(uploader, here, delay)
+    scheduler, executor = _with_direct_lane(uploader, direct_max_bytes, delay)
     scheduler.upload(_task(size))
     assert uploader.threads == [threading.get_ident()] * attempts
     assert len(executor.queued) == 1 - attempts - (delay > 0)
     scheduler.close()
 
 
-def test_an_attempt_that_fails_here_is_repeated_elsewhere() -> None:
-    """Who brings the task is not told, and does not wait for the repetition."""
+def test_a_direct_attempt_that_fails_is_repeated_on_a_thread() -> None:
+    """The caller sees no error, and does not wait for the repetition."""
     uploader = Threads(UnavailableError("no answer"))
-    scheduler, executor = _uploading_here(uploader, 10)
+    scheduler, executor = _with_direct_lane(uploader, 10)
     task = _task(10)
     scheduler.upload(task)
     assert (len(uploader.threads), task.is_finished, len(executor.queued)) == (1, False, 1)
@@ -325,21 +330,15 @@ def test_without_delay_each_task_has_its_own_file() -> None:
     scheduler.close()
 
 
-def test_without_delay_large_tasks_share_a_file_where_small_ones_are_uploaded_here() -> None:
-    """From four times the size of those, up to the threshold, while no thread has taken them."""
+def test_without_delay_each_batched_task_has_its_own_file_beside_the_direct_lane() -> None:
+    """Whatever its size; a direct task passes those that wait for a thread."""
     uploader = Threads()
-    scheduler, executor = _uploading_here(uploader, 10)
-    for size in (40, 60, 40, 39, 40, 11):
+    scheduler, executor = _with_direct_lane(uploader, 10)
+    for size in (40, 60, 11, 10):
         scheduler.upload(_task(size))
-    assert len(executor.queued) == 5
+    assert len(executor.queued) == 3
     executor.run_all()
-    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [
-        [40, 60],
-        [40],
-        [39],
-        [40],
-        [11],
-    ]
+    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [[10], [40], [60], [11]]
     scheduler.close()
 
 
@@ -349,26 +348,24 @@ def test_where_batches_end() -> None:
     assert _ends(tasks, 1000, 25) == [2, 3, 4, 5]
     assert _ends(tasks, 20, 1000) == [2, 4, 5]
     assert _ends(tasks, 0, 1000) == [1, 2, 3, 4, 5]
-    assert _ends(tasks, 1000, 1000, alone_below_bytes=10) == [4, 5]
-    assert _ends(tasks, 1000, 1000, alone_below_bytes=11) == [1, 2, 3, 4, 5]
     assert _ends([], 20, 1000) == []
 
 
-def _ends(
-    tasks: list[UploadTask], enough_bytes: int, max_bytes: int, alone_below_bytes: int = 0
-) -> list[int]:
-    queue = BatchQueue(enough_bytes, max_bytes, alone_below_bytes)
+def _ends(tasks: list[UploadTask], threshold_bytes: int, max_bytes: int) -> list[int]:
+    queue = BatchQueue(threshold_bytes, max_bytes)
     for task in tasks:
         queue.add(task)
     assert queue.size_bytes == sum(task.size for task in tasks)
-    ends = list(itertools.accumulate(len(queue.take()) for _ in range(len(queue))))
-    assert (queue.size_bytes, queue.take()) == (0, [])
-    return ends
+    lengths = []
+    while (batch := queue.take()) is not None:
+        lengths.append(len(batch.tasks))
+    assert (queue.size_bytes, len(queue)) == (0, 0)
+    return list(itertools.accumulate(lengths))
 
 
-def test_an_interrupt_of_an_upload_here_is_raised() -> None:
+def test_an_interrupt_of_a_direct_upload_is_raised() -> None:
     """Who interrupts the thread that uploads must see it; the task has failed, and nothing leaks."""
-    scheduler, _ = _uploading_here(Threads(KeyboardInterrupt()), 10)
+    scheduler, _ = _with_direct_lane(Threads(KeyboardInterrupt()), 10)
     task = _task(10)
     with pytest.raises(KeyboardInterrupt):
         scheduler.upload(task)

@@ -7,60 +7,65 @@ import threading
 import pytest
 
 from dstl_dagster.upload.sinks import Piece
-from dstl_dagster.upload.write_behind import ActiveUploads, WriteBehind
+from dstl_dagster.upload.write_behind import ActiveUploads, write_behind
 
 
 def _pieces(count: int) -> list[Piece]:
     return [Piece(b"%d" % number, number) for number in range(count)]
 
 
-@pytest.mark.parametrize("helps", ["always", "never", "at times"])
-def test_pieces_are_written_in_order(helps: str) -> None:
-    """Everything given is written, in order, before `finish` returns; the thread is gone then."""
+def test_pieces_are_written_in_order() -> None:
+    """Everything given is written, in order and on one other thread, which is gone after the block."""
     written: list[Piece] = []
     threads: set[threading.Thread] = set()
     before = set(threading.enumerate())
-    answers = iter({"always": [True], "never": [False], "at times": [True, True, False]}[helps] * 300)
 
     def write(piece: Piece) -> None:
         threads.add(threading.current_thread())
         written.append(piece)
 
-    behind = WriteBehind(write, lambda: next(answers))
-    for piece in _pieces(100):
-        behind.write(piece)
-    behind.finish()
-    behind.abort()
+    with write_behind(write) as give:
+        for piece in _pieces(100):
+            give(piece)
     assert written == _pieces(100)
     assert set(threading.enumerate()) <= before
-    assert (threading.current_thread() in threads) == (helps != "always")
-    assert len(threads) == (2 if helps == "at times" else 1)
+    assert (len(threads), threading.current_thread() in threads) == (1, False)
 
 
-@pytest.mark.parametrize("then_helps", [True, False])
-def test_an_error_reaches_who_gives_the_pieces(then_helps: bool) -> None:
-    """After an error nothing more is written, nobody blocks, and `finish` raises it."""
+@pytest.mark.parametrize("pieces_after", [0, 50])
+def test_an_error_reaches_who_gives_the_pieces(pieces_after: int) -> None:
+    """By the next piece or on leaving; nothing is written after it, nobody blocks, no thread is left."""
     written: list[Piece] = []
-    answers = iter([True] * 4 + [then_helps] * 100)
+    before = set(threading.enumerate())
 
     def write(piece: Piece) -> None:
         if len(written) == 3:
             raise OSError("the disk is full")
         written.append(piece)
 
-    behind = WriteBehind(write, lambda: next(answers))
-
-    def give_and_finish() -> None:
-        for piece in _pieces(50):
-            behind.write(piece)
-        behind.finish()
+    def give_all() -> None:
+        with write_behind(write) as give:
+            for piece in _pieces(4 + pieces_after):
+                give(piece)
 
     with pytest.raises(OSError, match="full"):
-        give_and_finish()
-    behind.abort()
-    with pytest.raises(OSError, match="full"):
-        behind.finish()
+        give_all()
     assert written == _pieces(3)
+    assert set(threading.enumerate()) <= before
+
+
+def test_an_error_of_the_encoder_waits_for_the_thread() -> None:
+    """What was given is written before the error goes on: the sink is aborted by one thread at a time."""
+    written: list[Piece] = []
+
+    def give_and_fail() -> None:
+        with write_behind(written.append) as give:
+            give(_pieces(1)[0])
+            raise ValueError("cannot be encoded")
+
+    with pytest.raises(ValueError, match="encoded"):
+        give_and_fail()
+    assert written == _pieces(1)
 
 
 def test_a_second_thread_needs_a_core_of_its_own() -> None:
