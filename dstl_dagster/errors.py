@@ -220,7 +220,7 @@ class DstlError(Exception):
 
     default_kind: ClassVar[ErrorKind] = ErrorKind.ERROR
 
-    def __init__(self, message: str, kind: ErrorKind | str | None = None) -> None:
+    def __init__(self, message: str, kind: ErrorKind | None = None) -> None:
         # All arguments stand in `args`, which is what makes every subclass picklable: Spark and Dagster both
         # carry exceptions between processes. As plain text, since a release without the kind may read it.
         super().__init__(message, str(kind or self.default_kind))

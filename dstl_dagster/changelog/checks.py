@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 
-from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
 from dstl_dagster.format.sequence import SequenceNumber
 
@@ -57,7 +57,7 @@ def as_dstl_error(error: BaseException) -> DstlError:
     """An upload's error as a DstlError, with the original as its cause."""
     if isinstance(error, DstlError):
         return error
-    failure = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", "upload_failed")
+    failure = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", ErrorKind.UPLOAD_FAILED)
     failure.__cause__ = error
     return failure
 
@@ -82,7 +82,7 @@ def check_persisted_from(
         raise UnavailableError(
             f"the upload for {highest_failed[0]} has already failed previously: persist from above "
             "it, after writing the state anew, or begin a new log",
-            kind="upload_failed",
+            kind=ErrorKind.UPLOAD_FAILED,
         ) from highest_failed[1]
     if lowest > from_:
         raise InvalidInputError(f"requested changes were truncated (requested: {from_}, truncated: {lowest})")

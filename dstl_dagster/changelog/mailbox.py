@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["MailboxExecutor", "MailboxFuture", "TaskMailbox"]
 
@@ -94,7 +94,7 @@ class TaskMailbox:
         if not self.is_owner:
             raise InvalidInputError(
                 "a mailbox is run by the thread that made it: hand a command over with execute() instead",
-                kind="wrong_thread",
+                kind=ErrorKind.WRONG_THREAD,
             )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.sources import StoreSource
-from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
@@ -209,7 +209,7 @@ def _placed(error: DstlError | OSError, place: str, offset: int) -> BaseExceptio
         return FormatError(
             f"changelog file {place}, offset {offset}: {error.message}. Restore another checkpoint, or "
             "the file from a copy; it was left as it is",
-            error.kind,
+            ErrorKind(error.kind),
         )
     if isinstance(error, OSError):
         return NotFoundError(f"changelog file {place} cannot be read: {error}")

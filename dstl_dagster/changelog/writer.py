@@ -39,7 +39,7 @@ from dstl_dagster.changelog.inbox import Arrival, Inbox
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.changelog.owned_files import OwnedFiles
 from dstl_dagster.changelog.pending import SMALLEST_PIECE_BYTES, PendingChanges, checked_columns, cut_by_size
-from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError
+from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InternalError, InvalidInputError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -387,7 +387,7 @@ class FsStateChangelogWriter:
         if threading.get_ident() != self._thread:
             raise InvalidInputError(
                 "a changelog writer belongs to the thread that made it: make one for each thread",
-                "wrong_thread",
+                ErrorKind.WRONG_THREAD,
             )
 
     def _check_usable(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
-from dstl_dagster.errors import ConflictError, InternalError
+from dstl_dagster.errors import ConflictError, ErrorKind, InternalError
 from dstl_dagster.keyed import KeyedState, Manifest, due_operators, write_base
 from dstl_dagster.storage import ObjectStore
 
@@ -54,7 +54,7 @@ def materialize(
         if parent is None or parent.checkpoint_id != latest.checkpoint_id:
             raise ConflictError(
                 f"job {coordinator.job!r} moved on from checkpoint {latest.checkpoint_id}: try again",
-                kind="parent_moved",
+                kind=ErrorKind.PARENT_MOVED,
             )
 
     batch = Batch.open(coordinator, check=unmoved)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, OperatorState, load_manifest, operator_state
 from dstl_dagster.settings import CheckpointOptions
@@ -134,7 +134,7 @@ class CheckpointReader:
         if 1 <= checkpoint_id <= view.highest_id:
             raise self._gone(checkpoint_id)
         raise NotFoundError(
-            f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind="no_checkpoint"
+            f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
         )
 
     def list(self) -> list[Checkpoint]:
@@ -178,7 +178,9 @@ class CheckpointReader:
         """
         checkpoint = self.latest() if checkpoint_id is None else self.get(checkpoint_id)
         if checkpoint is None:
-            raise NotFoundError(f"job {self.job!r} has no completed checkpoint yet", kind="no_checkpoint")
+            raise NotFoundError(
+                f"job {self.job!r} has no completed checkpoint yet", kind=ErrorKind.NO_CHECKPOINT
+            )
         return verify_checkpoint(
             self._store,
             checkpoint.manifest,
@@ -232,5 +234,5 @@ class CheckpointReader:
         return NotFoundError(
             f"checkpoint {checkpoint_id} of job {self.job!r} was cleaned up (retention keeps the "
             f"last {self._options.num_retained}); `list()` shows what can still be read",
-            kind="checkpoint_gone",
+            kind=ErrorKind.CHECKPOINT_GONE,
         )

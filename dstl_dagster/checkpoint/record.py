@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import COMPONENTS_PREFIX, ChangelogStateHandle, JobNames
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import Component, GSCommitRecoverable, recoverable_hash
@@ -64,7 +64,7 @@ def verify_report(store: ObjectStore, report: AttemptReport, attempt: Attempt) -
                     raise NotFoundError(
                         f"changelog file {stream.name} of operator {operator.operator!r} is missing: run the "
                         "step that appends again; it opens a new attempt",
-                        kind="changelog_missing",
+                        kind=ErrorKind.CHANGELOG_MISSING,
                     )
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
                 _same(stream.name, expected, (found.generation, found.size, found.crc32c))
@@ -136,7 +136,7 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
             raise InvalidInputError(
                 f"operator {now.operator!r} was begun with {what} {frozen!r} and now has {new[what]!r}: "
                 "they are frozen. Use another operator name, or go on with the old ones",
-                kind="keys_frozen",
+                kind=ErrorKind.KEYS_FROZEN,
             )
 
 
@@ -155,7 +155,7 @@ def _check_file(store: ObjectStore, file: FileReport, attempt: Attempt) -> None:
             raise NotFoundError(
                 f"component {component.object_name} of file {final.object_name} is missing: run the step "
                 "that writes it again; it opens a new attempt",
-                kind="component_missing",
+                kind=ErrorKind.COMPONENT_MISSING,
             )
         expected = (component.generation, component.size, component.crc32c)
         _same(component.object_name, expected, (found.generation, found.size, found.crc32c))
@@ -164,7 +164,7 @@ def _check_file(store: ObjectStore, file: FileReport, attempt: Attempt) -> None:
         raise ConflictError(
             f"{final.object_name} already exists (generation {there.generation}) and is not of this "
             "checkpoint: move it away or write to another name",
-            kind="target_exists",
+            kind=ErrorKind.TARGET_EXISTS,
         )
 
 
@@ -174,7 +174,7 @@ def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -
             raise ConflictError(
                 f"{name} has {what} {is_now}, but the task that wrote it reported {wanted}: somebody else "
                 "wrote there. Run the step that appends again; it opens a new attempt",
-                kind="not_as_reported",
+                kind=ErrorKind.NOT_AS_REPORTED,
             )
 
 
@@ -186,7 +186,7 @@ def _ask(recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSy
             raise NotFoundError(
                 f"component {identifier.object_name} of file "
                 f"{recoverable.final_blob_identifier.object_name} is missing",
-                kind="component_missing",
+                kind=ErrorKind.COMPONENT_MISSING,
             )
         components.append(
             Component(

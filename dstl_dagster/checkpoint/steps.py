@@ -31,7 +31,7 @@ from dstl_dagster.checkpoint.record import (
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.keyed import AttemptReport, Manifest, load_manifest, store_manifest
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
@@ -261,7 +261,7 @@ class CheckpointSteps(CheckpointReader):
         if checkpoint.abandoned:
             raise ConflictError(
                 f"checkpoint {checkpoint_id} was left behind by a restore: its files are not published",
-                kind="abandoned",
+                kind=ErrorKind.ABANDONED,
             )
         started = self._clock.monotonic_seconds()
         threads = self._options.commit_threads
@@ -317,5 +317,5 @@ class CheckpointSteps(CheckpointReader):
         raise UnavailableError(
             f"job {self.job!r}: a rival's decision came between {_MAX_ROUNDS} times; see who writes so much "
             "(`dstl checkpoints timeline`), then try again",
-            kind="contention",
+            kind=ErrorKind.CONTENTION,
         )

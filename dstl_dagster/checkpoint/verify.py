@@ -19,7 +19,7 @@ from functools import partial
 
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.checkpoint.integrity import Expected, Findings, Problem, check_object
-from dstl_dagster.errors import DstlError, FormatError, UnavailableError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
 from dstl_dagster.keyed import FileReport, Manifest, OperatorReport, evolved_schema, is_keyed, load_manifest
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
@@ -105,7 +105,7 @@ def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 
             f"job {manifest.job!r} cannot go on from checkpoint {manifest.checkpoint_id}, whose state is "
             f"damaged in {len(found.problems)} places: {said}. Nothing was changed; `newest_verified()`, or "
             "`dstl checkpoints restore --newest-verified`, finds the newest checkpoint that is whole",
-            kind="damaged",
+            kind=ErrorKind.DAMAGED,
         )
 
 

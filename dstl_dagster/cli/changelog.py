@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 
 __all__ = ["changelog_group"]
 
@@ -58,7 +58,9 @@ def _documents(file: str, *, with_changes: bool) -> Iterator[dict[str, Any]]:
             try:
                 change_set = reader.change_set(offset)
             except FormatError as error:
-                raise FormatError(f"{source.place}, offset {offset}: {error.message}", error.kind) from error
+                raise FormatError(
+                    f"{source.place}, offset {offset}: {error.message}", ErrorKind(error.kind)
+                ) from error
             layout = change_set.layout
             document: dict[str, Any] = {"offset": offset, "size": layout.encoded_bytes}
             if offset in entries:

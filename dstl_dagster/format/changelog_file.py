@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.format.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
@@ -137,7 +137,7 @@ class ChangelogFileReader:
                 return None
         body, body_crc = self._body(entry)
         if body_crc != entry.crc32c:
-            raise FormatError("a change set does not have its checksum", kind="checksum")
+            raise FormatError("a change set does not have its checksum", kind=ErrorKind.CHECKSUM)
         if layout is None:
             _, layout, _ = walk_change_set(_once(bytes(body)))
         return decode_change_set(body, layout)

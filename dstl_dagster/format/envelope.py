@@ -17,7 +17,7 @@ from typing import Any
 
 import google_crc32c
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 
 __all__ = ["MAX_DOCUMENT_BYTES", "decode_document", "encode_document"]
 
@@ -59,7 +59,7 @@ def decode_document(kind: str, newest_version: int, payload: bytes, where: str) 
         raise FormatError(
             f"{where} is a {kind} of version {version}; this release reads up to {newest_version}. "
             "Upgrade dstl-dagster here.",
-            kind="newer_version",
+            kind=ErrorKind.NEWER_VERSION,
         )
     if len(body) != length:
         raise FormatError(f"{where} is cut or has grown: it says {length} bytes and has {len(body)}")

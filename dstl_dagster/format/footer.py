@@ -22,7 +22,7 @@ from typing import Final
 import google_crc32c
 import numpy as np
 
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.format.change_set_codec import ChangeSetLayout
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
@@ -131,7 +131,9 @@ def encode_block(layout: ChangeSetLayout) -> bytes:
 def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
     """The layout that a block holds. FormatError where it is not the one its entry describes."""
     if len(block) != entry.block_bytes or google_crc32c.value(block) != entry.block_crc32c:
-        raise FormatError("the lengths recorded in the footer do not have their checksum", kind="checksum")
+        raise FormatError(
+            "the lengths recorded in the footer do not have their checksum", kind=ErrorKind.CHECKSUM
+        )
     groups = np.frombuffer(block, dtype="<i4", count=2 * entry.group_count).reshape(-1, 2)
     lengths = np.frombuffer(block, dtype="<u4", offset=8 * entry.group_count)
     return ChangeSetLayout(
@@ -189,10 +191,10 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
     head = tail[-TRAILER_BYTES:]
     index_offset, body_size, entry_count, index_crc, version, flag, _, crc, _ = _TRAILER.unpack(head)
     if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
-        raise FormatError("the footer's end does not have its checksum", kind="checksum")
+        raise FormatError("the footer's end does not have its checksum", kind=ErrorKind.CHECKSUM)
     if version != _VERSION:
         raise FormatError(
-            f"the footer has version {version}, this package reads {_VERSION}: upgrade it", "version"
+            f"the footer has version {version}, this package reads {_VERSION}: upgrade it", ErrorKind.VERSION
         )
     if flag not in (0, 1, 2):
         raise FormatError(
@@ -210,7 +212,7 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
 def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
     """The index. FormatError where it does not have its checksum, or names places outside the file."""
     if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
-        raise FormatError("the footer's index does not have its checksum", kind="checksum")
+        raise FormatError("the footer's index does not have its checksum", kind=ErrorKind.CHECKSUM)
     entries = []
     for fields in _ENTRY.iter_unpack(packed):
         (

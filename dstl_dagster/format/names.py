@@ -21,7 +21,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = [
     "COMPONENTS_PREFIX",
@@ -41,7 +41,7 @@ def validated_job(job: str) -> str:
         raise InvalidInputError(
             f"job name {job!r} cannot be used: take 1 to 100 letters, digits, dots, underscores or dashes, "
             "beginning with a letter or digit",
-            kind="bad_job_name",
+            kind=ErrorKind.BAD_JOB_NAME,
         )
     return job
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, folded, is_keyed
 from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
@@ -84,7 +84,7 @@ def due_operators(
         raise InvalidInputError(
             f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no operator {unknown[0]!r}, "
             f"only {', '.join(sorted(manifest.operators)) or 'none'}",
-            kind="no_operator",
+            kind=ErrorKind.NO_OPERATOR,
         )
     wanted = sorted(manifest.operators if operators is None else operators)
     keyed = [name for name in wanted if is_keyed(manifest.operators[name].report)]

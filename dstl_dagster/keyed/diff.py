@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
 from dstl_dagster.keyed.manifest import Manifest
@@ -65,7 +65,7 @@ def diff_checkpoints(
         raise NotFoundError(
             f"operator {operator!r} has no state at checkpoint {older.checkpoint_id}, "
             f"nor at {newer.checkpoint_id}",
-            kind="no_state",
+            kind=ErrorKind.NO_STATE,
         )
     empty = KeyedState(store, replace(known[0].at, handles=()))
     before, after = (empty if state is None else state for state in states)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded
 from dstl_dagster.keyed.manifest import Manifest
@@ -66,7 +66,7 @@ def export_checkpoint(
         raise NotFoundError(
             f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id} of job "
             f"{manifest.job!r}: nothing to export",
-            kind="no_state",
+            kind=ErrorKind.NO_STATE,
         )
     with closing(open_store(uri)) as target:
         return export_state(state, target, export_id=str(manifest.attempt), progress=progress)
@@ -151,7 +151,7 @@ class _Target:
             raise ConflictError(
                 f"{self._store.uri_of(stat.name)} is not of this export ({self._what}), and is not written "
                 "over: take an empty folder, or move away what is there",
-                kind="target_not_empty",
+                kind=ErrorKind.TARGET_NOT_EMPTY,
             )
         return stat
 

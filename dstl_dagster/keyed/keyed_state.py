@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
@@ -123,7 +123,7 @@ class StateAt:
             raise InvalidInputError(
                 f"operator {operator!r} of job {manifest.job!r} keeps a log of its own, without a schema: "
                 "read it with FsStateChangelogStorage.create_reader()",
-                kind="not_keyed",
+                kind=ErrorKind.NOT_KEYED,
             )
         schema = evolved_schema(state.reports)
         return cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
@@ -258,7 +258,7 @@ class KeyedState:
                 f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "
                 f"{self.job!r} was deleted while it was being read (clean-up keeps only the last "
                 f"checkpoints): read a checkpoint that is still there. {error.message}",
-                kind="checkpoint_gone",
+                kind=ErrorKind.CHECKPOINT_GONE,
             ) from error
         finally:
             if view is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.storage import ObjectStore
@@ -153,7 +153,7 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
     payload = encode_document(_KIND, _VERSION, manifest.to_json())
     other = ConflictError(
-        f"attempt {attempt.attempt} already recorded another manifest ({name})", kind="other_manifest"
+        f"attempt {attempt.attempt} already recorded another manifest ({name})", kind=ErrorKind.OTHER_MANIFEST
     )
     write_once(store, name, payload, otherwise=other)
     return name
@@ -166,7 +166,7 @@ def load_manifest(store: ObjectStore, name: str) -> Manifest:
     except NotFoundError as error:
         raise NotFoundError(
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
-            kind="no_manifest",
+            kind=ErrorKind.NO_MANIFEST,
         ) from error
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     return Manifest.from_json(fields, name)

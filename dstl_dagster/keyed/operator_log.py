@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, JobNames
 from dstl_dagster.keyed.manifest import Manifest, OperatorEntry
 from dstl_dagster.keyed.read_ahead import ManifestLoader
@@ -75,7 +75,7 @@ def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:
         raise NotFoundError(
             f"the state of operator {operator!r} needs manifest {name}, which is gone: the checkpoint was "
             "cleaned up while it was being read, or the object was deleted by hand",
-            kind="state_missing",
+            kind=ErrorKind.STATE_MISSING,
         ) from error
     if operator not in manifest.operators:
         raise FormatError(f"manifest {name} should hold state of operator {operator!r} and does not")

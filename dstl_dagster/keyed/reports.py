@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
@@ -213,7 +213,7 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
     other = ConflictError(
         f"attempt {attempt.attempt} of job {attempt.job!r} already stored another report: trigger a new "
         "attempt for a second try",
-        kind="other_report",
+        kind=ErrorKind.OTHER_REPORT,
     )
     write_once(store, name, payload, otherwise=other)
 
@@ -230,7 +230,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
         raise NotFoundError(
             f"attempt {attempt.attempt} of job {attempt.job!r} left no report ({name}): its work did not "
             "finish. Run the step that appends (steps 1 to 3) again; it opens a new attempt",
-            kind="no_report",
+            kind=ErrorKind.NO_REPORT,
         ) from error
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     return AttemptReport.from_json(fields)

@@ -10,7 +10,7 @@ import json
 import uuid
 from dataclasses import dataclass, replace
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.timeline import Committed, Completed, Opened, Restored, TimelineRecord
 
 __all__ = ["CheckpointCursor", "Uncommitted"]
@@ -104,5 +104,5 @@ class CheckpointCursor:
             raise InvalidInputError(
                 f"{text!r} is not a cursor of this sensor ({error!r}). Set it to "
                 '{"slot": N} to continue after slot N, or clear it: nothing is reported twice',
-                kind="bad_cursor",
+                kind=ErrorKind.BAD_CURSOR,
             ) from error

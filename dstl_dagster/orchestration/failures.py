@@ -15,6 +15,7 @@ import dagster as dg
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
+    ErrorKind,
     FormatError,
     InternalError,
     InvalidInputError,
@@ -47,7 +48,7 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
     except UnavailableError as error:
         if not where:
             raise
-        raise UnavailableError(f"{where}: {error.message}", kind=error.kind) from error
+        raise UnavailableError(f"{where}: {error.message}", kind=ErrorKind(error.kind)) from error
     except _FINAL as error:
         raise dg.Failure(
             description=f"{where}: {error.message}" if where else error.message,

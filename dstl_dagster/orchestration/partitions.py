@@ -6,7 +6,7 @@ from typing import Any
 
 from dagster import OpExecutionContext, PartitionsDefinition, TimeWindowPartitionsDefinition
 
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 
 __all__ = ["next_partition", "partition_of", "require_next_partition"]
 
@@ -64,5 +64,5 @@ def require_next_partition(
     raise ConflictError(
         f"partition {partition} is out of order: {state}. Nothing was changed. A backfill runs partitions in "
         "order: start one at the next partition",
-        kind="out_of_order",
+        kind=ErrorKind.OUT_OF_ORDER,
     )

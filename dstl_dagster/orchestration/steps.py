@@ -22,7 +22,7 @@ from dstl_dagster.checkpoint import (
     Verification,
     load_report,
 )
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
@@ -222,7 +222,7 @@ def _is_complete(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
     try:
         coordinator.require_open(attempt)
     except ConflictError as error:
-        if error.kind != "already_completed":
+        if error.kind != ErrorKind.ALREADY_COMPLETED:
             raise
         return True
     return False

@@ -20,7 +20,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.cursor import CheckpointCursor
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
@@ -114,7 +114,7 @@ class TimelineFollower:
                 f"the sensor followed the timeline of job {self._assets.job!r} up to slot {cursor.slot}, but "
                 f"now {found}: the store was emptied or replaced. If the job was started over on purpose, "
                 "clear the sensor's cursor; otherwise restore the store from a backup",
-                kind="timeline_replaced",
+                kind=ErrorKind.TIMELINE_REPLACED,
             )
         return cursor
 

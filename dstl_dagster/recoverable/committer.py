@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
 from dstl_dagster.recoverable.lookup import look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
@@ -76,14 +76,14 @@ class GSRecoverableWriterCommitter:
             raise ConflictError(
                 f"{store.uri_of(final.object_name)!r} already exists during attempted commit (generation "
                 f"{there.generation}); if this is a repeat of a commit, use commit_after_recovery",
-                "already_exists",
+                ErrorKind.ALREADY_EXISTS,
             )
         outcome = self._run()
         if outcome.state is CommitState.TAKEN_AWAY:
             raise NotFoundError(
                 f"components of {store.uri_of(final.object_name)!r} are gone, and it was not there before; "
                 "they were committed elsewhere and the object taken away, or deleted by a rule of the bucket",
-                "sources_missing",
+                ErrorKind.SOURCES_MISSING,
             )
         return outcome
 
@@ -107,5 +107,5 @@ class GSRecoverableWriterCommitter:
     def _run(self) -> CommitOutcome:
         outcome = commit_file(self._store, self._recoverable, self._components, options=self._options)
         if outcome.state is CommitState.BLOCKED:
-            raise ConflictError(str(outcome.reason), "foreign_object")
+            raise ConflictError(str(outcome.reason), ErrorKind.FOREIGN_OBJECT)
         return outcome

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable, GSResumeRecoverable
 
@@ -107,7 +107,7 @@ def _open(version: int, data: bytes) -> _Source:
     if version > _VERSION:
         raise FormatError(
             f"Serialized data with version {version} cannot be read by serializer with version {_VERSION}",
-            "format_newer",
+            ErrorKind.FORMAT_NEWER,
         )
     return _Source(bytes(data))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dstl_dagster.errors import ClosedError, UnavailableError
+from dstl_dagster.errors import ClosedError, ErrorKind, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
@@ -58,7 +58,7 @@ class _OpenComponent:
             raise UnavailableError(
                 f"the upload of {self.name!r} took {taken} of {len(payload)} bytes; "
                 "recover from the last persisted state",
-                "partial_write",
+                ErrorKind.PARTIAL_WRITE,
             )
 
     def flush(self) -> None:

@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
 )
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
@@ -237,5 +237,5 @@ class CheckpointBatch:
         if self._applied is not None:
             raise ConflictError(
                 f"batch {self._key!r} is already in checkpoint {self.already_in}: write nothing for it",
-                kind="already_applied",
+                kind=ErrorKind.ALREADY_APPLIED,
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["OUTCOME_SCHEMA", "outcome_batch", "outcomes", "refusal_batch"]
 
@@ -39,5 +39,5 @@ def outcomes(rows: Iterable[Any]) -> list[dict[str, Any]]:
     found = [json.loads(row[0]) for row in rows]
     for outcome in found:
         if _REFUSED in outcome:
-            raise InvalidInputError(outcome[_REFUSED]["message"], kind=outcome[_REFUSED]["kind"])
+            raise InvalidInputError(outcome[_REFUSED]["message"], kind=ErrorKind(outcome[_REFUSED]["kind"]))
     return found

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import StateAt, batch_options
 from dstl_dagster.settings import FsStateChangelogOptions
@@ -139,7 +139,7 @@ def read_state(
             )
             raise InvalidInputError(
                 f"no {what} yet ({where}): give `schema` to begin with an empty one",
-                kind="no_state",
+                kind=ErrorKind.NO_STATE,
             )
         return _empty(spark, expected)
     require_shared(state.store_uri)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = ["batch_of", "open_shared_store", "require_shared"]
@@ -21,7 +21,7 @@ def require_shared(store_uri: str) -> None:
     if store_uri.startswith("memory:"):
         raise InvalidInputError(
             f"Spark's tasks are other processes and cannot see {store_uri}: use file:///folder or gs://bucket",
-            kind="store_not_shared",
+            kind=ErrorKind.STORE_NOT_SHARED,
         )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["arrow_schema", "exact_column", "spark_schema"]
 
@@ -78,7 +78,7 @@ def _arrow_type(spark_type: st.DataType, column: str, what: str) -> pa.DataType:
     raise InvalidInputError(
         f"{what}: column {column!r} has type {spark_type.simpleString()}, which cannot be stored: cast it, "
         "or leave it out",
-        kind="unsupported_type",
+        kind=ErrorKind.UNSUPPORTED_TYPE,
     )
 
 
@@ -107,7 +107,7 @@ def _spark_type(arrow_type: pa.DataType) -> st.DataType:
         return st.ArrayType(_spark_type(arrow_type.value_type))
     if pt.is_struct(arrow_type):
         return st.StructType([st.StructField(f.name, _spark_type(f.type)) for f in _fields(arrow_type)])
-    raise InvalidInputError(f"Spark has no type for stored {arrow_type}", kind="unsupported_type")
+    raise InvalidInputError(f"Spark has no type for stored {arrow_type}", kind=ErrorKind.UNSUPPORTED_TYPE)
 
 
 def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["last_occurrences", "refuse_repeated_keys", "whole_group_runs"]
 
@@ -49,7 +49,7 @@ def refuse_repeated_keys(
         raise InvalidInputError(
             f"key ({shown}) occurs {times} times in one checkpoint, where each key may occur once: aggregate "
             "the rows by key first",
-            kind="duplicate_key",
+            kind=ErrorKind.DUPLICATE_KEY,
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dstl_dagster.errors import DstlError, FormatError, InvalidInputError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
@@ -60,7 +60,7 @@ class StateSchema:
                 raise InvalidInputError(
                     f"column {name!r} of type {key_type} cannot be a key: take booleans, "
                     "whole numbers, decimals, text, binary, dates or time stamps",
-                    kind="unsupported_type",
+                    kind=ErrorKind.UNSUPPORTED_TYPE,
                 )
 
     @classmethod
@@ -155,7 +155,7 @@ class StateSchema:
 
 def _change(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{what}; to begin again, write to an operator of another name", kind="schema_change"
+        f"{what}; to begin again, write to an operator of another name", kind=ErrorKind.SCHEMA_CHANGE
     )
 
 

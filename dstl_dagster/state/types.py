@@ -12,7 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["can_be_key", "stored_type", "wider_type"]
 
@@ -55,7 +55,7 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
         raise InvalidInputError(
             f"column {column!r} has type {arrow_type}, which keyed state cannot keep: "
             "cast it, or leave it out",
-            kind="unsupported_type",
+            kind=ErrorKind.UNSUPPORTED_TYPE,
         )
     return arrow_type
 

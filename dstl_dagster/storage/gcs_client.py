@@ -12,7 +12,7 @@ import google.auth.exceptions
 import requests.adapters
 from google.cloud import storage
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = ["shared_client"]
 
@@ -29,7 +29,7 @@ def shared_client(process_id: int, root_url: str | None, emulator: str | None) -
     except google.auth.exceptions.GoogleAuthError as error:
         raise InvalidInputError(
             f"no Google credentials: {error}; set GOOGLE_APPLICATION_CREDENTIALS or log in with gcloud",
-            "no_permission",
+            ErrorKind.NO_PERMISSION,
         ) from error
     # As many connections as a wave of composes has requests; more would be thrown away each time.
     for scheme in ("https://", "http://"):

@@ -19,6 +19,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from dstl_dagster.errors import (
     ConflictError,
     DstlError,
+    ErrorKind,
     FormatError,
     InvalidInputError,
     NotFoundError,
@@ -51,7 +52,7 @@ def refusal(status: int, message: str, uri: str) -> Exception:
     short = message[:_MESSAGE_CHARACTERS]
     if status == 412:
         return ConflictError(
-            f"{uri!r} is not as the precondition demands; read it, then decide", "precondition_failed"
+            f"{uri!r} is not as the precondition demands; read it, then decide", ErrorKind.PRECONDITION_FAILED
         )
     if status == 416:
         return RangeNotSatisfiableError(f"the range begins at or after the end of {uri!r}")
@@ -62,7 +63,7 @@ def refusal(status: int, message: str, uri: str) -> Exception:
     if status == 400 and _CHECKSUM_MISMATCH.match(message):
         return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
     if status in (401, 403):
-        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", "no_permission")
+        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", ErrorKind.NO_PERMISSION)
     return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
 
 
@@ -79,7 +80,9 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
     except DataCorruption as error:
         raise FormatError(f"the bytes read of {uri!r} do not have its stored checksum") from error
     except (google.auth.exceptions.RefreshError, google.auth.exceptions.InvalidOperation) as error:
-        raise InvalidInputError(f"no valid credentials for {uri!r}: {error}", "no_permission") from error
+        raise InvalidInputError(
+            f"no valid credentials for {uri!r}: {error}", ErrorKind.NO_PERMISSION
+        ) from error
     except (
         google.api_core.exceptions.RetryError,
         google.auth.exceptions.TransportError,

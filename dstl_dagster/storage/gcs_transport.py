@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
@@ -131,7 +131,7 @@ class GCSTransport:
         try:
             self.ask(self._uri, list_one)
         except InvalidInputError as error:
-            if error.kind != "no_permission":
+            if error.kind != ErrorKind.NO_PERMISSION:
                 raise
             # Where we may not list, there is something that we may not list.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dstl_dagster.errors import InternalError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.gcs_errors import refusal
@@ -205,6 +205,6 @@ class ResumableUpload:
         if reply.status in (404, 410):
             return NotFoundError(
                 f"the upload session of {self._uri!r} is gone, and made nothing; write the object again",
-                "upload_lost",
+                ErrorKind.UPLOAD_LOST,
             )
         return refusal(reply.status, reply.message, self._uri)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.local_files import (
     HIDDEN_FOLDER,
@@ -111,12 +111,12 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
             raise
         hidden.sync_folder(path.parent)
         return
-    raise ConflictError(f"{path} cannot be made: its folder is removed again and again", "busy")
+    raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
 
 
 def _occupied(path: Path, error: OSError) -> Exception:
     if path.is_dir() or isinstance(error, NotADirectoryError):
         return InvalidInputError(
-            f"{path} would be both a file and a folder; choose another name", "file_and_folder"
+            f"{path} would be both a file and a folder; choose another name", ErrorKind.FILE_AND_FOLDER
         )
-    return ConflictError(f"{path} is there already, put there by hand", "precondition_failed")
+    return ConflictError(f"{path} is there already, put there by hand", ErrorKind.PRECONDITION_FAILED)

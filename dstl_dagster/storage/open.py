@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
 
@@ -35,7 +35,7 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
                 from dstl_dagster.storage.gcs import open_gcs
             except ModuleNotFoundError as error:
                 raise InvalidInputError(
-                    f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", "missing_extra"
+                    f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", ErrorKind.MISSING_EXTRA
                 ) from error
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:

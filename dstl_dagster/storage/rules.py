@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import (
+    ClosedError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+)
 from dstl_dagster.settings.gs import CHUNK_SIZE_UNIT_BYTES
 from dstl_dagster.storage.base import MAX_COMPOSE_SOURCES, Absent, Generation, Precondition, Source
 
@@ -132,14 +139,14 @@ def check_precondition(uri: str, live_generation: int | None, precondition: Prec
             if live_generation is not None:
                 raise ConflictError(
                     f"{uri!r} exists already (generation {live_generation}); read it, then decide",
-                    "precondition_failed",
+                    ErrorKind.PRECONDITION_FAILED,
                 )
         case Generation(wanted):
             if live_generation != wanted:
                 there = "nothing is there" if live_generation is None else f"generation {live_generation} is"
                 raise ConflictError(
                     f"{uri!r} is not of generation {wanted}: {there}; read it again, then decide",
-                    "precondition_failed",
+                    ErrorKind.PRECONDITION_FAILED,
                 )
 
 

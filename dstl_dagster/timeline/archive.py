@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.storage import ObjectStore
@@ -110,7 +110,9 @@ class Archive:
             yield self._names.archived_request(decision_id), {"slot": slot}
 
     def _write(self, name: str, fields: dict[str, Any]) -> None:
-        foreign = ConflictError(f"foreign object {name} in the archive: move it away", kind="foreign_object")
+        foreign = ConflictError(
+            f"foreign object {name} in the archive: move it away", kind=ErrorKind.FOREIGN_OBJECT
+        )
         write_once(self._store, name, encode_document(_KIND, _VERSION, fields), otherwise=foreign)
 
     def _read(self, name: str, reader: Callable[[dict[str, Any]], T]) -> T | None:

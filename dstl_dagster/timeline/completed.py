@@ -5,7 +5,7 @@ Owns the search. A view forgets what a snapshot put away; slots are never delete
 
 from __future__ import annotations
 
-from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.timeline.records import Completed, Opened
 from dstl_dagster.timeline.timeline import Timeline
 
@@ -23,7 +23,7 @@ def find_completed(timeline: Timeline, checkpoint_id: int) -> Completed:
         return entry.completed
     if not 1 <= checkpoint_id <= view.highest_id:
         raise NotFoundError(
-            f"job {timeline.job!r} has no completed checkpoint {checkpoint_id}", kind="no_checkpoint"
+            f"job {timeline.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
         )
     low, high = 1, view.slot  # the record lies between them, both inclusive
     while low <= high:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from dstl_dagster.errors import ConflictError, FencedError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -45,7 +45,7 @@ __all__ = [
     "to_subsume",
 ]
 
-UNFINISHED = frozenset({"uncommitted", "unresolved", "unretracted"})
+UNFINISHED = frozenset({ErrorKind.UNCOMMITTED, ErrorKind.UNRESOLVED, ErrorKind.UNRETRACTED})
 """Kinds of ConflictError that say: finish what an earlier decision began, then ask again."""
 
 
@@ -62,7 +62,7 @@ def to_fence(view: TimelineView, owner: str, take_over: bool) -> Fenced | None:
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
             f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it; or, if it is dead, "
             "trigger with take_over=True",
-            kind="attempt_open",
+            kind=ErrorKind.ATTEMPT_OPEN,
         )
     return Fenced(attempt=rival.attempt, checkpoint_id=rival.checkpoint_id, by=owner)
 
@@ -85,7 +85,7 @@ def to_open(
     if view.open_attempt is not None:
         raise ConflictError(
             f"attempt {view.open_attempt.attempt} of {view.open_attempt.owner!r} opened meanwhile",
-            kind="attempt_open",
+            kind=ErrorKind.ATTEMPT_OPEN,
         )
     _refuse_applied(view, idempotency_key)
     _refuse_unresolved(view)
@@ -93,13 +93,13 @@ def to_open(
         raise ConflictError(
             f"checkpoint {view.uncommitted[0].checkpoint_id} is completed, but its files are not published: "
             "run step 6 (compose-commit) first",
-            kind="uncommitted",
+            kind=ErrorKind.UNCOMMITTED,
         )
     if any(retraction.restored_slot > retracted for retraction in view.retractions):
         raise ConflictError(
             "files of checkpoints that a restore left behind may still be there: trigger again, which "
             "retracts them first",
-            kind="unretracted",
+            kind=ErrorKind.UNRETRACTED,
         )
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
@@ -107,7 +107,7 @@ def to_open(
         raise ConflictError(
             f"the job went on to checkpoint {parent} while this attempt counted on {expected_parent} "
             "being the last: look again, then trigger again",
-            kind="parent_moved",
+            kind=ErrorKind.PARENT_MOVED,
         )
     return Opened(
         attempt=attempt,
@@ -141,11 +141,11 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
     if done is not None or fate is not None:
         raise ConflictError(
             f"attempt {attempt.attempt} already completed checkpoint {attempt.checkpoint_id}",
-            kind="already_completed",
+            kind=ErrorKind.ALREADY_COMPLETED,
         )
     raise NotFoundError(
         f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?",
-        kind="no_attempt",
+        kind=ErrorKind.NO_ATTEMPT,
     )
 
 
@@ -213,7 +213,8 @@ def to_commit(
         return None
     if view.is_abandoned(checkpoint_id):
         raise ConflictError(
-            f"a restore left checkpoint {checkpoint_id} behind: its files are not published", kind="abandoned"
+            f"a restore left checkpoint {checkpoint_id} behind: its files are not published",
+            kind=ErrorKind.ABANDONED,
         )
     if entry.committed is not None:
         unfinished = entry.unfinished_resolutions
@@ -238,7 +239,7 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
             raise ConflictError(
                 f"{name!r} of checkpoint {checkpoint_id} was resolved as {waiting.resolution} in slot "
                 f"{waiting.slot}, and that is not finished: run step 6 (compose-commit) first",
-                kind="unresolved",
+                kind=ErrorKind.UNRESOLVED,
             )
     blocked = () if entry.committed is None else entry.committed.blocked
     found = next((file for file in blocked if file.name == name), None)
@@ -246,7 +247,7 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
         names = ", ".join(repr(file.name) for file in blocked) or "none is"
         raise NotFoundError(
             f"{name!r} is not a blocked file of checkpoint {checkpoint_id}; blocked: {names}",
-            kind="not_blocked",
+            kind=ErrorKind.NOT_BLOCKED,
         )
     return Resolved(
         checkpoint_id=checkpoint_id,
@@ -269,7 +270,7 @@ def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint
     if kept is not None:
         raise ConflictError(
             f"savepoint {name!r} keeps checkpoint {kept} already: release it first, or take another name",
-            kind="savepoint_exists",
+            kind=ErrorKind.SAVEPOINT_EXISTS,
         )
     refuse_gone(_entry(view, checkpoint_id))
     return Savepoint(checkpoint_id=checkpoint_id, name=name)
@@ -317,8 +318,8 @@ def _entry(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
     if entry is not None:
         return entry
     if 1 <= checkpoint_id <= view.highest_id:
-        raise NotFoundError(f"checkpoint {checkpoint_id} was cleaned up", kind="checkpoint_gone")
-    raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind="no_checkpoint")
+        raise NotFoundError(f"checkpoint {checkpoint_id} was cleaned up", kind=ErrorKind.CHECKPOINT_GONE)
+    raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT)
 
 
 def refuse_gone(entry: CheckpointEntry) -> None:
@@ -326,7 +327,7 @@ def refuse_gone(entry: CheckpointEntry) -> None:
     if entry.subsumed is not None:
         raise NotFoundError(
             f"checkpoint {entry.checkpoint_id} was given up in slot {entry.subsumed.slot}",
-            kind="checkpoint_gone",
+            kind=ErrorKind.CHECKPOINT_GONE,
         )
 
 
@@ -335,7 +336,7 @@ def _refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None
         raise ConflictError(
             f"cannot {what} checkpoint {checkpoint_id}: a restore left it behind. Its state can be read and "
             "exported while a savepoint keeps it",
-            kind="abandoned",
+            kind=ErrorKind.ABANDONED,
         )
 
 
@@ -345,7 +346,7 @@ def _refuse_unresolved(view: TimelineView) -> None:
         raise ConflictError(
             f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "
             f"{waiting[0].resolution}, and that is not finished: run step 6 (compose-commit) first",
-            kind="unresolved",
+            kind=ErrorKind.UNRESOLVED,
         )
 
 
@@ -356,5 +357,5 @@ def _refuse_applied(view: TimelineView, idempotency_key: str | None) -> None:
     if held is not None:
         raise ConflictError(
             f"batch {idempotency_key!r} is already in checkpoint {held}: there is nothing to do",
-            kind="already_applied",
+            kind=ErrorKind.ALREADY_APPLIED,
         )

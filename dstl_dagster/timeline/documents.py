@@ -6,7 +6,7 @@ bytes under its name are success, whoever wrote them; other bytes are a conflict
 
 from __future__ import annotations
 
-from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ObjectStore
 
 __all__ = ["write_once"]
@@ -26,7 +26,7 @@ def write_once(store: ObjectStore, name: str, payload: bytes, *, otherwise: Conf
         except NotFoundError:
             raise UnavailableError(
                 f"could not learn whether {name} was written: {error}. Run the step again",
-                kind="outcome_unknown",
+                kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
         if there != payload:
             raise otherwise from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import FormatError, InternalError
+from dstl_dagster.errors import ErrorKind, FormatError, InternalError
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -76,7 +76,9 @@ def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
     values = dict(fields)
     kind = _KINDS.get(str(values.pop("kind", None)))
     if kind is None:
-        raise FormatError(f"{where} is a record of a kind that this release does not know", "newer_version")
+        raise FormatError(
+            f"{where} is a record of a kind that this release does not know", ErrorKind.NEWER_VERSION
+        )
     try:
         return _typed(kind, values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

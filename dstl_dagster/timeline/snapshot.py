@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.timeline.record_codec import record_from_plain, record_to_plain
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed, TimelineRecord
 from dstl_dagster.timeline.view import CheckpointEntry, Retraction, TimelineView
@@ -43,7 +43,7 @@ class KnownEntries:
                 plain = _entry_to_plain(entry)
                 if _entry_from_plain(plain, "a snapshot") != entry:
                     raise FormatError(
-                        f"checkpoint {entry.checkpoint_id} changes when written", "bad_snapshot"
+                        f"checkpoint {entry.checkpoint_id} changes when written", ErrorKind.BAD_SNAPSHOT
                     )
                 known = entry, plain
             self._known[entry.checkpoint_id] = known

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from dstl_dagster.errors import DstlError, FormatError, NotFoundError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.storage import ANY, ObjectStore
@@ -147,7 +147,7 @@ def hole(job: str, missing: int, later: int) -> FormatError:
     return FormatError(
         f"slot {missing} of job {job!r} is missing, but slot {later} exists: a record was deleted. "
         "Restore it from a backup; the job cannot go on safely without it",
-        kind="history_hole",
+        kind=ErrorKind.HISTORY_HOLE,
     )
 
 

@@ -23,7 +23,14 @@ from datetime import timedelta
 from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import (
+    ConflictError,
+    DstlError,
+    ErrorKind,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.timeline.archive import Archive
@@ -185,7 +192,7 @@ class Timeline:
                 try:
                     appended = self.append(dataclasses.replace(record, decision_id=decision_id))
                 except ConflictError as error:
-                    if error.kind != "slot_taken":
+                    if error.kind != ErrorKind.SLOT_TAKEN:
                         raise
                     continue
                 self._add_snapshot_if_due()
@@ -193,7 +200,7 @@ class Timeline:
         raise UnavailableError(
             f"timeline of job {self.job!r}: {_MAX_ROUNDS} times another writer took the next slot first; "
             "see who writes so much (`records()`), then try again",
-            kind="contention",
+            kind=ErrorKind.CONTENTION,
         )
 
     def _add_snapshot_if_due(self) -> None:
@@ -242,12 +249,13 @@ class Timeline:
                 return
             if there is not None:
                 raise ConflictError(
-                    f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}", kind="slot_taken"
+                    f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}",
+                    kind=ErrorKind.SLOT_TAKEN,
                 ) from error
             raise UnavailableError(
                 f"could not learn whether {record.kind!r} was written to slot {record.slot} of job "
                 f"{self.job!r}: {error}. Run the step again",
-                kind="outcome_unknown",
+                kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
 
     def _read(self, slot: int) -> TimelineRecord | None:

@@ -9,7 +9,7 @@ import dataclasses
 import uuid
 from types import MappingProxyType
 
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.timeline.records import (
     Aborted,
     Committed,
@@ -179,7 +179,7 @@ class ViewBuilder:
             raise FormatError(
                 f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
                 "written by a faulty release, or by hand",
-                kind="bad_snapshot",
+                kind=ErrorKind.BAD_SNAPSHOT,
             )
         self._checked = (record, said)
         return said

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.upload.timers import Timer
 
@@ -26,7 +26,7 @@ __all__ = ["AttemptCounts", "RetriableAction", "RetryPolicy", "RetryingExecutor"
 
 _logger = logging.getLogger(__name__)
 
-TIMEOUT_KIND: Final = "timeout"
+TIMEOUT_KIND: Final = ErrorKind.TIMEOUT
 
 
 @dataclass(frozen=True)

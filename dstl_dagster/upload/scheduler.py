@@ -16,7 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
-from dstl_dagster.errors import ClosedError, DstlError, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore
@@ -307,7 +307,9 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
 def _failure_by(error: BaseException) -> DstlError:
     if isinstance(error, DstlError):
         return error
-    failure = UnavailableError(f"the upload could not be begun: {type(error).__name__}", "interrupted")
+    failure = UnavailableError(
+        f"the upload could not be begun: {type(error).__name__}", ErrorKind.INTERRUPTED
+    )
     failure.__cause__ = error
     return failure
 

@@ -11,7 +11,7 @@ from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.rows import export_to
 from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines
 from dstl_dagster.cli.tables import checkpoint_json
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import ErrorKind, NotFoundError
 
 __all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
 
@@ -89,7 +89,9 @@ def _newest_verified(coordinator: CheckpointCoordinator) -> int:
         for problem in found.problems:
             click.echo(f"DAMAGED checkpoint {found.checkpoint_id}: {problem}", err=True)
     if checkpoint is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no undamaged checkpoint", kind="no_checkpoint")
+        raise NotFoundError(
+            f"job {coordinator.job!r} has no undamaged checkpoint", kind=ErrorKind.NO_CHECKPOINT
+        )
     return checkpoint.checkpoint_id
 
 

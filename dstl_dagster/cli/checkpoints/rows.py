@@ -15,7 +15,7 @@ from dstl_dagster.cli.checkpoints.looking import console, progress_of
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
 from dstl_dagster.cli.tables import checkpoint_json
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.keyed import (
     KeyChange,
@@ -161,7 +161,9 @@ def export_to(
     manifest = coordinator.get(checkpoint_id).manifest
     names = [operator] if operator is not None else _keyed_operators(manifest)
     if not names:
-        raise NotFoundError(f"checkpoint {checkpoint_id} has no keyed state to export", kind="no_state")
+        raise NotFoundError(
+            f"checkpoint {checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
+        )
     for name in names:
         done = export_checkpoint(
             coordinator.store, manifest, name, uri, progress=progress_of(f"parts of {name}")
@@ -179,7 +181,7 @@ def _manifest(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> 
         return coordinator.get(checkpoint_id).manifest
     latest = coordinator.latest()
     if latest is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind="no_checkpoint")
+        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
     return latest.manifest
 
 
@@ -203,7 +205,8 @@ def _key_of(manifest: Manifest, operator: str, words: tuple[str, ...]) -> dict[s
     entry = manifest.operators.get(operator)
     if entry is None:
         raise NotFoundError(
-            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}", kind="no_state"
+            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}",
+            kind=ErrorKind.NO_STATE,
         )
     columns = schema_of(entry.report).columns if is_keyed(entry.report) else pa.schema([])
     texts = {field.name for field in columns if pa.types.is_string(field.type)}

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError
 from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
 
 __all__ = ["OLDEST_JAVA", "SYSTEM_PLACES", "JavaRuntime", "choose_java", "install_command", "use_java"]
@@ -108,7 +108,7 @@ def choose_java(
     raise InvalidInputError(
         f"Spark needs Java {OLDEST_JAVA} or newer, and no usable one is here: {tried}. "
         f"Install one with: {install_command()}",
-        kind="no_java",
+        kind=ErrorKind.NO_JAVA,
     )
 
 

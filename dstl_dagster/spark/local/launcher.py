@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import ErrorKind, UnavailableError
 
 __all__ = ["VECTOR_MODULE_ARGUMENT", "make_launcher"]
 
@@ -57,7 +57,7 @@ def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
     raise UnavailableError(
         f"no place to keep a launcher for {java} ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a folder "
         "that can be written",
-        kind="no_cache_folder",
+        kind=ErrorKind.NO_CACHE_FOLDER,
     )
 
 

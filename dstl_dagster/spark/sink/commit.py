@@ -26,7 +26,7 @@ from dstl_dagster.checkpoint import (
     FileReport,
     OperatorReport,
 )
-from dstl_dagster.errors import ConflictError, InternalError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.files import joined
@@ -153,7 +153,7 @@ def _refuse_shared_keys(
         raise InvalidInputError(
             f"{row_count} rows have {distinct} keys, so rows of one key came to different tasks; in one "
             "checkpoint each key may occur once: aggregate the rows by key first",
-            kind="duplicate_key",
+            kind=ErrorKind.DUPLICATE_KEY,
         )
 
 
@@ -174,7 +174,7 @@ def _raise_refusal(outcomes: Iterable[Outcome]) -> None:
         refused = outcome.get("refused")
         if refused is not None:
             kind = ConflictError if refused["type"] == "ConflictError" else InvalidInputError
-            raise kind(refused["message"], kind=refused["kind"])
+            raise kind(refused["message"], kind=ErrorKind(refused["kind"]))
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, FormatError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 
 __all__ = ["POSITION", "QueryBatch"]
 
@@ -76,7 +76,7 @@ class QueryBatch:
                 f"the job stands at batch {last.batch_id} of query {last.query_id}, and this is query "
                 f"{self.query_id}: a query with a new checkpoint folder would apply its input again. Start "
                 f"it with the old checkpointLocation{way_out}",
-                kind="other_query",
+                kind=ErrorKind.OTHER_QUERY,
             )
         expected = 0 if last is None else last.batch_id + 1
         if self.batch_id > expected:
@@ -84,5 +84,5 @@ class QueryBatch:
                 f"batch {self.batch_id} of query {self.query_id} comes, but the job waits for batch "
                 f"{expected}: what the query did in between went elsewhere, or a restore took it back. Start "
                 f"the query with a checkpointLocation that stands there{way_out}",
-                kind="batch_gap",
+                kind=ErrorKind.BATCH_GAP,
             )

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     StateAt,
@@ -76,7 +76,7 @@ def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.Str
         coordinator = CheckpointCoordinator(options.job, store)
         checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
         if checkpoint is None:
-            raise NotFoundError(f"job {options.job!r} has no checkpoint yet", kind="no_checkpoint")
+            raise NotFoundError(f"job {options.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
         return _state_of(store, options, checkpoint, expected)
 
 
@@ -97,14 +97,14 @@ def states_between(options: SourceOptions) -> list[StateAt]:
                 raise NotFoundError(
                     f"checkpoint {asked} of job {options.job!r} is not among those that can be compared: "
                     f"{', '.join(map(str, ids))}",
-                    kind="checkpoint_gone",
+                    kind=ErrorKind.CHECKPOINT_GONE,
                 )
         first = options.from_checkpoint or (ids[0] if ids else 1)
         last = options.to_checkpoint or (ids[-1] if ids else 1)
         wanted = [each for each in kept if first <= each.checkpoint_id <= last]
         if not wanted:
             raise NotFoundError(
-                f"job {options.job!r} has no checkpoint from {first} to {last}", kind="no_checkpoint"
+                f"job {options.job!r} has no checkpoint from {first} to {last}", kind=ErrorKind.NO_CHECKPOINT
             )
         newest = _state_of(store, options, wanted[-1], None)
         found = [_state_or_none(store, options, each) for each in wanted]
@@ -124,7 +124,7 @@ def _state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Check
     try:
         return _state_of(store, options, checkpoint, None)
     except NotFoundError as error:
-        if error.kind != "no_state":
+        if error.kind != ErrorKind.NO_STATE:
             raise
         return None
 
@@ -138,7 +138,7 @@ def _state_of(
         raise NotFoundError(
             f"checkpoint {checkpoint.checkpoint_id} of job {options.job!r} has no state of operator "
             f"{options.operator!r}; it has {known}",
-            kind="no_state",
+            kind=ErrorKind.NO_STATE,
         )
     if expected is None:
         return state

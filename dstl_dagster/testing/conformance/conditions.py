@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
@@ -25,7 +25,7 @@ class ConditionsConformance(ConformanceFixtures):
         made = store.put("a", b"first", precondition=ABSENT)
         with pytest.raises(ConflictError) as raised:
             store.put("a", b"second", precondition=ABSENT)
-        assert raised.value.kind == "precondition_failed"
+        assert raised.value.kind == ErrorKind.PRECONDITION_FAILED
         assert raw_read("a") == b"first"
         assert store.stat("a") == made
 

@@ -14,7 +14,7 @@ import json
 import uuid
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import AttemptReport, load_report, store_report
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -103,7 +103,7 @@ def _confirm_or_abort(coordinator: CheckpointCoordinator, attempt: Attempt) -> N
         try:
             coordinator.abort(attempt)
         except ConflictError as error:
-            if error.kind != "already_completed":
+            if error.kind != ErrorKind.ALREADY_COMPLETED:
                 raise
         else:
             raise
@@ -147,7 +147,7 @@ def compose_commit(process: Process, notes: Notes) -> Notes:
     try:
         process.coordinator().compose_commit()
     except NotFoundError as error:
-        if error.kind not in ("checkpoint_gone", "no_manifest"):
+        if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.NO_MANIFEST):
             raise BrokenPromiseError(f"compose-commit is told {error.kind!r}: {error}") from error
         raise
     return notes
@@ -168,7 +168,7 @@ def abort(owner: str = OWNER) -> Action:
             try:
                 process.coordinator(owner).abort(attempt)
             except ConflictError as error:
-                if error.kind != "already_completed":
+                if error.kind != ErrorKind.ALREADY_COMPLETED:
                     raise
         return {**notes, "attempt": None}
 
@@ -221,7 +221,7 @@ def restore(batch: int, request: str) -> Action:
             coordinator.restore(held, request_id=_request(request, "restore"))
         except NotFoundError as error:
             if held in read_ledger(process.world, process.setting.num_retained).subsumed:
-                raise GivenUpError(error.message, error.kind) from error
+                raise GivenUpError(error.message, ErrorKind(error.kind)) from error
             raise
         return {**notes, "attempt": None}
 
@@ -294,7 +294,9 @@ def checkpoint_of(coordinator: CheckpointCoordinator, batch: int) -> int:
     """The checkpoint of the current chain that holds the batch."""
     held = coordinator.applied(batches.key_of(batch))
     if held is None:
-        raise NotFoundError(f"batch {batch} is in no checkpoint of the current chain", kind="not_applied")
+        raise NotFoundError(
+            f"batch {batch} is in no checkpoint of the current chain", kind=ErrorKind.NOT_APPLIED
+        )
     return held
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation
 from dstl_dagster.testing.simulation import batches
 from dstl_dagster.testing.simulation.ledger import document
@@ -169,5 +169,5 @@ def _expect_gone(process: Process, checkpoint_id: int, error: NotFoundError) -> 
     assert said is not None
     if process.world.clock.now() - said.updated < process.setting.reader_grace:
         raise BrokenPromiseError(f"checkpoint {checkpoint_id} has grace left, and a reader found: {error}")
-    if error.kind not in ("checkpoint_gone", "state_missing", "not_found"):
+    if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.STATE_MISSING, ErrorKind.NOT_FOUND):
         raise BrokenPromiseError(f"a reader of a given-up checkpoint is told {error.kind!r}: {error}")
