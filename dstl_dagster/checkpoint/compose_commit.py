@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import FileReport, Manifest
-from dstl_dagster.recoverable import CommitOutcome, commit_file
+from dstl_dagster.recoverable import CommitOutcome, CommitState, commit_file
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import BlockedFile
 
-__all__ = ["Publication", "publish_files"]
+__all__ = ["Publication", "commit_or_block", "publish_files"]
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +45,12 @@ def publish_files(
     `threads` bounds the files that are composed side by side, and the requests at a time for each.
 
     `progress` is called with (files done, files in all) from this thread. A file that cannot be published
-    for good (a foreign object has its name) stops no other. An UnavailableError stops the step after
-    the others were tried; run it again.
+    as things are (a foreign object has its name, the store refuses the name) stops no other. An
+    UnavailableError stops the step after the others were tried; run it again.
     """
 
     def publish(file: FileReport) -> CommitOutcome:
-        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+        return commit_or_block(store, file, options, threads=threads)
 
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
@@ -65,6 +66,27 @@ def publish_files(
     if failure is not None:
         raise failure
     return _summed(manifest.files, outcomes)
+
+
+def commit_or_block(
+    store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
+) -> CommitOutcome:
+    """Publish one file. What the store will refuse again, however often it is asked, is an outcome.
+
+    Behind the commit point an error would come back with every trigger. So such a file is blocked, without
+    a foreign generation, until a person resolves it. Missing permissions are no such refusal: whoever grants
+    them lets the step go on.
+
+    Raises: as `commit_file`, but for those refusals.
+    """
+    try:
+        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+    except InvalidInputError as refusal:
+        if refusal.kind == ErrorKind.NO_PERMISSION:
+            raise
+        return CommitOutcome(
+            CommitState.BLOCKED, reason=f"{file.object_name!r} cannot be made: {refusal.message}"
+        )
 
 
 def _side_by_side(

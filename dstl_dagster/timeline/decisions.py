@@ -49,15 +49,16 @@ UNFINISHED = frozenset({ErrorKind.UNCOMMITTED, ErrorKind.UNRESOLVED, ErrorKind.U
 """Kinds of ConflictError that say: finish what an earlier decision began, then ask again."""
 
 
-def to_fence(view: TimelineView, owner: str, take_over: bool) -> Fenced | None:
+def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
     """Step 1, first half: end the attempt that stands in the way; `None` where none does.
 
-    An owner may always end its own attempt (it crashed and came back). Another's only when asked to.
+    An owner may always end its own attempt (it crashed and came back). Another's only when asked to: any
+    (`True`), or the one of this id, because the caller knows its owner to be dead.
     """
     rival = view.open_attempt
     if rival is None:
         return None
-    if rival.owner != owner and not take_over:
+    if rival.owner != owner and take_over is not True and take_over != rival.attempt:
         raise ConflictError(
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
             f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it; or, if it is dead, "

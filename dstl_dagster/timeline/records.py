@@ -95,7 +95,10 @@ class Completed(TimelineRecord):
 
 @dataclass(frozen=True)
 class BlockedFile:
-    """A file that could not be published because somebody else's object has its name."""
+    """A file that could not be published: a foreign object has its name, or the store refuses to make it.
+
+    `foreign_generation` is that of the object, and `None` where there is none.
+    """
 
     name: str
     reason: str
