@@ -97,8 +97,8 @@ def _refuse_foreign_changelog(
         raise InvalidInputError(
             f"changelog file {unknown[0]} of operator {foreign[unknown[0]]!r} was written for another "
             "attempt, so a clean-up may delete it: open the changelog storage for each attempt with "
-            "base_path=attempt.names.changelog_base_path(attempt.attempt); a writer that outlives its attempt needs a "
-            f"base_path outside {JOBS_PREFIX}",
+            "base_path=attempt.names.changelog_base_path(attempt.attempt); a writer that outlives its "
+            f"attempt needs a base_path outside {JOBS_PREFIX}",
             ErrorKind.FOREIGN_CHANGELOG,
         )
 
