@@ -198,7 +198,7 @@ def _last(step_key: str) -> str:
 @pytest.fixture(autouse=True)
 def no_bucket_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process looks at a bucket once; here each test is a process that has looked at none."""
-    monkeypatch.setattr("dstl_dagster.orchestration.preflight._looked_at", set())
+    monkeypatch.setattr("dstl_dagster.orchestration.preflight._checked", set())
 
 
 @pytest.fixture(scope="session")
