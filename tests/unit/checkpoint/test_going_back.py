@@ -49,7 +49,7 @@ def test_a_half_deleted_checkpoint_is_given_up_and_not_damaged(job):
     coordinator.timeline.append(Subsumed(checkpoint_ids=(1,)))
     (name,) = (name for name in job.names("dstl/") if "/changelog/" in name and _written_by(job, 1) in name)
     job.store.delete(name, precondition=ANY)
-    with pytest.raises(NotFoundError, match="given up in slot") as caught:
+    with pytest.raises(NotFoundError, match="subsumed in slot") as caught:
         job.coordinator().restore(1)
     assert caught.value.kind == "checkpoint_gone"
 

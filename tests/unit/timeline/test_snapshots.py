@@ -178,7 +178,7 @@ def test_a_snapshot_waits_for_the_archive(job, monkeypatch):
     def fails(*_arguments):
         raise UnavailableError("no storage now")
 
-    monkeypatch.setattr(Archive, "put_away", fails)
+    monkeypatch.setattr(Archive, "write", fails)
     coordinator = long_history(job, 10)
     assert not any(isinstance(record, Snapshot) for record in coordinator.timeline.records())
     assert coordinator.latest().checkpoint_id == 10
