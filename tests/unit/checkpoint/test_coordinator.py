@@ -186,7 +186,7 @@ def test_an_overwritten_object_stops_step_4(job):
     attempt = coordinator.trigger()
     report = job.changes(attempt)
     job.store.put(report.handles[0].handles_and_offsets[0][0].name, b"foreign", precondition=ANY)
-    with pytest.raises(ConflictError, match="somebody else wrote there"):
+    with pytest.raises(ConflictError, match="another writer replaced it"):
         coordinator.record(attempt, [report])
 
 
