@@ -87,7 +87,7 @@ def test_an_abandoned_checkpoint_is_never_published(job):
 
 
 def test_files_of_cleaned_up_checkpoints_are_retracted_too(job):
-    """A savepoint outlives later checkpoints: their manifests are gone, but records still name their files."""
+    """A savepoint outlives later checkpoints: their manifests are gone; records still name their files."""
     coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
     job.checkpoint(coordinator, 1)
     coordinator.savepoint(1, "before")

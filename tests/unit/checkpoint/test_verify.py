@@ -39,7 +39,7 @@ def test_a_whole_checkpoint_verifies(keyed):
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_flipped_bit_is_found(keyed, at):
-    """One bit of an older changelog file: that file is named, and an earlier checkpoint is still undamaged."""
+    """One bit of an older changelog file: that file is named, and an earlier checkpoint still verifies."""
     three_checkpoints(keyed)
     name = changelog_of(keyed, 2)
     keyed.store.put(name, flipped(keyed.store.get(name), at), precondition=ANY)
