@@ -135,7 +135,7 @@ def test_a_published_file_is_checked_by_its_bytes(job):
     job.store.put("out/a", b"firstsecone", precondition=ANY, metadata=stat.metadata)
     assert coordinator.verify(1).notes == replaced.notes  # its pairs no longer prove it ours
     job.store.delete("out/a", precondition=ANY)
-    assert "took it away" in coordinator.verify(1).notes[0].what
+    assert "moved or deleted" in coordinator.verify(1).notes[0].what
 
 
 def test_a_file_that_is_already_composed_is_undamaged(job):
