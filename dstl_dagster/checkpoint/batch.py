@@ -13,6 +13,7 @@ Owns the order of a batch's steps, and aborting an attempt that cannot continue.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ class Batch:
         coordinator: CheckpointCoordinator,
         *,
         idempotency_key: str | None = None,
-        take_over: bool = False,
+        take_over: bool | uuid.UUID = False,
         check: Check | None = None,
         clock: Clock | None = None,
     ) -> Batch:

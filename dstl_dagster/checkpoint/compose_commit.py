@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import FileReport, Manifest
-from dstl_dagster.recoverable import CommitOutcome, commit_file
+from dstl_dagster.recoverable import CommitOutcome, CommitState, commit_file
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import BlockedFile
 
-__all__ = ["Publication", "publish_files"]
+__all__ = ["Publication", "commit_or_block", "publish_files"]
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +45,14 @@ def publish_files(
     `threads` bounds both the files composed concurrently and the concurrent requests for each of them.
     `progress` is called with (files done, files in total) from the calling thread.
 
-    A file blocked by a foreign object does not stop the others, and neither does an error.
+    A file that cannot be published as things are (a foreign object has its name, the store refuses the name)
+    does not stop the others, and neither does an error.
 
     Raises: the first error, after all files were tried; after an UnavailableError run the step again.
     """
 
     def publish(file: FileReport) -> CommitOutcome:
-        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+        return commit_or_block(store, file, options, threads=threads)
 
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
@@ -66,6 +68,27 @@ def publish_files(
     if failure is not None:
         raise failure
     return _summarized(manifest.files, outcomes)
+
+
+def commit_or_block(
+    store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
+) -> CommitOutcome:
+    """Publish one file. A permanent refusal by the store is an outcome, not an error.
+
+    After the commit point an error would recur with every trigger. So such a file is blocked, without a
+    foreign generation, until a person resolves it. Missing permissions do not count as a permanent refusal:
+    granting them lets the step succeed.
+
+    Raises: as `commit_file`, except for those refusals.
+    """
+    try:
+        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+    except InvalidInputError as refusal:
+        if refusal.kind == ErrorKind.NO_PERMISSION:
+            raise
+        return CommitOutcome(
+            CommitState.BLOCKED, reason=f"{file.object_name!r} cannot be made: {refusal.message}"
+        )
 
 
 def _started(

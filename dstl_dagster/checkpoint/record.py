@@ -6,11 +6,11 @@ manifest's bytes (`manifest`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import COMPONENTS_PREFIX, ChangelogStateHandle, JobNames
+from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHandle, JobNames
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import Component, GSCommitRecoverable, recoverable_hash
 from dstl_dagster.settings import GSFileSystemOptions
@@ -53,11 +53,19 @@ def as_file_reports(files: Files, store: ObjectStore, options: GSFileSystemOptio
     return reports
 
 
-def verify_report(store: ObjectStore, report: AttemptReport, attempt: Attempt) -> None:
+def verify_report(
+    store: ObjectStore, report: AttemptReport, attempt: Attempt, referenced: Callable[[], frozenset[str]]
+) -> None:
     """Step 3: check that everything the tasks reported durable is there, exactly as reported.
 
-    Raises: NotFoundError, ConflictError (kind `not_as_reported`), InvalidInputError.
+    `referenced` gives the changelog files that the parent checkpoint needs; it is called only where a report
+    names files of another attempt.
+
+    Raises: NotFoundError, ConflictError (kind `not_as_reported`, `target_exists`), InvalidInputError (kind
+    `foreign_changelog`, `file_and_folder`, `reserved_name`).
     """
+    _refuse_foreign_changelog(report.operators, attempt, referenced)
+    _refuse_nested_files(store, report.files)
     for operator in report.operators:
         for handle in operator.handles:
             for stream, _offset in handle.handles_and_offsets:
@@ -71,7 +79,60 @@ def verify_report(store: ObjectStore, report: AttemptReport, attempt: Attempt) -
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
                 _same(stream.name, expected, (found.generation, found.size, found.crc32c))
     for file in report.files:
-        _check_file(store, file, attempt)
+        _check_file(store, file)
+
+
+def _refuse_foreign_changelog(
+    operators: Iterable[OperatorReport], attempt: Attempt, referenced: Callable[[], frozenset[str]]
+) -> None:
+    """No file that clean-up may delete before step 5: another attempt's, which no checkpoint names."""
+    own, others = attempt.names.attempt_folder(attempt.attempt), JOBS_PREFIX
+    foreign = {
+        stream.name: operator.operator
+        for operator in operators
+        for handle in operator.handles
+        for stream, _offset in handle.handles_and_offsets
+        if stream.name.startswith(others) and not stream.name.startswith(own)
+    }
+    unknown = sorted(foreign.keys() - referenced()) if foreign else []
+    if unknown:
+        raise InvalidInputError(
+            f"changelog file {unknown[0]} of operator {foreign[unknown[0]]!r} was written for another "
+            "attempt, so a clean-up may delete it: open the changelog storage for each attempt with "
+            "base_path=attempt.names.changelog_base_path(attempt.attempt); a writer that outlives its "
+            f"attempt needs a base_path outside {JOBS_PREFIX}",
+            ErrorKind.FOREIGN_CHANGELOG,
+        )
+
+
+def _refuse_nested_files(store: ObjectStore, files: Sequence[FileReport]) -> None:
+    """Where names are paths: no final name is a folder of another, in this checkpoint or there already."""
+    if not store.capabilities.nested_names:
+        return
+    names = {file.recoverable.final_blob_identifier for file in files}
+    objects = {final.object_name for final in names}
+    for final in names:
+        home, name = store.in_bucket(final.bucket_name), final.object_name
+        for above in _folders_of(name):
+            if above in objects or home.stat(above) is not None:
+                raise _nested(name, above)
+        below = next(home.list(f"{name}/"), None)
+        if below is not None:
+            raise _nested(below.name, name)
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    """`a/b/c`: `a/b`, `a`."""
+    while above := name.rpartition("/")[0]:
+        yield above
+        name = above
+
+
+def _nested(name: str, above: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{above!r} cannot be a file and the folder of {name!r}: write one of them to another name",
+        ErrorKind.FILE_AND_FOLDER,
+    )
 
 
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:
@@ -142,15 +203,22 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
             )
 
 
-def _check_file(store: ObjectStore, file: FileReport, attempt: Attempt) -> None:
+def _check_file(store: ObjectStore, file: FileReport) -> None:
     final = file.recoverable.final_blob_identifier
     if len(file.components) != len(file.recoverable.component_object_ids):
         raise InvalidInputError(
             f"file {final.object_name}: the recoverable names {len(file.recoverable.component_object_ids)} "
             f"components, but the report describes {len(file.components)}"
         )
-    if final.object_name.startswith((COMPONENTS_PREFIX, attempt.names.root)):
-        raise InvalidInputError(f"file {final.object_name} would be among the job's own objects")
+    reserved = [COMPONENTS_PREFIX, store.prefix + COMPONENTS_PREFIX]
+    if final.bucket_name == store.bucket_name:
+        reserved.append(store.prefix + JOBS_PREFIX)
+    if final.object_name.startswith(tuple(reserved)):
+        raise InvalidInputError(
+            f"file {final.object_name} would lie among the objects that jobs keep for themselves: "
+            "write it to another folder",
+            ErrorKind.RESERVED_NAME,
+        )
     for component in file.components:
         found = store.in_bucket(component.bucket_name).stat(component.object_name)
         if found is None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dstl_dagster.checkpoint.compose_commit import Publication
+from dstl_dagster.checkpoint.compose_commit import Publication, commit_or_block
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.keyed import FileReport, Manifest
-from dstl_dagster.recoverable import commit_file, discard_file
+from dstl_dagster.recoverable import discard_file
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
@@ -70,7 +70,7 @@ def _replace(
             # The name holds another generation by now: our file (published by a rival), or a foreign object
             # that the resolution does not cover.
             log.info("the object at %s is no longer the one that was resolved", file.object_name)
-    outcome = commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+    outcome = commit_or_block(store, file, options, threads=threads)
     if outcome.state == "blocked":
         return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
     return None

@@ -28,6 +28,7 @@ from dstl_dagster.checkpoint.record import (
     final_files,
     verify_report,
 )
+from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
@@ -70,7 +71,7 @@ class CheckpointSteps(CheckpointReader):
 
     def trigger(
         self,
-        take_over: bool = False,
+        take_over: bool | uuid.UUID = False,
         *,
         idempotency_key: str | None = None,
         expected_parent: int | object | None = _UNPINNED,
@@ -79,7 +80,8 @@ class CheckpointSteps(CheckpointReader):
 
         First finishes what earlier decisions started: publishing files, resolving blocked ones, retracting
         those that a restore abandoned. With `expected_parent` (an id, or `None` for "no checkpoint yet") the
-        attempt opens only on exactly that parent.
+        attempt opens only on exactly that parent. `take_over` fences another owner's open attempt: any, or
+        only the one with the given id.
 
         Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
         it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
@@ -90,7 +92,7 @@ class CheckpointSteps(CheckpointReader):
 
     def open(
         self,
-        take_over: bool = False,
+        take_over: bool | uuid.UUID = False,
         *,
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
@@ -115,7 +117,11 @@ class CheckpointSteps(CheckpointReader):
         return self._when_finished(begin)
 
     def _begin(
-        self, retracted: int, take_over: bool, idempotency_key: str | None, on: int | object | None
+        self,
+        retracted: int,
+        take_over: bool | uuid.UUID,
+        idempotency_key: str | None,
+        on: int | object | None,
     ) -> Attempt:
         """Fence the open attempt if allowed, then open. `on`: the expected parent, or `_UNPINNED`."""
         attempt = self._new_id()
@@ -195,9 +201,15 @@ class CheckpointSteps(CheckpointReader):
             positions=positions,
             seconds=persist_seconds,
         )
-        verify_report(self._store, report, attempt)
         if parent is None and attempt.parent is not None:
             parent = self._get(view, attempt.parent)
+
+        def referenced() -> frozenset[str]:
+            if parent is None:
+                return frozenset()
+            return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
+
+        verify_report(self._store, report, attempt, referenced)
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         StreamStateHandle,
     )
     from dstl_dagster.format.key_groups import KeyGroupRange
-    from dstl_dagster.format.names import COMPONENTS_PREFIX, JobNames, validated_job
+    from dstl_dagster.format.names import COMPONENTS_PREFIX, JOBS_PREFIX, JobNames, validated_job
     from dstl_dagster.format.readable import readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 
 __all__ = [
     "COMPONENTS_PREFIX",
+    "JOBS_PREFIX",
     "META_KEY_GROUP",
     "ChangelogFileReader",
     "ChangelogStateHandle",
@@ -51,7 +52,7 @@ __getattr__ = lazy_attributes(
         "compression": ["Compression"],
         "handles": ["ChangelogStateHandle", "LocalStateHandle", "SnapshotResult", "StreamStateHandle"],
         "key_groups": ["KeyGroupRange"],
-        "names": ["COMPONENTS_PREFIX", "JobNames", "validated_job"],
+        "names": ["COMPONENTS_PREFIX", "JOBS_PREFIX", "JobNames", "validated_job"],
         "readable": ["readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],
     },

@@ -25,6 +25,7 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 __all__ = [
     "COMPONENTS_PREFIX",
+    "JOBS_PREFIX",
     "JobNames",
     "attempt_of_component",
     "validated_job",
@@ -50,6 +51,10 @@ COMPONENTS_PREFIX = ".inprogress/"
 """What the names of all components begin with, but for those with entropy."""
 
 
+JOBS_PREFIX = "dstl/"
+"""What the names of everything that jobs keep for themselves begin with."""
+
+
 def attempt_of_component(object_name: str) -> int | None:
     """The upper 64 bits of the UUID that a component's name ends in, or `None` if it ends in none."""
     try:
@@ -69,7 +74,7 @@ class JobNames:
 
     @property
     def root(self) -> str:
-        return f"dstl/{self.job}/"
+        return f"{JOBS_PREFIX}{self.job}/"
 
     @property
     def timeline_prefix(self) -> str:

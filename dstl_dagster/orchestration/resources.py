@@ -8,6 +8,7 @@ of a `gs://` bucket.
 
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             source: the partition becomes the position of this source, and partitions must follow each other
                 without a gap.
             idempotency_key: names the batch, which is applied once. Default: the partition of the run; in a
-                run without partitions the run itself, together with all its re-executions.
+                run without partitions this op in the run and in all its re-executions.
             check: gets the last completed checkpoint, or `None`, before the attempt is opened, and raises
                 to refuse the batch.
 
@@ -135,7 +136,9 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                 "a partition, or leave `source` out and call `batch.move_position`"
             )
         if idempotency_key is None:
-            idempotency_key = f"run:{root_run_id(run)}" if partition is None else partition
+            # By the op too: two updates of one job in one run are two batches.
+            by_run = f"run:{root_run_id(run)}/{context.op_handle}"
+            idempotency_key = by_run if partition is None else partition
 
         def check_all(parent: Checkpoint | None) -> None:
             if source is not None and partition is not None:
@@ -149,7 +152,8 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             coordinator,
             idempotency_key=idempotency_key,
             take_over=run.tags.get(TAG_TAKE_OVER) == "true"
-            or _owner_has_ended(context.instance, coordinator),
+            or _attempt_of_ended_run(context.instance, coordinator)
+            or False,
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -205,7 +209,14 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
             self._started = None
 
 
-def _owner_has_ended(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
-    """Whether the open attempt belongs to a Dagster run that has ended, with all its re-executions."""
+def _attempt_of_ended_run(
+    instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
+) -> uuid.UUID | None:
+    """The open attempt, if it is of a Dagster run that has ended with all its re-executions.
+
+    It alone may be fenced: another one that opens meanwhile has an owner of its own.
+    """
     opened = coordinator.timeline.tail().open_attempt
-    return opened is not None and OwnerRuns(instance).have_ended(opened.owner)
+    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
+        return None
+    return opened.attempt

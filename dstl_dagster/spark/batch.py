@@ -7,6 +7,7 @@ own the batch's life (`checkpoint.batch`), nor writing state (`state`) or files 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -47,7 +48,7 @@ class CheckpointBatch:
         coordinator: the job's.
         idempotency_key: names the batch. If a completed checkpoint holds it already, `already_in` is that
             checkpoint's id, and there is nothing to write.
-        take_over: end another owner's open attempt.
+        take_over: end another owner's open attempt: any, or only the one of this id.
         check: called with the checkpoint that the batch builds on (`None`: the first) before the attempt
             opens; it raises where the batch must not run now. The attempt opens on exactly that checkpoint.
         progress: called with (tasks that have ended, tasks known of) while a write runs.
@@ -58,7 +59,7 @@ class CheckpointBatch:
         coordinator: CheckpointCoordinator,
         *,
         idempotency_key: str | None = None,
-        take_over: bool = False,
+        take_over: bool | uuid.UUID = False,
         check: Callable[[Checkpoint | None], None] | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,

@@ -35,6 +35,8 @@ class StoreCapabilities:
             without looking for it again.
         inspect_bucket: it is an `InspectableStore`: its bucket's settings, and what the credentials may do
             there, can be seen.
+        nested_names: a name cannot be an object and a folder of others at once, as in a file system; `out`
+            and `out/part-1` exclude each other.
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
     """
 
@@ -42,6 +44,7 @@ class StoreCapabilities:
     max_useful_threads: int | None = None
     open_ranges: bool = False
     inspect_bucket: bool = False
+    nested_names: bool = False
     write_summed: bool = False
 
     def __post_init__(self) -> None:

@@ -46,6 +46,7 @@ _CAPABILITIES = StoreCapabilities(
     # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.
     max_useful_threads=max(2, os.cpu_count() or 2),
     open_ranges=True,
+    nested_names=True,
     write_summed=True,
 )
 

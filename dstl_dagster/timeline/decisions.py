@@ -49,17 +49,18 @@ UNFINISHED = frozenset({ErrorKind.UNCOMMITTED, ErrorKind.UNRESOLVED, ErrorKind.U
 """Kinds of ConflictError that mean: finish what an earlier decision started, then decide again."""
 
 
-def to_fence(view: TimelineView, owner: str, take_over: bool) -> Fenced | None:
+def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
     """Step 1, first half: fence the open attempt; `None` if there is none.
 
-    An owner may always fence its own attempt (it crashed and came back), another's only with `take_over`.
+    An owner may always fence its own attempt (it crashed and came back), another's only with `take_over`: any
+    (`True`), or the one with this id, because the caller knows its owner to be dead.
 
     Raises: ConflictError (kind `attempt_open`).
     """
     rival = view.open_attempt
     if rival is None:
         return None
-    if rival.owner != owner and not take_over:
+    if rival.owner != owner and take_over is not True and take_over != rival.attempt:
         raise ConflictError(
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
             f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "

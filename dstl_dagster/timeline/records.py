@@ -95,7 +95,10 @@ class Completed(TimelineRecord):
 
 @dataclass(frozen=True)
 class BlockedFile:
-    """A file that could not be published because a foreign object has its final name."""
+    """A file that could not be published: a foreign object has its name, or the store refuses to create it.
+
+    `foreign_generation` is the foreign object's; `None` if there is none.
+    """
 
     name: str
     reason: str

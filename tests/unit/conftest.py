@@ -178,3 +178,9 @@ def uuids() -> Callable[[], uuid.UUID]:
     """UUIDs that count up, so that a failure shows the same names again."""
     numbers = iter(range(1, 10_000))
     return lambda: uuid.UUID(int=next(numbers) << 64)
+
+
+@pytest.fixture
+def job_on() -> type[Job]:
+    """For a test that chooses the store."""
+    return Job

@@ -7,6 +7,7 @@ texts whose keys it has put into lower case.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +20,8 @@ __all__ = ["SinkOptions", "names_of"]
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism"),
     *("path", "file_format", "single_file", "header_line", "compression"),
-    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every", "checkpointlocation"),
+    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
+    *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _SETTINGS = ("dstl.", "execution.checkpointing.", "state.checkpoints.")
 _BATCH = "{batch}"
@@ -151,4 +153,5 @@ def _owner(given: Mapping[str, str], *, streaming: bool) -> str:
     """The same after a crash, and another for another query: so it ends its own attempt and no other's."""
     if not streaming:
         return f"spark batch {given.get('idempotency_key', '')}"
-    return f"spark query {given.get('checkpointlocation') or given.get('operator') or given.get('path')}"
+    # A query that has neither comes back from a crash as another query: it ends nobody's attempt unasked.
+    return f"spark query {given.get('checkpointlocation') or given.get('queryname') or uuid.uuid4()}"

@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.storage import ABSENT, ANY, InspectableStore, ObjectStore, StoreCapabilities, open_ranges
-from dstl_dagster.testing.conformance.fixtures import RawRead
+from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
 
-class DeclaredConformance:
+class DeclaredConformance(ConformanceFixtures):
     """Part of `ObjectStoreConformance`."""
 
     def test_capabilities_stay_the_same(self, store: ObjectStore) -> None:
@@ -46,6 +46,16 @@ class DeclaredConformance:
             open_ranges(store, "a", generation=made.generation)
         with pytest.raises(NotFoundError):
             open_ranges(store, "missing")
+
+    def test_declared_nesting_holds(self, store: ObjectStore) -> None:
+        """Only where names are paths does an object keep others from having its name for a folder."""
+        assert store.capabilities.nested_names == (not self.file_beside_folder)
+        store.put("a", b"file", precondition=ABSENT)
+        if store.capabilities.nested_names:
+            with pytest.raises(InvalidInputError):
+                store.put("a/b", b"below", precondition=ABSENT)
+        else:
+            store.put("a/b", b"below", precondition=ABSENT)
 
     def test_a_declared_bucket_can_be_seen(self, store: ObjectStore) -> None:
         """A store that declares `inspect_bucket` shows its bucket's settings and what is permitted there."""

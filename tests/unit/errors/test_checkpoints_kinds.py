@@ -56,6 +56,19 @@ def _component_missing(case: Case) -> None:
     case.confirmed(attempt, files=[report])
 
 
+def _foreign_changelog(case: Case) -> None:
+    coordinator = case.coordinator()
+    first = coordinator.trigger()
+    report = case.rows(first)
+    second = coordinator.trigger()
+    coordinator.record(second, [report])
+
+
+def _reserved_name(case: Case) -> None:
+    attempt = case.coordinator().trigger()
+    case.coordinator().record(attempt, [], [case.file(attempt, "dstl/other-job/timeline/1")])
+
+
 def _not_as_reported(case: Case) -> None:
     attempt = case.coordinator().trigger()
     report = case.rows(attempt)
@@ -182,6 +195,8 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.OTHER_MANIFEST: _other_manifest,
     ErrorKind.CHANGELOG_MISSING: _changelog_missing,
     ErrorKind.COMPONENT_MISSING: _component_missing,
+    ErrorKind.FOREIGN_CHANGELOG: _foreign_changelog,
+    ErrorKind.RESERVED_NAME: _reserved_name,
     ErrorKind.NOT_AS_REPORTED: _not_as_reported,
     ErrorKind.TARGET_EXISTS: _target_exists,
     ErrorKind.ALREADY_EXISTS: _already_exists,

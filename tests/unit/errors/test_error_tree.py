@@ -63,6 +63,8 @@ KINDS = [
     "other_manifest",
     "changelog_missing",
     "component_missing",
+    "foreign_changelog",
+    "reserved_name",
     "not_as_reported",
     "target_exists",
     "already_exists",

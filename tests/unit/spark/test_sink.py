@@ -371,6 +371,23 @@ def test_another_owner_is_not_fenced_unasked(tmp_path: Path) -> None:
     assert first.commit(messages, 0) == 1
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({}, {}), ({"queryName": "a"}, {"queryName": "b"}), ({"checkpointLocation": "/a"}, {"queryName": "a"})],
+)
+def test_two_queries_have_two_owners(tmp_path: Path, one: dict[str, str], other: dict[str, str]) -> None:
+    """Where the session says where checkpoints lie, the option is missing: neither fences the other."""
+    given = {"store": tmp_path.as_uri(), "job": "job", **STATE}
+    owners = [SinkOptions.of({**given, **each}, streaming=True).owner for each in (one, other)]
+    assert owners[0] != owners[1]
+
+
+def test_a_named_query_keeps_its_owner(tmp_path: Path) -> None:
+    """Spark hands its own `queryName` over with our options; after a crash it is the same."""
+    given = {"store": tmp_path.as_uri(), "job": "job", **STATE, "queryName": "daily"}
+    assert len({SinkOptions.of(given, streaming=True).owner for _ in range(2)}) == 1
+
+
 def test_only_the_writer_that_is_pickled_opens_an_attempt(tmp_path: Path) -> None:
     """Spark makes one more for each commit; and pickles the first twice."""
     stream = Stream(tmp_path)
