@@ -1,4 +1,4 @@
-"""Public names that are imported on first use (PEP 562), so that a package's face costs nothing to import."""
+"""Public names imported on first use (PEP 562), so that importing a package costs nothing by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lazy_attributes(package: str, homes: Mapping[str, Iterable[str]]) -> Callabl
     """The `__getattr__` of `package`.
 
     Args:
-        homes: the public names of each module of the package, by the module's name.
+        homes: the public names of each module in the package, by module name.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -1,6 +1,6 @@
-"""Where time comes from. Owns nothing else; in particular it decides nothing by age.
+"""Where time comes from. Owns nothing else: in particular, it never decides anything by age.
 
-Every component that waits or stamps takes a `Clock`, so that a simulation can replay a seed.
+Every component that waits or writes a time stamp takes a `Clock`, so that a simulation can replay a seed.
 Durable decisions never depend on a clock: an old attempt is not a dead one.
 """
 
@@ -15,18 +15,18 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Three ways to meet time. Implementations must be safe to use from any thread."""
+    """Wall-clock time, monotonic time and sleep. Implementations must be thread-safe."""
 
     def now(self) -> datetime:
-        """The wall clock, timezone-aware, in UTC. For people to read, never for ordering."""
+        """Wall-clock time, timezone-aware, in UTC. For people to read, never for ordering."""
         ...
 
     def monotonic_seconds(self) -> float:
-        """Seconds since an arbitrary start; never goes back. For durations and deadlines."""
+        """Seconds since an arbitrary start; never goes backwards. For durations and deadlines."""
         ...
 
     def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        """Wait for `seconds` (0 or more), or until `wake` is set. True if it was `wake`."""
+        """Wait for `seconds` (0 or more), or until `wake` is set. Returns True if `wake` was set."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What components say about their work, through one hook.
+"""What components measure, reported through one hook.
 
-Owns the vocabulary (`Measurement`, `MetricsHook`) and three hooks: silence, a logger, memory. Does not own
-the names of measurements (each component's module lists its own), nor any vendor.
+Owns the vocabulary (`Measurement`, `MetricsHook`) and three hooks: none, a logger, memory. Does not own the
+names of measurements (each component's module lists its own), or any vendor's client.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _HISTOGRAM_WINDOW: Final = 1000
 
 
 class MeasurementKind(Enum):
-    """How values of one name belong together."""
+    """How values of the same name are aggregated."""
 
-    COUNTER = "counter"  # values are added up
-    HISTOGRAM = "histogram"  # values are a distribution
+    COUNTER = "counter"  # values are summed
+    HISTOGRAM = "histogram"  # values form a distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One thing that happened.
+    """One measured event.
 
     Attributes:
         name: what was measured, such as `ChangelogStorage.uploadSizes`.
-        kind: how to sum it up.
-        value: of the unit that its component documents.
+        kind: how to aggregate it.
+        value: in the unit that its component documents.
     """
 
     name: str
@@ -50,22 +50,22 @@ class Measurement:
 
 
 class MetricsHook(Protocol):
-    """Where measurements go. Called from any thread, on the path of the work: be quick.
+    """Where measurements go. Called from any thread, on the hot path: must return quickly.
 
-    An exception from a hook is logged by the caller's guard (`fan_out`) and never fails the work.
+    An exception raised by a hook is logged by the caller's guard (`fan_out`) and never fails the work.
     """
 
     def record(self, measurement: Measurement) -> None:
-        """Something happened. Called once for each event, in no particular order between threads."""
+        """Called once per event, in no particular order across threads."""
         ...
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
-        """`read` gives the present value whenever asked, from any thread, until the returned call ends it."""
+        """`read` returns the current value, from any thread. Calling the result unregisters the gauge."""
         ...
 
 
 class InMemoryMetrics:
-    """Keeps counters whole and the last 1,000 values of each histogram. For tests, notebooks and the CLI."""
+    """Keeps every counter and the last 1,000 values of each histogram. For tests, notebooks and the CLI."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class InMemoryMetrics:
         return end
 
     def counter(self, name: str) -> float:
-        """The sum so far; 0 for a name never recorded."""
+        """The sum so far; 0 for a name that was never recorded."""
         with self._lock:
             return self._counters.get(name, 0)
 
@@ -103,7 +103,7 @@ class InMemoryMetrics:
             return tuple(self._histograms.get(name, ()))
 
     def gauge(self, name: str) -> float | None:
-        """The present value; None where no such gauge is registered."""
+        """The current value; None if no such gauge is registered."""
         with self._lock:
             read = self._gauges.get(name)
         return None if read is None else read()
@@ -126,7 +126,7 @@ class LoggingMetrics:
             self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
-        # A logger has nobody who asks; a gauge is logged when its component ends.
+        # Nothing polls a logger, so a gauge is logged once, when its component unregisters it.
         def end() -> None:
             fields = {"metric": name, "metric_kind": "gauge", "value": read()}
             self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
@@ -135,7 +135,7 @@ class LoggingMetrics:
 
 
 class _FanOut:
-    """Several hooks as one, none of which can fail the work."""
+    """Several hooks as one. None of them can fail the work."""
 
     def __init__(self, hooks: tuple[MetricsHook, ...]) -> None:
         self._hooks = hooks
@@ -164,7 +164,7 @@ class _FanOut:
 
 
 def fan_out(hooks: Iterable[MetricsHook | None]) -> MetricsHook:
-    """One hook that feeds all given (None is left out) and swallows, with a log line, what they raise."""
+    """One hook that feeds all given ones (None is skipped). What they raise is logged and swallowed."""
     present = tuple(hook for hook in hooks if hook is not None)
     return _FanOut(present)
 

@@ -1,7 +1,7 @@
-"""The atomic checkpoint: the seven steps that make one, what a person may decide about it, and its care.
+"""The atomic checkpoint: its seven steps, what a person may decide about it, and its upkeep.
 
-Owns the public names of these. Does not own the decisions (`timeline`), nor reports and state (`keyed`); the
-names of theirs that callers of the steps need stand here too.
+Owns the public names of these. Does not own the decisions (`timeline`), or reports and state (`keyed`); the
+names that callers of the steps need from there are re-exported here.
 """
 
 from dstl_dagster.checkpoint.audit import Audit, Damage

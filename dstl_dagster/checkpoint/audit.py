@@ -1,7 +1,7 @@
-"""Is a job in order? What its timeline says, held against the objects that are there.
+"""Is a job in order? Checks its timeline against the objects in the store.
 
-Owns the questions and the summary. Reads metadata only: that the bytes are right is `verify`'s question.
-Changes nothing; may run beside anything.
+Owns the checks and the summary. Does not own whether the bytes are right (`verify`): it reads metadata only.
+Changes nothing; safe to run concurrently with anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Audit", "Damage", "find_damage"]
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that a checkpoint needs and does not have as it should. `what` is for people."""
+    """An object that a checkpoint needs and that is missing or unreadable. `what` is for people."""
 
     checkpoint_id: int
     object_name: str
@@ -31,21 +31,21 @@ class Damage:
 
 @dataclass(frozen=True)
 class Audit:
-    """How a job stands.
+    """The status of a job.
 
     Attributes:
-        slot: the last record of the timeline; 0 where the job never began.
-        latest: the checkpoint that the job goes on from.
+        slot: the slot of the timeline's last record; 0 if the job has none.
+        latest: the checkpoint that the job resumes from.
         retained: checkpoints that can be restored to, ascending.
-        abandoned: checkpoints that a restore left behind and that are kept still.
+        abandoned: checkpoints that a restore abandoned and that are not subsumed yet.
         savepoints: checkpoint ids by name.
-        open_attempt: the attempt that is being made now.
+        open_attempt: the attempt in progress.
         uncommitted: completed checkpoints whose files are not all published yet.
-        blocked: names of files that wait for a person's word, by checkpoint.
-        retracting: a restore's files may still be there; the next trigger finishes it.
+        blocked: names of files that need a person's resolution, by checkpoint.
+        retracting: files of abandoned checkpoints may still be there; the next trigger retracts them.
         damage: what is missing or unreadable.
-        garbage: what a clean-up would delete that gives up no further checkpoint; `None` where that cannot
-            be told, because a manifest is unreadable.
+        garbage: what a clean-up that subsumes nothing more would delete; `None` if that is unknown because a
+            manifest is unreadable.
     """
 
     slot: int
@@ -62,7 +62,7 @@ class Audit:
 
     @classmethod
     def of(cls, view: TimelineView, damage: Iterable[Damage], garbage: CleanUp | None) -> Audit:
-        """The summary of a view and of what was found. Pure."""
+        """Summarize a view and the findings. Pure."""
         return cls(
             slot=view.slot,
             latest=view.last_completed_id,
@@ -85,16 +85,16 @@ class Audit:
 
     @property
     def in_order(self) -> bool:
-        """Nothing is damaged, and nothing waits for a person."""
+        """Nothing is damaged, and nothing needs a person."""
         return not self.damage and not self.blocked
 
 
 def find_damage(store: ObjectStore, names: JobNames, view: TimelineView, *, threads: int) -> list[Damage]:
-    """Every object that a kept checkpoint needs and that is missing, and every unreadable manifest.
+    """Every missing object that a kept checkpoint needs, and every unreadable manifest.
 
-    Each object is asked for once, and named for the oldest checkpoint that needs it.
+    Each object is checked once, and reported for the oldest checkpoint that needs it.
 
-    Raises: UnavailableError: the storage did not answer, which says nothing about the objects.
+    Raises: UnavailableError: the store did not answer, so nothing is known about the objects.
     """
     references = References(store, names)
     damage: list[Damage] = []

@@ -1,13 +1,13 @@
-"""The life of one batch, from step 1 to the end of its checkpoint, whoever does the work in between.
+"""The life of one batch, from step 1 to the end of its checkpoint, whatever does the work in between.
 
-Owns the order of a batch's steps, and that an attempt which cannot go on is aborted. Does not own a step
-(`coordinator`), nor what is written (`keyed`, `recoverable`, and Spark on top of them).
+Owns the order of a batch's steps, and aborting an attempt that cannot continue. Does not own the steps
+(`coordinator`), or what is written (`keyed`, `recoverable`, and Spark on top of them).
 
     open      1        on the last completed checkpoint, once `check` has passed
-    add       2, 3     what tasks made durable; state is looked up on the parent, which is read once
-    fold      3        operators whose log is due get a base in this very checkpoint
+    add       2, 3     what tasks made durable; state is read at the parent, which is loaded once
+    fold      3        operators whose log is due get a base in this same checkpoint
     hand over 3        the report waits in the store for steps 4 to 7, which run elsewhere (Dagster)
-    complete  4 to 7   here and now (a stream, the data source, a checkpoint of bases)
+    complete  4 to 7   in this process (a stream, the data source, a checkpoint of bases)
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["Batch", "Check"]
 log = logging.getLogger(__name__)
 
 Check = Callable[[Checkpoint | None], None]
-"""Called with the parent before an attempt opens; raises where the batch must not run on it."""
+"""Called with the parent before an attempt opens; raises if the batch must not run on it."""
 
 
 class Batch:
-    """An attempt at work: what it builds on, and what was made durable for it so far. One thread.
+    """An attempt in progress: what it builds on, and what has been made durable for it. Not thread-safe.
 
     Attributes:
         coordinator: the job's.
-        attempt: what step 1 gave.
+        attempt: as returned by step 1.
         parent: the checkpoint that it builds on; `None` for a job's first.
     """
 
@@ -61,7 +61,7 @@ class Batch:
         self._began_seconds: float | None = None
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
-        # The batch goes on where the sources stood, but for those that it moves.
+        # Sources that the batch does not move keep the parent's positions.
         self._positions: dict[str, Any] = {} if parent is None else dict(parent.positions)
         self._states: dict[str, StateAt | None] = {}
 
@@ -77,7 +77,7 @@ class Batch:
     ) -> Batch:
         """Step 1, on the checkpoint that `check` was called with.
 
-        Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; nothing is open then.
+        Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; no attempt is open then.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
@@ -88,7 +88,7 @@ class Batch:
 
     @classmethod
     def resume(cls, coordinator: CheckpointCoordinator, attempt: Attempt) -> Batch:
-        """The batch of an attempt that was opened elsewhere, such as on Spark's planner. Adds nothing to it.
+        """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
@@ -96,16 +96,16 @@ class Batch:
         return cls(coordinator, attempt, parent)
 
     def schema(self, operator: str) -> StateSchema | None:
-        """What the state of `operator` at the parent looks like; `None` where it has none. No request."""
-        from dstl_dagster.keyed import schema_of  # Arrow: not where a batch has files alone
+        """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
+        from dstl_dagster.keyed import schema_of  # needs Arrow, which a batch of files alone does not
 
         entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
         return None if entry is None else schema_of(entry.report)
 
     def state(self, operator: str) -> StateAt | None:
-        """The state of `operator` at the parent; `None` where it has none. Looked up once.
+        """The state of `operator` at the parent; `None` if it has none. Looked up once.
 
-        Raises: NotFoundError (a manifest on the way is gone), FormatError, InvalidInputError (`not_keyed`).
+        Raises: NotFoundError (a manifest in the chain is gone), FormatError, InvalidInputError (`not_keyed`).
         """
         from dstl_dagster.keyed import StateAt
 
@@ -117,21 +117,21 @@ class Batch:
         return self._states[operator]
 
     def add(self, report: OperatorReport | FileReport) -> None:
-        """Take in what tasks made durable under the attempt. Step 4 checks it against the store."""
+        """Add what tasks made durable under the attempt. Step 4 checks it against the store."""
         match report:
             case OperatorReport():
                 self._operators.append(report)
             case FileReport():
                 self._files.append(report)
             case _:
-                raise InvalidInputError(f"an OperatorReport or a FileReport is expected, not {report!r}")
+                raise InvalidInputError(f"expected an OperatorReport or a FileReport, not {report!r}")
 
     def move_position(self, source: str, position: Any) -> None:
-        """Say how far `source` is read once the batch is complete: any plain JSON value."""
+        """Set how far `source` has been read once the batch is complete: any plain JSON value."""
         self._positions[source] = position
 
     def fold_due_logs(self) -> None:
-        """Write a base of each operator whose log at the parent is due for one (`materialize_*` options).
+        """Write a base for each operator whose log at the parent is due (`materialize_*` options).
 
         Raises: NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
         """
@@ -146,7 +146,7 @@ class Batch:
             )
 
     def report(self) -> AttemptReport:
-        """What the attempt made so far. Seconds count from `open`; 0 where it was opened elsewhere."""
+        """What has been added so far. Seconds count from `open`; 0 if the attempt was opened elsewhere."""
         began = self._began_seconds
         return AttemptReport(
             operators=tuple(self._operators),
@@ -156,7 +156,7 @@ class Batch:
         )
 
     def hand_over(self) -> None:
-        """End step 3: store the report, by which another process goes on with step 4.
+        """End step 3: store the report, from which another process continues with step 4.
 
         Raises: ConflictError, UnavailableError; the attempt is aborted then.
         """
@@ -171,10 +171,10 @@ class Batch:
         )
 
     def complete(self, *, clean_up_every: int = 0) -> Checkpoint:
-        """Steps 4 to 6, and step 7 after each `clean_up_every`th checkpoint (0: never).
+        """Steps 4 to 6, and step 7 after every `clean_up_every`th checkpoint (0: never).
 
-        Raises: as `record` and `confirm`; the attempt is aborted then. As `compose_commit`: the checkpoint is
-        complete, and whoever comes next publishes its files.
+        Raises: as `record` and `confirm`; the attempt is aborted then. As `compose_commit`; the checkpoint is
+        complete then, and the next trigger publishes its files.
         """
         attempt = self.attempt
         with self.aborted_on_error():
@@ -187,7 +187,7 @@ class Batch:
 
     @contextmanager
     def aborted_on_error(self) -> Iterator[None]:
-        """For work without which the batch cannot go on: an error of ours ends the attempt, and goes on."""
+        """For work that the batch cannot do without: a `DstlError` aborts the attempt and is re-raised."""
         try:
             yield
         except DstlError as error:
@@ -195,9 +195,10 @@ class Batch:
             raise
 
     def abort(self, reason: str) -> None:
-        """Give the attempt up, unless its checkpoint is complete. Raises nothing.
+        """Abort the attempt, unless its checkpoint is complete. Never raises a `DstlError`.
 
-        What went wrong before matters more than that this fails too; the next trigger ends the attempt then.
+        A failure to abort is only logged, so that it does not mask the error that led here. Then the owner's
+        next trigger fences the attempt.
         """
         try:
             self.coordinator.abort(self.attempt, reason)
@@ -208,5 +209,5 @@ class Batch:
         try:
             self.coordinator.clean_up()
         except DstlError as error:
-            # The checkpoint is complete; what is not deleted now is deleted by the next clean-up.
-            log.warning("step 7 clean up did not end: %s", error)
+            # The checkpoint is complete; the next clean-up deletes what this one did not.
+            log.warning("step 7 clean up did not finish: %s", error)

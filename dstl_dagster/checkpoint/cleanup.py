@@ -1,12 +1,12 @@
-"""Step 7, the act: list the job's objects, judge each by the timeline, delete the garbage.
+"""Step 7, the act: list the job's objects, classify each by the timeline, delete the garbage.
 
-Owns the order of reading and deleting. Does not own what garbage is (`garbage`), nor what retained
+Owns the order of reading and deleting. Does not own what garbage is (`garbage`), or what retained
 checkpoints need (`references`).
 
-Why this is safe. A page of objects is listed before the timeline is read that judges it, so whatever an
-attempt that opens later writes is not on the page, and whatever is on it has a fate on the timeline. Every
-deletion carries the generation that was listed. A manifest goes after the objects that only it names.
-Killed at any point it is run again: what is gone is gone, the rest is judged anew.
+Why this is safe. Each page of objects is listed before the timeline that classifies it is read, so the page
+holds nothing of an attempt opened later, and every attempt on it is on the timeline. Every deletion is pinned
+to the listed generation. A manifest is deleted after the objects that only it names. If killed at any point,
+it can be run again: what is deleted stays deleted, and the rest is classified again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class CleanUp:
     """What step 7 did, or with `dry_run` would do.
 
     Attributes:
-        subsumed: checkpoints given up by this run.
-        objects: how many objects were deleted.
+        subsumed: checkpoints subsumed by this run.
+        objects: number of objects deleted.
         deleted: the names of the first thousand of them.
-        deleted_bytes: sizes of all of them summed.
-        oldest: how long the oldest one had been there, by the server's clock; `None` where none was deleted.
-        reasons: how many objects went for each reason.
+        deleted_bytes: the sum of all their sizes.
+        oldest: the age of the oldest one, by the server's clock; `None` if none was deleted.
+        reasons: number of objects deleted, by reason.
         dry_run: nothing was written or deleted.
     """
 
@@ -69,8 +69,8 @@ def collect_garbage(
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
-    Raises: FormatError, NotFoundError where a retained manifest is unreadable: then nothing more is deleted,
-    since what it needs is unknown.
+    Raises: FormatError, NotFoundError if a retained manifest is unreadable: then nothing more is deleted,
+    since what that manifest needs is unknown.
     """
     references = References(store, names)
     grace = GraceClock(store, names, reader_grace)
@@ -89,17 +89,17 @@ def collect_garbage(
 
 @dataclass(frozen=True)
 class _Place:
-    """A prefix under which objects of the job lie."""
+    """A prefix that holds objects of the job."""
 
     home: ObjectStore
     prefix: str
 
 
 def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
-    """In the order of deletion: what manifests name, then manifests."""
+    """In order of deletion: what manifests name, then the manifests."""
     bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
-    # With entropy a name begins with a UUID, so only the whole bucket holds them all; the writer insists
-    # on a temporary bucket of its own then.
+    # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The writer
+    # insists on a dedicated temporary bucket then.
     prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
     return [
         _Place(store.in_bucket(bucket_name), prefix),
@@ -126,7 +126,7 @@ def _delete(home: ObjectStore, garbage: Garbage) -> bool:
     try:
         gone = home.delete(name, precondition=Generation(garbage.stat.generation))
     except ConflictError:
-        # Written again since the listing: not the object that was judged. The next run judges it.
+        # Overwritten since the listing: not the object that was classified. Left to the next run.
         return False
     log.debug("deleted %s: %s", name, garbage.reason)
     return gone

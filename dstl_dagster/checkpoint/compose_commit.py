@@ -1,7 +1,7 @@
 """Step 6: compose every file of a completed checkpoint to its final name.
 
-Owns running the files of one checkpoint side by side, and what their outcomes add up to. Does not own
-how one file is composed, resumed or recognised (`recoverable`), nor the `committed` record (`coordinator`).
+Owns publishing the files of one checkpoint concurrently, and summarizing their outcomes. Does not own how
+one file is composed, resumed or recognised (`recoverable`), or the `committed` record (`steps`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Publication:
-    """What became of the files of one checkpoint, by final object name."""
+    """The outcome for the files of one checkpoint, by final object name."""
 
     published: tuple[str, ...]
     blocked: tuple[BlockedFile, ...]
@@ -40,13 +40,15 @@ def publish_files(
     threads: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Publication:
-    """Publish what is not published yet. Any number of processes may do this at once.
+    """Publish what is not published yet. Any number of processes may do this concurrently.
 
-    `threads` bounds the files that are composed side by side, and the requests at a time for each.
+    `threads` bounds both the files composed concurrently and the concurrent requests for each of them.
+    `progress` is called with (files done, files in total) from the calling thread.
 
-    `progress` is called with (files done, files in all) from this thread. A file that cannot be published
-    as things are (a foreign object has its name, the store refuses the name) stops no other. An
-    UnavailableError stops the step after the others were tried; run it again.
+    A file that cannot be published as things are (a foreign object has its name, the store refuses the name)
+    does not stop the others, and neither does an error.
+
+    Raises: the first error, after all files were tried; after an UnavailableError run the step again.
     """
 
     def publish(file: FileReport) -> CommitOutcome:
@@ -55,29 +57,29 @@ def publish_files(
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
     with contextlib.ExitStack() as stack:
-        outcome_of = _side_by_side(stack, publish, manifest.files, threads)
+        outcome_of = _started(stack, publish, manifest.files, threads)
         for file in manifest.files:
             try:
                 outcomes.append(outcome_of(file))
-            except Exception as error:  # noqa: BLE001 - raised below, when the other files had their turn
+            except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
                 failure = failure or error
             if progress is not None:
                 progress(len(outcomes), len(manifest.files))
     if failure is not None:
         raise failure
-    return _summed(manifest.files, outcomes)
+    return _summarized(manifest.files, outcomes)
 
 
 def commit_or_block(
     store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
 ) -> CommitOutcome:
-    """Publish one file. What the store will refuse again, however often it is asked, is an outcome.
+    """Publish one file. A permanent refusal by the store is an outcome, not an error.
 
-    Behind the commit point an error would come back with every trigger. So such a file is blocked, without
-    a foreign generation, until a person resolves it. Missing permissions are no such refusal: whoever grants
-    them lets the step go on.
+    After the commit point an error would recur with every trigger. So such a file is blocked, without a
+    foreign generation, until a person resolves it. Missing permissions do not count as a permanent refusal:
+    granting them lets the step succeed.
 
-    Raises: as `commit_file`, but for those refusals.
+    Raises: as `commit_file`, except for those refusals.
     """
     try:
         return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
@@ -89,21 +91,21 @@ def commit_or_block(
         )
 
 
-def _side_by_side(
+def _started(
     stack: contextlib.ExitStack,
     publish: Callable[[FileReport], CommitOutcome],
     files: Sequence[FileReport],
     threads: int,
 ) -> Callable[[FileReport], CommitOutcome]:
-    """Begin with all files; how to wait for one. With one thread each is done when it is waited for."""
+    """Start all files and return how to await one. With a single thread a file is published when awaited."""
     if threads == 1:
         return publish
     pool = stack.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose"))
-    begun = {file.object_name: pool.submit(publish, file) for file in files}
-    return lambda file: begun[file.object_name].result()
+    futures = {file.object_name: pool.submit(publish, file) for file in files}
+    return lambda file: futures[file.object_name].result()
 
 
-def _summed(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
+def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
     published: list[str] = []
     blocked: list[BlockedFile] = []
     for file, outcome in zip(files, outcomes, strict=True):

@@ -1,7 +1,7 @@
 """The control plane of one job: the steps of a checkpoint, clean-up, and what a person may decide.
 
 Owns step 7, and the decisions that people make (savepoint, release, resolve, restore). Does not own steps 1
-to 6 (`steps`), the rules (`timeline.decisions`), or the work inside (`cleanup`, `rollback`, `audit`).
+to 6 (`steps`), the rules (`timeline.decisions`), or the work they need (`cleanup`, `rollback`, `audit`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointCoordinator(CheckpointSteps):
-    """The control plane of one job. Cheap to make; may be used from several threads.
+    """The control plane of one job. Cheap to create; thread-safe.
 
     Args:
         job: the job's name.
-        store: where the job lives.
+        store: where the job is stored.
         options: retention and commit settings.
-        owner: who opens attempts here (a Dagster run, a query). The same owner, come back after a crash,
-            fences its own attempt without asking. Without one, every coordinator is its own owner.
+        owner: who opens attempts here (a Dagster run, a query). An owner that comes back after a crash may
+            fence its own attempt without take-over. By default every coordinator is an owner of its own.
         file_options: how components of files are named (temporary bucket, entropy).
         clock, new_id: time and UUIDs, injected for tests.
     """
 
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
-        """Step 7: give up checkpoints beyond the last `num_retained`, and delete what nothing needs.
+        """Step 7: subsume checkpoints beyond the last `num_retained`, and delete what nothing needs.
 
-        `num_retained` stands in for the option of that name, for this once.
+        `num_retained` overrides the option of that name for this call.
 
-        Raises: FormatError, NotFoundError where a retained manifest is unreadable; nothing is deleted then.
+        Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
         keep = num_retained or self._options.num_retained
         if dry_run:
@@ -65,21 +65,22 @@ class CheckpointCoordinator(CheckpointSteps):
         )
 
     def audit(self) -> Audit:
-        """Whether the job is in order: see `Audit`. Changes nothing but asks the server for its time.
+        """Whether the job is in order: see `Audit`. Writes nothing but a short-lived object that reads the
+        server's clock.
 
-        Raises: FormatError where the timeline itself is unreadable, UnavailableError.
+        Raises: FormatError if the timeline itself is unreadable; UnavailableError.
         """
         garbage: CleanUp | None = None
         try:
             garbage = self._collect(dry_run=True)
         except (FormatError, NotFoundError) as error:
-            log.warning("cannot tell garbage of job %s: %s", self.job, error)
+            log.warning("cannot determine the garbage of job %s: %s", self.job, error)
         view = self.timeline.tail()
         damage = find_damage(self._store, self._names, view, threads=self._options.commit_threads)
         return Audit.of(view, damage, garbage)
 
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
-        """Keep a checkpoint under a name, whatever retention says, until `release`. Again, changes nothing.
+        """Keep a checkpoint under a name, regardless of retention, until `release`. Idempotent.
 
         Raises: NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps another checkpoint).
         """
@@ -90,7 +91,7 @@ class CheckpointCoordinator(CheckpointSteps):
         return self.get(checkpoint_id)
 
     def release(self, name: str, *, request_id: uuid.UUID | None = None) -> bool:
-        """Give a savepoint up; the next clean-up treats its checkpoint like others. False: there is none."""
+        """Release a savepoint, so that retention applies to its checkpoint again. False if there is none."""
         released = self.timeline.decide(lambda view: decisions.to_release(view, name), request_id=request_id)
         return released is not None
 
@@ -102,31 +103,31 @@ class CheckpointCoordinator(CheckpointSteps):
         *,
         request_id: uuid.UUID | None = None,
     ) -> Checkpoint:
-        """Say what becomes of a blocked file, and do it: `keep` the foreign object, or `replace` it.
+        """Resolve a blocked file: `keep` the foreign object, or `replace` it.
 
         Only the foreign object that blocked the file when step 6 ran is ever deleted: if another one has
-        the name by now, the file is blocked again. Returns the checkpoint as it is afterwards.
+        taken the name since, the file is blocked again. Returns the checkpoint as it is afterwards.
 
         Raises: NotFoundError (kind `not_blocked`), InvalidInputError, UnavailableError (run it again).
         """
         try:
-            word = Resolution(resolution)
+            chosen = Resolution(resolution)
         except ValueError as error:
             raise InvalidInputError(
                 f"a blocked file is resolved by keep or replace, not {resolution!r}"
             ) from error
         self.timeline.decide(
-            lambda view: decisions.to_resolve(view, checkpoint_id, name, word), request_id=request_id
+            lambda view: decisions.to_resolve(view, checkpoint_id, name, chosen), request_id=request_id
         )
         return self._publish(checkpoint_id, None)
 
     def restore(self, checkpoint_id: int, *, request_id: uuid.UUID | None = None) -> Checkpoint:
-        """Go on from an earlier checkpoint: its state, its positions. Later checkpoints are left behind.
+        """Resume from an earlier checkpoint: its state, its positions. Later checkpoints are abandoned.
 
-        Ends the open attempt, whoever has it. Files that later checkpoints published are taken back, each
-        only if it is still exactly theirs. The batches that they held may be applied again. With a
-        `request_id` a restore that is asked for again (a retried step) happens once.
-        First reads all state of the checkpoint, and decides nothing where it is damaged.
+        First reads all state of the checkpoint, and decides nothing if it is damaged. Ends the open attempt,
+        whoever owns it. Files that abandoned checkpoints published are retracted, each only if it is still
+        exactly theirs. Their batches may be applied again. With a `request_id` a repeated restore (a retried
+        step) happens once.
 
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`),
         FormatError (kind `damaged`; `newest_verified` finds another one), UnavailableError (run it again).
@@ -135,7 +136,7 @@ class CheckpointCoordinator(CheckpointSteps):
         try:
             require_undamaged(self._store, manifest, threads=self._options.commit_threads)
         except FormatError:
-            decisions.refuse_gone(self.get(checkpoint_id).entry)  # given up is no damage
+            decisions.refuse_gone(self.get(checkpoint_id).entry)  # subsumed meanwhile: gone, not damaged
             raise
 
         def restore_now() -> None:
@@ -146,5 +147,5 @@ class CheckpointCoordinator(CheckpointSteps):
 
         self._when_finished(restore_now)
         self._retract()
-        log.info("job %s goes on from checkpoint %d", self.job, checkpoint_id)
+        log.info("job %s resumes from checkpoint %d", self.job, checkpoint_id)
         return self.get(checkpoint_id)

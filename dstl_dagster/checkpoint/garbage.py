@@ -1,19 +1,19 @@
-"""Step 7, the plan: which objects of a job nothing needs any more. Pure.
+"""Step 7, the plan: which objects of a job nothing needs any more. Pure, but for archive look-ups.
 
-Owns the rules of garbage. Does not own listing and deleting (`cleanup`), nor which checkpoints are given
-up (`decisions.to_subsume`).
+Owns the rules of garbage. Does not own listing and deleting (`cleanup`), or which checkpoints are subsumed
+(`decisions.to_subsume`).
 
-An object's name tells whose it is (`format.names`), and the timeline tells what became of that attempt:
+An object's name carries its attempt (`format.names`), and the timeline records how that attempt ended:
 
     open                                        keep
     aborted, fenced, ended by a restore         garbage
-    completed, and kept: not committed, or with
-      a file that is blocked                    keep
-    completed, and kept: referenced             keep
-    completed, and kept: unreferenced           garbage (components of published files, reports)
-    completed, given up: still referenced       keep
-    completed, given up: unreferenced           garbage, once the grace time for readers is over
-    not on the timeline                         not ours: keep, and say so
+    completed: not committed, or with
+      a blocked file                            keep
+    completed: referenced                       keep
+    completed: unreferenced                     garbage (components of published files, reports)
+    completed and subsumed: still referenced    keep
+    completed and subsumed: unreferenced        garbage, once the grace time for readers is over
+    not on the timeline                         not ours: keep
 
 Age alone is never a reason.
 """
@@ -41,7 +41,7 @@ class Garbage:
 
 
 class AttemptFates:
-    """Looks up, for an attempt's name or the half of it that a component carries, what became of it."""
+    """How each attempt ended, by its UUID or by the half of it that component names carry."""
 
     def __init__(self, view: TimelineView) -> None:
         self._view = view
@@ -52,7 +52,7 @@ class AttemptFates:
         self._by_half = {attempt.int >> 64: attempt for attempt in known}
 
     def by_half(self, half: int | None) -> uuid.UUID | None:
-        """The attempt of this job whose upper 64 bits these are. May ask the archive."""
+        """The attempt of this job with these upper 64 bits. May read the archive."""
         if half is None:
             return None
         known = self._by_half.get(half)
@@ -62,11 +62,11 @@ class AttemptFates:
         return known
 
     def ended(self, attempt: uuid.UUID) -> Fate | None:
-        """How the attempt ended for good. May ask the archive."""
+        """How the attempt ended for good. May read the archive."""
         return None if attempt in self._completed else self._view.fate(attempt)
 
     def kept(self, attempt: uuid.UUID) -> CheckpointEntry | None:
-        """The checkpoint of this attempt, if it is not given up."""
+        """The checkpoint of this attempt, unless it is subsumed."""
         return self._completed.get(attempt)
 
 
@@ -80,9 +80,8 @@ def plan_garbage(
 ) -> Iterator[Garbage]:
     """The garbage among `listed`, which must have been listed before `view` was read.
 
-    `referenced` are the names that kept checkpoints need. Of a checkpoint that was subsumed in a slot
-    something goes only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list
-    manifests last.
+    `referenced`: the names that kept checkpoints need. Objects of a checkpoint subsumed in some slot are
+    garbage only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list them last.
     """
     fates = AttemptFates(view)
     for stat in listed:

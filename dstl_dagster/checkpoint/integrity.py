@@ -1,6 +1,6 @@
-"""Whether one object is what it should be, by its bytes, and the list of what is not.
+"""Whether the bytes of one object are what they should be, and the findings collected so far.
 
-Owns reading an object and holding it against what is known of it. Does not own which objects a checkpoint
+Owns reading an object and comparing it with what is known about it. Does not own which objects a checkpoint
 needs (`verify`).
 """
 
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is not as it should be.
+    """One problem with one object.
 
     Attributes:
         object_name: within its bucket.
@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of an object; what is `None` is not known."""
+    """What is known about an object; `None` where unknown."""
 
     generation: int | None = None
     size: int | None = None
@@ -46,7 +46,7 @@ class Expected:
 
 
 class Findings:
-    """Collects what threads find. Any thread."""
+    """Collects findings. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,17 +55,17 @@ class Findings:
         self._bytes: dict[str, int] = {}
 
     def problem(self, object_name: str, what: str) -> None:
-        """Something is damaged or missing."""
+        """Record damage, or a missing object."""
         with self._lock:
             self._problems.add(Problem(object_name, what))
 
     def note(self, object_name: str, what: str) -> None:
-        """Something is worth knowing, and no damage."""
+        """Record something worth knowing that is not damage."""
         with self._lock:
             self._notes.add(Problem(object_name, what))
 
     def checked(self, object_name: str, read_bytes: int = 0) -> None:
-        """An object had its turn; its bytes count once, however often they are read."""
+        """Record that an object was checked; its bytes count once, however often they are read."""
         with self._lock:
             self._bytes[object_name] = max(read_bytes, self._bytes.get(object_name, 0))
 
@@ -91,9 +91,9 @@ class Findings:
 
 
 def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
-    """Read all of an object, and hold it against what is expected, and what the store says of it.
+    """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
-    Raises: UnavailableError: the store did not answer, which says nothing about the object.
+    Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
     found.checked(name)
     try:
@@ -103,7 +103,7 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
             return
         if expected.generation is not None and stat.generation != expected.generation:
             found.problem(
-                name, f"was written over: it has generation {stat.generation}, not {expected.generation}"
+                name, f"was overwritten: it has generation {stat.generation}, not {expected.generation}"
             )
         size, crc = 0, EMPTY_CRC32C
         for piece in _pieces(store, stat):

@@ -1,6 +1,6 @@
-"""A checkpoint that holds bases and nothing else: step 1 to 6 around `keyed.bases`.
+"""A checkpoint that holds bases and nothing else: steps 1 to 6 around `keyed.bases`.
 
-Owns that one checkpoint. Does not own when a log is due, nor writing a base (`keyed.bases`).
+Owns that one checkpoint. Does not own when a log is due, or writing a base (`keyed.bases`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def materialize(
     *,
     progress: Progress | None = None,
 ) -> Checkpoint | None:
-    """Make a checkpoint that holds bases of what is due, and nothing else; `None` where nothing is.
+    """Create a checkpoint that holds a base of every log that is due; `None` if none is.
 
-    Takes the public steps on top of the last checkpoint, with its positions. Any process may call it, and
-    be killed in it; while another owner's attempt is open, the trigger refuses.
+    Runs the public steps on top of the last checkpoint and keeps its positions. Any process may call it, and
+    be killed doing so; it is refused while another owner's attempt is open.
 
     Args:
         operators: only these; `None`: all.
         force: fold every log, however short.
-        progress: of each operator, as `write_base` calls it.
+        progress: called for each operator as `write_base` does.
 
     Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
-    NotFoundError, FormatError, UnavailableError; the attempt is given up then.
+    NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
     """
     latest = coordinator.latest()
     if latest is None:
@@ -53,7 +53,8 @@ def materialize(
     def unmoved(parent: Checkpoint | None) -> None:
         if parent is None or parent.checkpoint_id != latest.checkpoint_id:
             raise ConflictError(
-                f"job {coordinator.job!r} moved on from checkpoint {latest.checkpoint_id}: try again",
+                f"checkpoint {latest.checkpoint_id} is no longer the last one of job {coordinator.job!r}: "
+                "try again",
                 kind=ErrorKind.PARENT_MOVED,
             )
 
@@ -69,5 +70,5 @@ def materialize(
 def _state(store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState:
     state = KeyedState.of(store, manifest, operator)
     if state is None:
-        raise InternalError(f"operator {operator!r} has a log and no state")
+        raise InternalError(f"operator {operator!r} has a log but no state")
     return state

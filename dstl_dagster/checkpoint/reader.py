@@ -1,4 +1,4 @@
-"""The read side of a job: which checkpoints there are, and what they hold. Writes nothing.
+"""The read side of a job: which checkpoints exist, and what they hold. Writes nothing.
 
 Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
 """
@@ -31,12 +31,12 @@ __all__ = ["Checkpoint", "CheckpointReader"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One completed checkpoint, as it stood on the timeline when it was read.
+    """One completed checkpoint, as of the timeline when it was read.
 
     Attributes:
         entry: its records.
         manifest: what it holds.
-        abandoned: a restore left it behind; its state can be read, its files are retracted.
+        abandoned: a restore abandoned it; its state can be read, its files are retracted.
         savepoints: the names that keep it, ascending.
     """
 
@@ -67,7 +67,7 @@ class Checkpoint:
 
     @property
     def committed(self) -> bool:
-        """Step 6 has ended: every file is published, or listed in `blocked`."""
+        """Step 6 is complete: every file is published, or listed in `blocked`."""
         return self.entry.committed is not None
 
     @property
@@ -76,10 +76,7 @@ class Checkpoint:
 
 
 class CheckpointReader:
-    """The checkpoints of one job. Cheap to make; may be used from several threads.
-
-    Arguments as of `CheckpointCoordinator`.
-    """
+    """The checkpoints of one job. Cheap to create; thread-safe. Arguments as for `CheckpointCoordinator`."""
 
     def __init__(
         self,
@@ -118,7 +115,7 @@ class CheckpointReader:
         return self._options
 
     def latest(self) -> Checkpoint | None:
-        """The checkpoint that the job goes on from; `None` before the first."""
+        """The checkpoint that the job resumes from; `None` before the first."""
         view = self.timeline.tail()
         return None if view.last_completed is None else self._checkpoint(view, view.last_completed)
 
@@ -127,7 +124,7 @@ class CheckpointReader:
         return self._get(self.timeline.tail(), checkpoint_id)
 
     def _get(self, view: TimelineView, checkpoint_id: int, manifest: Manifest | None = None) -> Checkpoint:
-        """The same in this view; with its manifest, which never changes, where the caller just read it."""
+        """`get` in this view. `manifest`: the checkpoint's, if the caller has read it; it never changes."""
         entry = view.checkpoints.get(checkpoint_id)
         if entry is not None:
             return self._checkpoint(view, entry, manifest)
@@ -143,13 +140,13 @@ class CheckpointReader:
         return [self._checkpoint(view, entry) for entry in view.retained]
 
     def applied(self, idempotency_key: str) -> int | None:
-        """The id of the completed checkpoint that holds this batch; `None` where none does."""
+        """The id of the completed checkpoint that holds this batch; `None` if none does."""
         return self.timeline.tail().applied_in(idempotency_key)
 
     def applied_attempt(self, idempotency_key: str) -> Attempt | None:
-        """The attempt that completed this batch, by the timeline alone; `None` where none did.
+        """The attempt that completed this batch, by the timeline alone; `None` if none did.
 
-        Known for ever: the checkpoint itself may have been cleaned up since.
+        Known for ever, even after the checkpoint itself has been cleaned up.
         """
         checkpoint_id = self.applied(idempotency_key)
         if checkpoint_id is None:
@@ -165,15 +162,15 @@ class CheckpointReader:
         )
 
     def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
-        """Where the state of `operator` at this checkpoint lies; `None` where it never wrote any."""
+        """Where the state of `operator` at this checkpoint is stored; `None` if it never wrote any."""
         return operator_state(self._store, checkpoint.manifest, operator)
 
     def verify(
         self, checkpoint_id: int | None = None, *, progress: Callable[[int, int], None] | None = None
     ) -> Verification:
-        """Read back everything that a checkpoint needs, the last one by default, and say what is wrong.
+        """Read everything that a checkpoint needs, by default the last one, and report what is wrong.
 
-        `progress` is called with (checks done, checks in all). Raises: as `get`; NotFoundError (kind
+        `progress` is called with (checks done, checks in total). Raises: as `get`; NotFoundError (kind
         `no_checkpoint`) before the first one; UnavailableError: then nothing is known.
         """
         checkpoint = self.latest() if checkpoint_id is None else self.get(checkpoint_id)
@@ -190,7 +187,7 @@ class CheckpointReader:
         )
 
     def newest_verified(self) -> tuple[Checkpoint | None, tuple[Verification, ...]]:
-        """The newest checkpoint that a restore can rely on, and what is wrong with each newer one.
+        """The newest checkpoint whose state is undamaged, and what is wrong with each newer one.
 
         Raises: UnavailableError.
         """

@@ -1,6 +1,6 @@
-"""Steps 3 and 4: hold what the tasks reported against the store, and say it in a manifest.
+"""Steps 3 and 4: check what the tasks reported against the store, and build the manifest from it.
 
-Owns the checks between a report and a manifest. Does not own when it may happen (`decisions`) nor the
+Owns the checks between a report and a manifest. Does not own when this may happen (`decisions`) or the
 manifest's bytes (`manifest`).
 """
 
@@ -24,7 +24,7 @@ Files = Iterable[FileReport | GSCommitRecoverable]
 
 
 def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
-    """Reports, or plain handle lists by operator, as reports in the order of the operators' names."""
+    """Reports, or plain handle lists by operator, as reports sorted by operator name."""
     if isinstance(handles, Mapping):
         reports = [
             entry if isinstance(entry, OperatorReport) else OperatorReport(operator, tuple(entry))
@@ -40,11 +40,13 @@ def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
 
 
 def as_file_reports(files: Files, store: ObjectStore, options: GSFileSystemOptions) -> tuple[FileReport, ...]:
-    """Reports, or bare recoverables whose components the store is asked about, as reports.
+    """Reports, or bare recoverables whose components are looked up in the store, as reports.
 
-    Raises: NotFoundError where a component is missing, InvalidInputError where two files have one name.
+    Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
     """
-    reports = tuple(file if isinstance(file, FileReport) else _ask(file, store, options) for file in files)
+    reports = tuple(
+        file if isinstance(file, FileReport) else _looked_up(file, store, options) for file in files
+    )
     names = [report.recoverable.final_blob_identifier for report in reports]
     if len(set(names)) != len(names):
         raise InvalidInputError("two files of one checkpoint have the same name: give each its own")
@@ -54,7 +56,7 @@ def as_file_reports(files: Files, store: ObjectStore, options: GSFileSystemOptio
 def verify_report(
     store: ObjectStore, report: AttemptReport, attempt: Attempt, referenced: Callable[[], frozenset[str]]
 ) -> None:
-    """Step 3: everything that the tasks say is durable is there, exactly as they say.
+    """Step 3: check that everything the tasks reported durable is there, exactly as reported.
 
     `referenced` gives the changelog files that the parent checkpoint needs; it is called only where a report
     names files of another attempt.
@@ -71,7 +73,7 @@ def verify_report(
                 if found is None:
                     raise NotFoundError(
                         f"changelog file {stream.name} of operator {operator.operator!r} is missing: run the "
-                        "step that appends again; it opens a new attempt",
+                        "appending step again; it opens a new attempt",
                         kind=ErrorKind.CHANGELOG_MISSING,
                     )
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
@@ -136,7 +138,7 @@ def _nested(name: str, above: str) -> InvalidInputError:
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:
     """Step 4, the plan: the report as a delta on the parent's manifest. Pure.
 
-    Raises: InvalidInputError where an operator changed its keys or its number of key groups.
+    Raises: InvalidInputError if an operator changed its keys or its number of key groups.
     """
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
@@ -168,7 +170,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
 
 
 def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
-    """How the `completed` record names files: what is known of them for ever, without the manifest."""
+    """The files as the `completed` record names them, which outlives the manifest."""
     return tuple(
         FinalFile(
             file.recoverable.final_blob_identifier.bucket_name,
@@ -180,7 +182,7 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
 
 
 def _previous(parent: Manifest | None, operator: str) -> str | None:
-    """The newest manifest with handles of this operator, seen from a child of `parent`."""
+    """The newest manifest with handles of this operator, from `parent` backwards."""
     if parent is None or operator not in parent.operators:
         return None
     entry = parent.operators[operator]
@@ -190,13 +192,13 @@ def _previous(parent: Manifest | None, operator: str) -> str | None:
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
-    was: dict[str, Any] = {"key columns": before.key_columns, "max_parallelism": before.max_parallelism}
-    new: dict[str, Any] = {"key columns": now.key_columns, "max_parallelism": now.max_parallelism}
-    for what, frozen in was.items():
-        if new[what] != frozen:
+    frozen: dict[str, Any] = {"key columns": before.key_columns, "max_parallelism": before.max_parallelism}
+    given: dict[str, Any] = {"key columns": now.key_columns, "max_parallelism": now.max_parallelism}
+    for what, expected in frozen.items():
+        if given[what] != expected:
             raise InvalidInputError(
-                f"operator {now.operator!r} was begun with {what} {frozen!r} and now has {new[what]!r}: "
-                "they are frozen. Use another operator name, or go on with the old ones",
+                f"operator {now.operator!r} started with {what} {expected!r} and now has {given[what]!r}: "
+                "they are frozen. Use another operator name, or keep the old ones",
                 kind=ErrorKind.KEYS_FROZEN,
             )
 
@@ -205,8 +207,8 @@ def _check_file(store: ObjectStore, file: FileReport) -> None:
     final = file.recoverable.final_blob_identifier
     if len(file.components) != len(file.recoverable.component_object_ids):
         raise InvalidInputError(
-            f"file {final.object_name}: {len(file.recoverable.component_object_ids)} components are named, "
-            f"{len(file.components)} described"
+            f"file {final.object_name}: the recoverable names {len(file.recoverable.component_object_ids)} "
+            f"components, but the report describes {len(file.components)}"
         )
     reserved = [COMPONENTS_PREFIX, store.prefix + COMPONENTS_PREFIX]
     if final.bucket_name == store.bucket_name:
@@ -221,8 +223,8 @@ def _check_file(store: ObjectStore, file: FileReport) -> None:
         found = store.in_bucket(component.bucket_name).stat(component.object_name)
         if found is None:
             raise NotFoundError(
-                f"component {component.object_name} of file {final.object_name} is missing: run the step "
-                "that writes it again; it opens a new attempt",
+                f"component {component.object_name} of file {final.object_name} is missing: run the writing "
+                "step again; it opens a new attempt",
                 kind=ErrorKind.COMPONENT_MISSING,
             )
         expected = (component.generation, component.size, component.crc32c)
@@ -230,23 +232,25 @@ def _check_file(store: ObjectStore, file: FileReport) -> None:
     there = store.in_bucket(final.bucket_name).stat(final.object_name)
     if there is not None:
         raise ConflictError(
-            f"{final.object_name} already exists (generation {there.generation}) and is not of this "
-            "checkpoint: move it away or write to another name",
+            f"{final.object_name} already exists (generation {there.generation}) and does not belong to this "
+            "checkpoint: move it away, or write to another name",
             kind=ErrorKind.TARGET_EXISTS,
         )
 
 
 def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -> None:
-    for what, wanted, is_now in zip(("generation", "size", "crc32c"), expected, found, strict=True):
-        if wanted is not None and wanted != is_now:
+    for what, reported, actual in zip(("generation", "size", "crc32c"), expected, found, strict=True):
+        if reported is not None and reported != actual:
             raise ConflictError(
-                f"{name} has {what} {is_now}, but the task that wrote it reported {wanted}: somebody else "
-                "wrote there. Run the step that appends again; it opens a new attempt",
+                f"{name} has {what} {actual}, but the task that wrote it reported {reported}: another writer "
+                "replaced it. Run the appending step again; it opens a new attempt",
                 kind=ErrorKind.NOT_AS_REPORTED,
             )
 
 
-def _ask(recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions) -> FileReport:
+def _looked_up(
+    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions
+) -> FileReport:
     components = []
     for identifier in recoverable.component_blob_ids(options):
         found = store.in_bucket(identifier.bucket_name).stat(identifier.object_name)

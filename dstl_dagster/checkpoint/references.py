@@ -1,7 +1,8 @@
-"""Which objects checkpoints need: their manifests, older ones that these name, and changelog files.
+"""Which objects checkpoints need: their manifests, the older manifests these name, and changelog files.
 
-Owns this walk. Reads each manifest once, however many checkpoints build on it. A checkpoint that was given
-up needs its objects as long as readers have their grace time: also those of older checkpoints.
+Owns this walk. Does not own what is deleted (`garbage`). Each manifest is read once, however many checkpoints
+build on it. A subsumed checkpoint still needs its objects during the grace time for its readers, including
+those of older checkpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class References:
-    """The names that checkpoints need. Remembers what each manifest names: a manifest never changes."""
+    """The names that checkpoints need. Caches what each manifest names: a manifest never changes."""
 
     def __init__(self, store: ObjectStore, names: JobNames) -> None:
         self._loader = ManifestLoader(store, names)
@@ -32,7 +33,7 @@ class References:
     def of(self, view: TimelineView, grace: GraceClock) -> frozenset[str]:
         """Every name that a checkpoint of this view needs.
 
-        Raises: FormatError, NotFoundError where a manifest of a kept checkpoint is unreadable.
+        Raises: FormatError, NotFoundError if a manifest of a kept checkpoint is unreadable.
         """
         readable = [
             entry
@@ -46,14 +47,14 @@ class References:
         return self._names
 
     def needed_by(self, manifest: str) -> Iterator[str]:
-        """Every name that the checkpoint of this manifest needs; a name may come twice.
+        """Every name that the checkpoint of this manifest needs; a name may be repeated.
 
-        Raises: FormatError, NotFoundError where a manifest is unreadable, after the names found before it.
+        Raises: FormatError, NotFoundError if a manifest is unreadable, after yielding the names before it.
         """
         return self._needed_by(manifest, set())
 
     def _walk(self, entries: Iterable[CheckpointEntry]) -> Iterator[str]:
-        # One manifest may be reached for one operator and passed over for another: walk by both.
+        # A manifest may be in the chain of one operator and not of another: track them as pairs.
         seen: set[tuple[str, str]] = set()
         for entry in entries:
             try:
@@ -61,8 +62,8 @@ class References:
             except NotFoundError:
                 if entry.subsumed is None:
                     raise
-                # A clean-up with a shorter grace was here: there is nothing left to read.
-                log.info("checkpoint %d is gone before its grace is over", entry.checkpoint_id)
+                # A clean-up with a shorter grace time deleted it: there is nothing left to read.
+                log.info("checkpoint %d was deleted before its grace time was over", entry.checkpoint_id)
 
     def _needed_by(self, manifest: str, seen: set[tuple[str, str]]) -> Iterator[str]:
         yield manifest
@@ -81,7 +82,7 @@ class References:
                 waiting.append((operator, previous[operator]))
 
     def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
-        """The changelog files that it names, and for each operator the next older manifest."""
+        """The changelog files that the manifest names, and the next older manifest of each operator."""
         if name not in self._named:
             manifest = self._loader.load(name)
             self._named[name] = (

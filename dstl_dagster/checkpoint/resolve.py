@@ -1,10 +1,10 @@
-"""Finishing a person's word on blocked files: keep the foreign object, or replace it.
+"""Carrying out a person's resolution of blocked files: keep the foreign object, or replace it.
 
-Owns the order of requests. Does not own whether a word may be given (`decisions.to_resolve`).
+Owns the order of requests. Does not own whether a file may be resolved (`decisions.to_resolve`).
 
-Why this is safe. The `resolved` record is there before anything is touched, names the foreign object by
-its generation, and stands until a later `committed` record takes it up; so anybody may finish it, and a
-foreign object that came afterwards is not the one that a person gave up.
+Why this is safe. The `resolved` record is written before anything is touched, pins the foreign object's
+generation, and stays in force until a later `committed` record includes it. So anyone may carry it out, and a
+foreign object that arrived later is not the one that the person agreed to delete.
 """
 
 from __future__ import annotations
@@ -34,41 +34,42 @@ def finish_resolutions(
     *,
     threads: int,
 ) -> Publication:
-    """Do what was said, and say how all files of the checkpoint stand afterwards. May be repeated."""
+    """Carry out the resolutions, and return the outcome for all files of the checkpoint. Idempotent."""
     published = list(committed.published)
     blocked = []
-    words = {resolved.name: resolved for resolved in resolutions}
+    by_name = {resolved.name: resolved for resolved in resolutions}
     files = {file.object_name: file for file in manifest.files}
     for waiting in committed.blocked:
-        word = words.get(waiting.name)
-        if word is None:
+        resolved = by_name.get(waiting.name)
+        if resolved is None:
             blocked.append(waiting)
             continue
         file = files[waiting.name]
-        if word.resolution is Resolution.KEEP:
+        if resolved.resolution is Resolution.KEEP:
             discard_file(store, file.recoverable, file.components, options=options, parallelism=threads)
-            log.info("file %s is given up: the foreign object stays", waiting.name)
+            log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
-        again = _replace(store, file, word, options, threads)
-        if again is None:
+        still_blocked = _replace(store, file, resolved, options, threads)
+        if still_blocked is None:
             published.append(waiting.name)
         else:
-            blocked.append(again)
+            blocked.append(still_blocked)
     return Publication(tuple(published), tuple(blocked))
 
 
 def _replace(
-    store: ObjectStore, file: FileReport, word: Resolved, options: GSFileSystemOptions, threads: int
+    store: ObjectStore, file: FileReport, resolved: Resolved, options: GSFileSystemOptions, threads: int
 ) -> BlockedFile | None:
     final = file.recoverable.final_blob_identifier
-    if word.foreign_generation is not None:
+    if resolved.foreign_generation is not None:
         try:
             store.in_bucket(final.bucket_name).delete(
-                final.object_name, precondition=Generation(word.foreign_generation)
+                final.object_name, precondition=Generation(resolved.foreign_generation)
             )
         except ConflictError:
-            # Another object has the name by now: ours (a rival was faster), or one nobody spoke of.
-            log.info("the object in the way of %s is another one by now", file.object_name)
+            # The name holds another generation by now: our file (published by a rival), or a foreign object
+            # that the resolution does not cover.
+            log.info("the object at %s is no longer the one that was resolved", file.object_name)
     outcome = commit_or_block(store, file, options, threads=threads)
     if outcome.state == "blocked":
         return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)

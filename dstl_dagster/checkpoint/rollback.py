@@ -1,12 +1,13 @@
-"""After a restore: take back the files of the checkpoints that it left behind.
+"""After a restore: retract the files of the checkpoints that it abandoned.
 
-Owns finding these files and retracting them. Does not own the decision (`decisions.to_restore`) nor how one
+Owns finding these files and retracting them. Does not own the decision (`decisions.to_restore`) or how one
 file is retracted (`recoverable.retract_file`).
 
-Why this is safe. The `restored` record stands first, so nobody publishes these files any more except a
-zombie in mid-compose. Sources go before final objects: a zombie's compose either came before, and then its
-object is seen, or finds no sources. A final object goes only if it bears the checkpoint's own fingerprint,
-by generation. All of it may be repeated, and every trigger does until one has opened an attempt.
+Why this is safe. The `restored` record is written first, so nobody publishes these files any more except a
+zombie in mid-compose. Sources are deleted before final objects: either the zombie's compose took effect
+before, and its object is found, or it finds no sources. A final object is deleted, by generation, only if it
+carries the checkpoint's own fingerprint. All of it is idempotent, and every trigger repeats it until one has
+opened an attempt.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def retract_abandoned(
     *,
     threads: int,
 ) -> int:
-    """Retract the files of all that the view's unfinished restores left behind.
+    """Retract the files of all checkpoints that the view's unfinished restores abandoned.
 
-    Returns: the slot of the newest of these restores; 0 where there is none.
+    Returns: the slot of the newest of these restores; 0 if there is none.
     """
     for retraction in view.retractions:
         for completed in _abandoned(timeline, retraction):
@@ -56,7 +57,8 @@ def _retract(store: ObjectStore, completed: Completed, options: GSFileSystemOpti
     try:
         manifest = load_manifest(store, completed.manifest)
     except NotFoundError:
-        # It was given up long ago: all was published, so no source is left, and the record knows the rest.
+        # Subsumed and cleaned up: only a committed checkpoint is subsumed, so no source is left, and the
+        # `completed` record has all that is needed to find the final objects.
         for final in completed.files:
             _delete_own(store, final)
         return
@@ -67,7 +69,7 @@ def _retract(store: ObjectStore, completed: Completed, options: GSFileSystemOpti
 
 def _delete_own(store: ObjectStore, file: FinalFile) -> None:
     if not file.fingerprint:
-        log.warning("cannot tell whether %s is still the object of its checkpoint: left alone", file.name)
+        log.warning("cannot prove that %s is the object of its checkpoint: left alone", file.name)
         return
     home = store.in_bucket(file.bucket)
     found = home.stat(file.name)

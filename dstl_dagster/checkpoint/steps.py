@@ -1,13 +1,13 @@
 """Steps 1 and 3 to 6 of a checkpoint, callable from any process, any number of times.
 
-Owns the order of the steps and what each hands to the next. Does not own the rules (`timeline.decisions`),
+Owns the order of the steps and what each passes to the next. Does not own the rules (`timeline.decisions`),
 the race for a slot (`timeline`), or the work inside a step (`record`, `compose_commit`, `resolve`,
 `rollback`).
 
     1 trigger   2 append   3 persist   4 record   5 confirm   6 compose-commit   7 clean up
 
 Each step re-reads the timeline, so it may be killed at any request and run again by another process,
-beside a zombie of itself, with the same outcome.
+concurrently with a zombie of itself, with the same outcome.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNPINNED = object()
 
 
 class CheckpointSteps(CheckpointReader):
-    """What makes one checkpoint of a job. Arguments as of `CheckpointCoordinator`."""
+    """The steps that create one checkpoint of a job. Arguments as for `CheckpointCoordinator`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class CheckpointSteps(CheckpointReader):
 
     @property
     def file_options(self) -> GSFileSystemOptions:
-        """How components of the job's files are named; whoever writes them must use the same."""
+        """How components of the job's files are named; their writers must use the same options."""
         return self._file_options
 
     def trigger(
@@ -78,13 +78,13 @@ class CheckpointSteps(CheckpointReader):
     ) -> Attempt:
         """Step 1: open an attempt on the next checkpoint, on top of the last completed one.
 
-        First finishes what earlier decisions began: files that are not published, words on blocked files,
-        the retraction of what a restore left behind. With `expected_parent` (an id, or `None` for "no
-        checkpoint yet") the attempt opens only on exactly that parent. `take_over` ends another owner's open
-        attempt: any, or only the one of the id that is given.
+        First finishes what earlier decisions started: publishing files, resolving blocked ones, retracting
+        those that a restore abandoned. With `expected_parent` (an id, or `None` for "no checkpoint yet") the
+        attempt opens only on exactly that parent. `take_over` fences another owner's open attempt: any, or
+        only the one with the given id.
 
-        Raises: ConflictError, kind `attempt_open` (another owner's attempt is alive; `take_over=True`
-        ends it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
+        Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
+        it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
         """
         return self._when_finished(
             lambda: self._begin(self._finish(), take_over, idempotency_key, expected_parent)
@@ -97,10 +97,10 @@ class CheckpointSteps(CheckpointReader):
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
     ) -> tuple[Attempt, Checkpoint | None]:
-        """Step 1 for a caller that must see the parent first: the attempt, and what it builds on.
+        """Step 1 for a caller that must see the parent first: the attempt, and the checkpoint it builds on.
 
-        `check` is called with the parent (`None`: a job's first) when nothing is left to finish and before
-        anything is opened; where it raises, nothing is. The attempt opens on exactly that parent.
+        `check` is called with the parent (`None` for a job's first) after earlier decisions are finished and
+        before anything is opened; if it raises, nothing is opened. The attempt opens on exactly that parent.
 
         Raises: as `trigger`, and what `check` raises.
         """
@@ -123,7 +123,7 @@ class CheckpointSteps(CheckpointReader):
         idempotency_key: str | None,
         on: int | object | None,
     ) -> Attempt:
-        """Fence what may be fenced, then open. `on`: the parent that is counted on, or `_UNPINNED`."""
+        """Fence the open attempt if allowed, then open. `on`: the expected parent, or `_UNPINNED`."""
         attempt = self._new_id()
 
         def next_record(view: TimelineView) -> Fenced | Opened:
@@ -150,7 +150,7 @@ class CheckpointSteps(CheckpointReader):
         )
 
     def require_open(self, attempt: Attempt) -> None:
-        """Raises where nothing may be done any more under this attempt's name (see `decisions`)."""
+        """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
         decisions.require_open(self.timeline.tail(), attempt)
 
     def record(
@@ -165,19 +165,20 @@ class CheckpointSteps(CheckpointReader):
         """Steps 3 and 4: check what the tasks made durable, and write the manifest. Nothing is visible yet.
 
         Args:
-            handles: what was appended: reports of operators, or handle lists by operator.
-            files: what was written: reports of files, or their commit recoverables.
-            positions: how far each source is read, plain JSON by source name.
+            handles: what was appended: operator reports, or handle lists by operator.
+            files: what was written: file reports, or commit recoverables.
+            positions: how far each source has been read, plain JSON by source name.
+            persist_seconds: how long steps 2 and 3 took.
 
-        Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is not
-        there, or not as reported; or a target exists already), InvalidInputError.
+        Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
+        or not as reported; or a target already exists), InvalidInputError.
         """
         return self._record(attempt, handles, files, dict(positions or {}), persist_seconds, None)
 
     def record_report(
         self, attempt: Attempt, report: AttemptReport, *, parent: Checkpoint | None = None
     ) -> Manifest:
-        """`record` of a whole report. `parent`: the attempt's, where the caller has read it already.
+        """`record` for a whole report. `parent`: the attempt's, if the caller has read it already.
 
         Raises: as `record`.
         """
@@ -215,9 +216,10 @@ class CheckpointSteps(CheckpointReader):
         return manifest
 
     def confirm(self, attempt: Attempt, *, manifest: Manifest | None = None) -> Checkpoint:
-        """Step 5, the commit point: from here on the checkpoint exists and there is only forward.
+        """Step 5, the commit point: from here on the checkpoint exists, and there is no way back.
 
-        Run again, returns the same checkpoint. `manifest`: what `record` gave, where the caller has it still.
+        Idempotent: a repeat returns the same checkpoint. `manifest`: as `record` returned it, if the caller
+        still has it.
 
         Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
         """
@@ -226,7 +228,7 @@ class CheckpointSteps(CheckpointReader):
         try:
             manifest = manifest or load_manifest(self._store, name)
         except NotFoundError:
-            self.require_open(attempt)  # a dead attempt's manifest was cleaned up: say that it is dead
+            self.require_open(attempt)  # a dead attempt's manifest may have been cleaned up: raise that
             raise
         files = final_files(manifest.files)
         self.timeline.decide(
@@ -241,8 +243,8 @@ class CheckpointSteps(CheckpointReader):
         log.info("step 5 confirm: checkpoint %d of job %s is complete", attempt.checkpoint_id, self.job)
         return self._get(self.timeline.tail(), attempt.checkpoint_id, manifest)
 
-    def abort(self, attempt: Attempt, reason: str = "given up by its owner") -> None:
-        """End the attempt before step 5. What it left is deleted by the next clean-up.
+    def abort(self, attempt: Attempt, reason: str = "by its owner") -> None:
+        """End the attempt before step 5. The next clean-up deletes what it left.
 
         Raises: ConflictError (kind `already_completed`).
         """
@@ -253,9 +255,9 @@ class CheckpointSteps(CheckpointReader):
     ) -> list[Checkpoint]:
         """Step 6: publish the files of this checkpoint, or of every one that is not published yet.
 
-        Also finishes what a person said about blocked files. Returns the checkpoints that were looked at,
-        as they are afterwards. A file whose name a foreign object has is listed in `blocked` and stops
-        nothing else. Run again, changes nothing: a file that was taken away afterwards does not come back.
+        Also carries out resolutions of blocked files. Returns the checkpoints it covered, as they are
+        afterwards. A file whose name is held by a foreign object is listed in `blocked` and stops no other.
+        Idempotent: a published file that a consumer has moved away is not published again.
 
         Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
         """
@@ -272,7 +274,7 @@ class CheckpointSteps(CheckpointReader):
             return checkpoint
         if checkpoint.abandoned:
             raise ConflictError(
-                f"checkpoint {checkpoint_id} was left behind by a restore: its files are not published",
+                f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
                 kind=ErrorKind.ABANDONED,
             )
         started = self._clock.monotonic_seconds()
@@ -300,7 +302,7 @@ class CheckpointSteps(CheckpointReader):
         return self._get(self.timeline.seen(), checkpoint_id, checkpoint.manifest)
 
     def _finish(self) -> int:
-        """Finish what earlier decisions began; the slot of the newest restore that is finished by it."""
+        """Finish what earlier decisions started; returns the slot of the newest restore now retracted."""
         self.compose_commit()
         return self._retract()
 
@@ -318,16 +320,16 @@ class CheckpointSteps(CheckpointReader):
         )
 
     def _when_finished(self, decide: Callable[[], R]) -> R:
-        """Decide; again, as long as a rival's decision in between left something to finish first."""
+        """Call `decide`, again as long as a rival's decision in between left something to finish first."""
         for _ in range(_MAX_ROUNDS):
             try:
                 return decide()
             except ConflictError as error:
                 if error.kind not in decisions.UNFINISHED:
                     raise
-                log.info("once more: %s", error)
+                log.info("trying again: %s", error)
         raise UnavailableError(
-            f"job {self.job!r}: a rival's decision came between {_MAX_ROUNDS} times; see who writes so much "
-            "(`dstl checkpoints timeline`), then try again",
+            f"job {self.job!r}: another writer's decision got in between {_MAX_ROUNDS} times; find out who "
+            "writes so often (`dstl checkpoints timeline`), then try again",
             kind=ErrorKind.CONTENTION,
         )

@@ -1,13 +1,13 @@
 """Whether everything that one checkpoint needs is there and undamaged. Reads every byte, changes nothing.
 
-Owns what is checked. Does not own how one object is (`integrity`), nor what to do about it.
+Owns what is checked. Does not own how one object is checked (`integrity`), or what to do about a problem.
 
-    manifests        of the chain of each operator: readable, and about that operator
-    changelog files  generation, size and CRC-32C of the object; of each change set its own checksum; that
-                     rows decode with the schema before them
-    files            published ones by size and CRC-32C; of others the components, or what is composed already
+    manifests        in the chain of each operator: readable, and about that operator
+    changelog files  the object's generation, size and CRC-32C; each change set's own checksum; that rows
+                     decode with the schema that precedes them
+    files            published ones by size and CRC-32C; others by their components, or what is composed
 
-One problem hides no other: each object is checked by itself. An outage is no damage: it is raised.
+Each object is checked by itself, so no problem hides another. An outage is not damage: it is raised.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """The findings.
 
     Attributes:
         problems: ascending by object; none means that the checkpoint can be restored.
-        notes: what is worth knowing and no damage, such as a file that a consumer took away.
-        objects: how many were looked at.
-        bytes: how many were read of them, each counted once.
+        notes: worth knowing but not damage, such as a file that a consumer moved away.
+        objects: number of objects checked.
+        bytes: number of bytes read, each counted once.
     """
 
     checkpoint_id: int
@@ -68,15 +68,15 @@ def verify_checkpoint(
     threads: int = 4,
     progress: Progress | None = None,
 ) -> Verification:
-    """Check all that the checkpoint of this manifest needs, changelog files also row by row.
+    """Check everything that the checkpoint of this manifest needs, changelog files also row by row.
 
     Args:
-        manifest: as it was loaded; the older ones that it names are loaded here.
-        committed: its newest `committed` record; `None` where step 6 has not ended.
-        threads: objects that are checked side by side. Each holds one change set at a time.
-        progress: called with (checks done, checks in all) from this thread.
+        manifest: as loaded; the older ones that it names are loaded here.
+        committed: its newest `committed` record; `None` if step 6 is not complete.
+        threads: objects checked concurrently. Each check holds one change set at a time.
+        progress: called with (checks done, checks in total) from the calling thread.
 
-    Raises: UnavailableError where the store is away: then nothing is known.
+    Raises: UnavailableError if the store is down: then nothing is known.
     """
     found = Findings()
     chains = _chains(store, manifest, found)
@@ -87,7 +87,7 @@ def verify_checkpoint(
 
 
 def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> Verification:
-    """Check what a restore needs: manifests, and each changelog file by its CRC-32C. Each is read once.
+    """Check what a restore needs: manifests, and the CRC-32C of each changelog file, read once each.
 
     Raises: UnavailableError.
     """
@@ -97,14 +97,14 @@ def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) ->
 
 
 def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> None:
-    """Refuse to go on from damaged state. Raises: FormatError (kind `damaged`), UnavailableError."""
+    """Refuse to resume from damaged state. Raises: FormatError (kind `damaged`), UnavailableError."""
     found = verify_state(store, manifest, threads=threads)
     if not found.ok:
-        said = "; ".join(str(problem) for problem in found.problems[:_PROBLEMS_SHOWN])
+        shown = "; ".join(str(problem) for problem in found.problems[:_PROBLEMS_SHOWN])
         raise FormatError(
-            f"job {manifest.job!r} cannot go on from checkpoint {manifest.checkpoint_id}, whose state is "
-            f"damaged in {len(found.problems)} places: {said}. Nothing was changed; `newest_verified()`, or "
-            "`dstl checkpoints restore --newest-verified`, finds the newest checkpoint that is whole",
+            f"job {manifest.job!r} cannot resume from checkpoint {manifest.checkpoint_id}: its state is "
+            f"damaged in {len(found.problems)} places: {shown}. Nothing was changed; `newest_verified()`, or "
+            "`dstl checkpoints restore --newest-verified`, finds the newest undamaged checkpoint",
             kind=ErrorKind.DAMAGED,
         )
 
@@ -123,7 +123,7 @@ def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
 
 
 def _chains(store: ObjectStore, manifest: Manifest, found: Findings) -> list[list[OperatorReport]]:
-    """For each operator what each checkpoint added, oldest first, as far as manifests are readable."""
+    """What each checkpoint added to each operator, oldest first, as far back as manifests are readable."""
     found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
     loaded: dict[str, Manifest | None] = {}
     chains = []
@@ -136,7 +136,7 @@ def _chains(store: ObjectStore, manifest: Manifest, found: Findings) -> list[lis
             if older is None:
                 break
             if operator not in older.operators or older.checkpoint_id >= newest_seen:
-                found.problem(previous, f"should hold older state of operator {operator!r}, and does not")
+                found.problem(previous, f"should hold older state of operator {operator!r}, but does not")
                 break
             chain.append(older.operators[operator].report)
             previous, newest_seen = older.operators[operator].previous, older.checkpoint_id
@@ -180,7 +180,7 @@ def _streams(handle: ChangelogStateHandle) -> Iterator[StreamStateHandle]:
 
 
 def _change_checks(store: ObjectStore, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
-    """One check for each handle: its change sets, and what is in them."""
+    """One check for each handle: its change sets, and their content."""
     reader = ChangelogReader(store)
     checks: list[Check] = []
     for chain in chains:
@@ -214,13 +214,13 @@ def _check_changes(
     names = sorted({stream.name for stream in _streams(handle)})
     try:
         if any(store.stat(name) is None for name in names):
-            return  # the object's own check says so
+            return  # reported by the object's own check
         batches = reader.read_batches(handle)
         if schema is not None:
             check_changes(batches, schema)
         else:
             for _ in batches:
-                pass  # each change set is held against its own checksum
+                pass  # reading compares each change set with its checksum
     except UnavailableError:
         raise
     except DstlError as error:
@@ -237,7 +237,7 @@ def _check_file(store: ObjectStore, file: FileReport, committed: Committed | Non
     elif name in committed.published:
         _check_published(store, file, found)
     else:
-        found.note(name, "is given up: its name was left to a foreign object")
+        found.note(name, "was discarded: its name was left to a foreign object")
 
 
 def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> None:
@@ -247,17 +247,17 @@ def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> N
     stat = home.stat(final.object_name)
     if stat is None:
         found.checked(final.object_name)
-        found.note(final.object_name, "is gone: somebody took it away after it was published")
+        found.note(final.object_name, "is gone: it was moved or deleted after it was published")
     elif not is_own(stat, fingerprint.commit):
         found.checked(final.object_name)
-        found.note(final.object_name, "was replaced by somebody after it was published")
+        found.note(final.object_name, "was replaced by a foreign object after it was published")
     else:
         expected = Expected(None, fingerprint.size, fingerprint.crc32c)
         check_object(home, final.object_name, expected, found)
 
 
 def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> None:
-    """A file that waits for step 6: its components are there, or step 6 has begun to compose them."""
+    """A file that is not published yet: its components exist, or step 6 has started composing them."""
     missing = []
     for component in file.components:
         home = store.in_bucket(component.bucket_name)
@@ -273,7 +273,7 @@ def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> 
 
 
 def _is_being_composed(store: ObjectStore, file: FileReport) -> bool:
-    """Whether an intermediate or the final object of this file is there. Components go into these."""
+    """Whether an intermediate or the final object of this file exists, composed from its components."""
     final = file.recoverable.final_blob_identifier
     commit = fingerprint_of(file.recoverable, file.components).commit
     if is_own(store.in_bucket(final.bucket_name).stat(final.object_name), commit):

@@ -1,9 +1,9 @@
 """Keyed state at a checkpoint: what tasks report, the manifest that names it, and its rows.
 
-Owns the documents of a checkpoint (reports, manifest), and reading and writing state by them. Does not own
-whether a checkpoint counts (`timeline`), nor the steps that make one (`checkpoint`).
+Owns the documents of a checkpoint (reports, manifest), and reading and writing state through them. Does not
+own whether a checkpoint counts (`timeline`), or the steps that create one (`checkpoint`).
 
-What reads or writes rows is imported on first use: it needs Arrow, and a sensor needs only the documents.
+Modules that read or write rows are imported on first use: they need Arrow, and a sensor needs only documents.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Bases: an operator's log folded into one layer, after which nothing older is needed.
+"""Bases: an operator's log folded into one layer, so that nothing older is needed.
 
-Owns when a log is due to be folded, and writing the base. Does not own the steps that make a checkpoint of
-it (`checkpoint`), or deleting what is older: clean-up does, once no retained checkpoint names it.
+Owns when a log is due for folding, and writing the base. Does not own the steps that put it in a checkpoint
+(`checkpoint`), or deleting what is older: clean-up does, once no retained checkpoint names it.
 
-A base is an ordinary part of the log: for each range of key groups one handle, which begins with the schema
-and holds every row once. So whoever reads changes reads it too. Its handles ascend, and the last one ends
-with the last key group; that is how `OperatorReport.base_handles` tells them from changes that follow.
+A base is an ordinary part of the log: one handle per range of key groups, which starts with the schema and
+holds every row once. So anything that reads changes can read a base. Its handles ascend, and the last one
+ends at the last key group; that is how `OperatorReport.base_handles` separates them from later changes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Progress = Callable[[int, int], None]
 
 
 def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseAndLog:
-    """What the state of `operator` at this checkpoint is made of. One look at the manifest.
+    """The sizes of the state of `operator` at this checkpoint, as the manifest records them.
 
-    Only where that is of the first release, or builds on one, are the older ones read.
+    Older manifests are read only if this one, or one that it builds on, is of the first release.
 
     Raises: NotFoundError, FormatError.
     """
@@ -52,8 +52,8 @@ def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseA
 def is_due(sizes: BaseAndLog, options: CheckpointOptions) -> bool:
     """Whether the log is long enough to be folded. Pure.
 
-    By bytes: it has grown to `materialize_log_ratio` times the base, so a byte of a base is paid for by as
-    many bytes of changes; what is small stays as it is. Or by the number of manifests that a reader reads.
+    By bytes: the log has grown to `materialize_log_ratio` times the base, which bounds write amplification;
+    small logs are left alone. Or by the number of manifests that a reader has to load.
     """
     if not sizes.checkpoints:
         return False
@@ -72,11 +72,11 @@ def due_operators(
     *,
     force: bool = False,
 ) -> list[str]:
-    """The operators of this checkpoint whose log is to be folded, by name.
+    """The operators of this checkpoint whose log is due to be folded, sorted by name.
 
     With `force` all that have a log; never those whose log is not keyed state. `operators`: only these.
 
-    Raises: InvalidInputError (kind `no_operator`) where one of `operators` is not there; NotFoundError,
+    Raises: InvalidInputError (kind `no_operator`) if one of `operators` does not exist; NotFoundError,
     FormatError.
     """
     unknown = sorted(set(operators or ()) - set(manifest.operators))
@@ -102,17 +102,17 @@ def write_base(
 ) -> OperatorReport:
     """Write the whole state as ordinary changelog files of `attempt`, durably, and report it as a base.
 
-    One handle for each of `state.ranges()`, a range at a time: the schema, then every row once, each in
-    the key group that it was written in. No tombstones. The same state gives the same changes. A state
-    without rows has its schema.
+    One handle for each of `state.ranges()`, one range at a time: the schema, then every row once, each in
+    the key group that it was written in. No tombstones. The same state produces the same changes. A state
+    without rows produces the schema alone.
 
     Args:
         state: at the attempt's parent.
         files: how the changelog files are written; `None`: `batch_options`.
-        progress: called with (ranges done, ranges in all).
+        progress: called with (ranges done, ranges in total).
 
-    Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. What was written then is
-    the attempt's, in no report; clean-up finds it.
+    Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
+    error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
     """
     ranges = state.ranges()
     handles = []
@@ -138,10 +138,10 @@ def write_base(
 
 
 def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorReport:
-    """One report of a base of the parent's state and of the attempt's own changes behind it.
+    """One report that holds a base of the parent's state, followed by the attempt's own changes.
 
-    Raises: InvalidInputError where they are not of one operator with the same keys, or are not a base and
-    changes; kind `schema_change` where the state cannot take the changes' types.
+    Raises: InvalidInputError if they are not of one operator with the same keys, or are not a base and
+    changes; kind `schema_change` if the changes' types are incompatible with the state.
     """
     if changes is None:
         return base
@@ -149,11 +149,11 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
     if frozen[0] != frozen[1]:
         raise InvalidInputError(
             f"a base of {frozen[0]} and changes of {frozen[1]} (operator, key columns, max_parallelism) "
-            "cannot be one report"
+            "cannot be combined in one report"
         )
     if not base.base or base.change_handles or changes.base:
-        raise InvalidInputError(f"operator {base.operator!r}: give a bare base, and changes without one")
-    # Changes may know fewer columns than the state: what reads the report must find all of them.
+        raise InvalidInputError(f"operator {base.operator!r}: pass a base alone, and changes without a base")
+    # Changes may have fewer columns than the state; the report's schema must have all of them.
     schema = evolved_schema((base, changes)).arrow_message
     return replace(changes, handles=base.handles + changes.handles, schema=schema, base=True)
 
@@ -165,24 +165,24 @@ def with_due_bases(
     reports: Iterable[OperatorReport],
     options: CheckpointOptions,
 ) -> list[OperatorReport]:
-    """The reports, and for each operator whose log at the parent is due a base of it below its changes.
+    """The reports, with a base ahead of the changes of each operator whose log at the parent is due.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
-    made = list(reports)
+    combined = list(reports)
     if parent is None or not options.materialize:
-        return made
+        return combined
     for operator in due_operators(store, parent, options):
         state = KeyedState.of(store, parent, operator)
         if state is None:
             continue
         base = write_base(store, attempt, state)
-        own = [report for report in made if report.operator == operator]
+        own = [report for report in combined if report.operator == operator]
         # A second report of one operator is refused at step 4, and must not be hidden here.
-        others = [report for report in made if report not in own]
-        made = [*others, with_base(base, own[0] if own else None), *own[1:]]
-        log.info("operator %s: a base of checkpoint %d is written", operator, parent.checkpoint_id)
-    return made
+        rest = [report for report in combined if report not in own]
+        combined = [*rest, with_base(base, own[0] if own else None), *own[1:]]
+        log.info("operator %s: wrote a base of checkpoint %d", operator, parent.checkpoint_id)
+    return combined
 
 
 def _as_changes(state: KeyedState, run: FoldedRun) -> EncodedChanges:

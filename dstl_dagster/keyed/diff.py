@@ -1,10 +1,10 @@
 """What changed in one operator's state between two checkpoints.
 
-Owns which key groups are compared and what became of each key. Does not own reading the state
-(`keyed_state`) nor when two values are the same (`state.equality`).
+Owns which key groups are compared, and whether each key was added, removed or changed. Does not own reading
+the state (`keyed_state`), or when two values are equal (`state.equality`).
 
-Compares states, not logs: a row that was written again as it was is not changed, and a base in between
-changes nothing. Any two checkpoints can be compared, in either direction.
+Compares states, not logs: a row rewritten with the same values is unchanged, and a base in between makes no
+difference. Any two checkpoints can be compared, in either direction.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class StateDiff:
     Attributes:
         key_groups: the range that was compared.
         added: rows of keys that only the newer state has.
-        removed: rows, as they were, of keys that only the older state has.
-        before, after: rows of keys that both have with other values; row i of both has one key.
+        removed: rows of keys that only the older state has.
+        before, after: rows of keys that both have with different values; row i of both has the same key.
     """
 
     key_groups: KeyGroupRange
@@ -55,9 +55,9 @@ class StateDiff:
 def diff_checkpoints(
     store: ObjectStore, older: Manifest, newer: Manifest, operator: str
 ) -> Iterator[StateDiff]:
-    """`diff_states` of one operator; where a checkpoint has no state of it yet, everything was added.
+    """`diff_states` for one operator. If only one checkpoint has state of it, the other counts as empty.
 
-    Raises: NotFoundError (kind `no_state`) where neither has any; as `diff_states`.
+    Raises: NotFoundError (kind `no_state`) if neither has any; as `diff_states`.
     """
     states = [KeyedState.of(store, each, operator) for each in (older, newer)]
     known = [state for state in states if state is not None]
@@ -73,13 +73,13 @@ def diff_checkpoints(
 
 
 def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
-    """What turns the older state into the newer one, a run of key groups at a time, ascending.
+    """What turns the older state into the newer one, one run of key groups at a time, ascending.
 
-    Holds the changes of one run of both states. Key groups whose handles are the same in both are not read;
-    a run without differences is not yielded.
+    Holds one run of both states in memory. Key groups with the same handles in both are not read; a run
+    without differences is not yielded.
 
-    Raises: InvalidInputError (kind `schema_change`) where the states have other keys; NotFoundError (kind
-    `checkpoint_gone`), FormatError, UnavailableError while it is walked.
+    Raises: InvalidInputError (kind `schema_change`) if the states have different keys; NotFoundError (kind
+    `checkpoint_gone`), FormatError, UnavailableError during iteration.
     """
     schema = older.schema.evolved_to(newer.schema)
     return _walk(older, newer, schema)
@@ -88,7 +88,7 @@ def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
 def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator[StateDiff]:
     runs = compared_runs(older, newer)
     with ExitStack() as stack:
-        # A remote file that several runs share is fetched once.
+        # A remote file shared by several runs is fetched once.
         cached = len(runs) > 1
         readers = [stack.enter_context(state.reading(cached=cached)) for state in (older, newer)]
         for key_groups in runs:
@@ -102,7 +102,7 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
 
 
 def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
-    """The runs of key groups that have to be read, ascending. Pure."""
+    """The runs of key groups that must be read, ascending. Pure."""
     count = max(split_count(state.handles, state.schema.max_parallelism) for state in (older, newer))
     runs = ranges_of_tasks(count, older.schema.max_parallelism)
     different = [each for each in _segments(older, newer) if _handles(older, each) != _handles(newer, each)]
@@ -111,7 +111,7 @@ def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
 
 
 def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
-    """All key groups, cut wherever a handle begins or ends: inside one, all key groups have the same."""
+    """All key groups, cut wherever a handle starts or ends: all of one segment have the same handles."""
     ranges = [handle.key_group_range for state in (older, newer) for handle in state.handles]
     cuts = {0, older.schema.max_parallelism}
     cuts |= {each.start_key_group for each in ranges} | {each.end_key_group + 1 for each in ranges}
@@ -136,21 +136,21 @@ def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, 
     both = pairs.filter(
         pc.and_(pc.is_valid(pairs.column("before_max")), pc.is_valid(pairs.column("after_max")))
     )
-    was, is_now = before.take(both.column("before_max")), after.take(both.column("after_max"))
-    other = pa.array(~same_rows(was, is_now))
+    old_rows, new_rows = before.take(both.column("before_max")), after.take(both.column("after_max"))
+    changed = pa.array(~same_rows(old_rows, new_rows))
     return StateDiff(
         key_groups=key_groups,
         added=after.take(_ascending(only_after)),
         removed=before.take(_ascending(only_before)),
-        before=was.filter(other),
-        after=is_now.filter(other),
+        before=old_rows.filter(changed),
+        after=new_rows.filter(changed),
     )
 
 
 def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Table:
-    """For each key, the row numbers `before_max` and `after_max`; null where there is none.
+    """For each key, the row numbers `before_max` and `after_max`; null if that side does not have it.
 
-    A group and not a join: there null equals null, as in keys.
+    Groups rather than joins, because in a group-by null equals null, as it does in keys.
     """
     names = list(schema.key_columns)
     keys = pa.concat_tables([before.select(names), after.select(names)])
@@ -161,7 +161,7 @@ def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Ta
         absent = np.ones(keys.num_rows, np.bool_)
         absent[start : start + rows.num_rows] = False
         sides[side] = pa.array(numbers, mask=absent)
-    # Key columns may be called anything: they are known by place here.
+    # Key columns may have any name, so they are renamed by position here.
     places = [f"k{place}" for place in range(len(names))]
     numbered = pa.table([*keys.columns, *sides.values()], names=[*places, *sides])
     grouped = pa.TableGroupBy(numbered, places, use_threads=False)

@@ -1,13 +1,14 @@
-"""One operator's state at one checkpoint, as Parquet files for whoever reads those.
+"""One operator's state at one checkpoint, exported as Parquet files.
 
-Owns the names and the life of an export. Does not own reading the state (`keyed_state`).
+Owns the names of an export's objects, and when it is complete. Does not own reading the state
+(`keyed_state`).
 
     <uri>/<operator>/part-00000.parquet     the rows of the first range of key groups, and so on
-    <uri>/<operator>/_SUCCESS               empty; written last, so an export that has it is whole
+    <uri>/<operator>/_SUCCESS               empty; written last, so its presence means the export is complete
 
-Each object bears the export's fingerprint: what was exported and into how many parts. Names and
-fingerprint follow from the checkpoint, and an object is created only where its name is free. So an export
-that was killed is finished by calling it again, also by two at once, and nothing else is ever written over.
+Each object carries the export's fingerprint: what was exported, and into how many parts. Names and
+fingerprint are derived from the checkpoint, and an object is created only if its name is free. So calling a
+killed export again finishes it, even concurrently, and nothing else is ever overwritten.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Export:
-    """What an export left.
+    """The result of an export.
 
     Attributes:
         uris: of the Parquet files, in the order of the key groups.
-        rows: in all of them.
-        size_bytes: of all of them.
+        rows: total number of rows.
+        size_bytes: total size.
     """
 
     uris: tuple[str, ...]
@@ -57,9 +58,9 @@ class Export:
 def export_checkpoint(
     store: ObjectStore, manifest: Manifest, operator: str, uri: str, *, progress: Progress | None = None
 ) -> Export:
-    """Export the state of `operator` at a checkpoint below `uri`, a folder of any store.
+    """Export the state of `operator` at a checkpoint to below `uri`, a folder in any store.
 
-    Raises: NotFoundError (kind `no_state`) where the operator has none; as `export_state`.
+    Raises: NotFoundError (kind `no_state`) if the operator has none; as `export_state`.
     """
     state = KeyedState.of(store, manifest, operator)
     if state is None:
@@ -75,18 +76,18 @@ def export_checkpoint(
 def export_state(
     state: KeyedState, target: ObjectStore, *, export_id: str, progress: Progress | None = None
 ) -> Export:
-    """Write one Parquet file for each of `state.ranges()` to `target`, a range at a time in memory.
+    """Write one Parquet file for each of `state.ranges()` to `target`, holding one range at a time.
 
-    What an earlier call of the same export wrote is left as it is and not written again.
+    What an earlier call for the same export wrote is kept, not rewritten.
 
     Args:
-        target: names begin with the operator's; nothing else may lie there.
-        export_id: what makes this checkpoint differ from another one of the same number.
-        progress: called with (parts done, parts in all).
+        target: objects go into a folder named after the operator, which must hold nothing else.
+        export_id: distinguishes this checkpoint from another one with the same id.
+        progress: called with (parts done, parts in total).
 
-    Raises: ConflictError (kind `target_not_empty`) before anything is written, or where another export
-    wrote meanwhile; InvalidInputError where the operator's name is no folder's; UnavailableError (call
-    again); as the state's reading raises.
+    Raises: ConflictError (kind `target_not_empty`) before anything is written, or if a different export wrote
+    there meanwhile; InvalidInputError if the operator's name cannot name a folder; UnavailableError (call
+    again); as reading the state does.
     """
     if not _FOLDER.fullmatch(state.operator) or state.operator in (".", ".."):
         raise InvalidInputError(f"operator {state.operator!r} cannot name a folder of an export")
@@ -117,15 +118,15 @@ class _Target:
         self._folder = f"{state.operator}/"
         self._what = f"checkpoint {state.checkpoint_id} of job {state.job!r}"
         parts = len(state.ranges())
-        said = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id, state.operator, parts]
-        self._fingerprint = hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        identity = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id, state.operator, parts]
+        self._fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self.success = f"{self._folder}{_SUCCESS}"
 
     def part(self, number: int) -> str:
         return f"{self._folder}part-{number:05d}.parquet"
 
     def found(self) -> dict[str, ObjectStat]:
-        """What this export wrote already, by name. Raises: ConflictError where anything else is there."""
+        """What this export has already written, by name. Raises: ConflictError if anything else is there."""
         there = {}
         for listed in self._store.list(self._folder):
             stat = self._store.stat(listed.name)
@@ -134,13 +135,13 @@ class _Target:
         return there
 
     def create(self, name: str, rows: pa.Table | None) -> ObjectStat:
-        """Create one object; `None`: the empty one that ends the export."""
+        """Create one object; `None`: the empty one that completes the export."""
         payload = b"" if rows is None else _parquet(rows)
         metadata = {_EXPORT_KEY: self._fingerprint, _ROWS_KEY: str(0 if rows is None else rows.num_rows)}
         try:
             return self._store.put(name, payload, precondition=ABSENT, metadata=metadata)
         except (ConflictError, UnavailableError):
-            # Ours after all (the answer was lost, or the same export runs beside), or somebody else's.
+            # Ours after all (the answer was lost, or the same export runs concurrently), or foreign.
             stat = self._store.stat(name)
             if stat is None:
                 raise
@@ -149,8 +150,8 @@ class _Target:
     def _own(self, stat: ObjectStat) -> ObjectStat:
         if stat.metadata.get(_EXPORT_KEY) != self._fingerprint:
             raise ConflictError(
-                f"{self._store.uri_of(stat.name)} is not of this export ({self._what}), and is not written "
-                "over: take an empty folder, or move away what is there",
+                f"{self._store.uri_of(stat.name)} does not belong to this export ({self._what}) and is not "
+                "overwritten: use an empty folder, or move away what is there",
                 kind=ErrorKind.TARGET_NOT_EMPTY,
             )
         return stat

@@ -1,7 +1,7 @@
-"""What became of one key, from checkpoint to checkpoint.
+"""The changes of one key, checkpoint by checkpoint.
 
-Owns the walk along a checkpoint's chain for one key. Does not own the chain's end: what is older than a base
-is known only by its outcome.
+Owns the walk along a checkpoint's chain for one key. Does not own where the chain ends (`bases`): of what is
+older than a base only the outcome is known.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["KeyChange", "key_history"]
 
 @dataclass(frozen=True)
 class KeyChange:
-    """What one checkpoint says of a key.
+    """What one checkpoint holds about a key.
 
     Attributes:
-        checkpoint_id: the checkpoint that says it.
-        change: `upsert` and `delete` are changes of that checkpoint. `from before`: its base holds the row,
-            which an older checkpoint wrote, whose changes the base replaced.
-        row: as it was from then on, in the columns of the newest schema; `None` where it was deleted.
+        checkpoint_id: that checkpoint.
+        change: `upsert` and `delete` are changes made in that checkpoint. `from before`: its base holds the
+            row, which was written by an older checkpoint whose changes the base replaced.
+        row: the row from then on, in the columns of the newest schema; `None` if it was deleted.
     """
 
     checkpoint_id: int
@@ -44,14 +44,14 @@ def key_history(
 ) -> list[KeyChange]:
     """Every change of a key that the chain of this checkpoint still has, oldest first.
 
-    Reads the changes of the key's group alone. Empty where the key was never written, or the operator has
-    no state.
+    Reads only the changes of the key's key group. Empty if the key was never written, or the operator has no
+    state.
 
     Args:
         key: a value for every key column; None is a value like any other.
 
-    Raises: InvalidInputError where `key` is not one of this state, or the state has no schema; NotFoundError
-    (kind `checkpoint_gone`, `state_missing`), FormatError, UnavailableError.
+    Raises: InvalidInputError if `key` does not have this state's key columns, or the state has no schema;
+    NotFoundError (kind `checkpoint_gone`, `state_missing`), FormatError, UnavailableError.
     """
     state = KeyedState.of(store, manifest, operator)
     if state is None:
@@ -82,7 +82,7 @@ def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[
 def _last_change(
     reader: ChangelogReader, state: KeyedState, handles: Iterable[ChangelogStateHandle], key: pa.Table
 ) -> list[tuple[dict[str, Any] | None, bool]]:
-    """The change of the key in these handles, as (row, whether it was deleted); none where there is none."""
+    """The change of the key in these handles, as (row, whether it was deleted), or an empty list."""
     key_group = int(key_group_of(key, state.schema)[0])
     fold = folded(reader, handles, state.schema, KeyGroupRange.of(key_group, key_group))
     changes: list[tuple[dict[str, Any] | None, bool]] = []

@@ -1,8 +1,8 @@
 """Keyed state at one checkpoint, read without Spark.
 
-Owns which schema the state of a chain of reports has, which handles a range of key groups needs, and how
-much of them is held at a time. Does not own which checkpoints exist (`coordinator`), the walk through
-older manifests (`operator_log`), or what changes come to (`state`).
+Owns the schema of the state that a chain of reports makes up, which handles a range of key groups needs, and
+how much is held in memory at a time. Does not own which checkpoints exist (`timeline`), the walk through
+older manifests (`operator_log`), or folding changes into rows (`state`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 _SPLIT_BYTES = 32 * 1024 * 1024
-"""Payload bytes of changes that are held at a time, about."""
+"""Approximate payload bytes of changes held in memory at a time."""
 
 
 def is_keyed(report: OperatorReport) -> bool:
-    """Whether the operator's log is keyed state. A log of somebody's own bytes has no schema."""
+    """Whether the operator's log is keyed state. A log of a program's own bytes has no schema."""
     return bool(report.schema)
 
 
@@ -52,7 +52,7 @@ def schema_of(report: OperatorReport) -> StateSchema:
 
 
 def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
-    """What the rows of the state that these reports make look like: the newest report's columns first.
+    """The schema of the state that these reports make up: the newest report's columns come first.
 
     `reports`: oldest first, at least one. Raises: FormatError.
     """
@@ -63,7 +63,7 @@ def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
 
 
 def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -> int:
-    """Into how many ranges of key groups the reading is cut, so that one of them is held at a time."""
+    """The number of ranges of key groups to read one at a time, so that each fits in memory."""
     held_bytes = sum(handle.state_size for handle in handles)
     return int(min(max_parallelism, 1 + held_bytes // _SPLIT_BYTES))
 
@@ -74,11 +74,11 @@ def folded(
     schema: StateSchema,
     key_groups: KeyGroupRange,
 ) -> StateFold:
-    """The changes of some key groups. Opens only files whose range meets `key_groups`.
+    """The changes of some key groups. Opens only files whose range intersects `key_groups`.
 
     Args:
         handles: of all changes, in log order.
-        schema: must hold the rows of every schema in the log.
+        schema: must be able to hold rows of every schema in the log.
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
@@ -86,7 +86,7 @@ def folded(
     for handle in handles:
         shared = handle.key_group_range.intersection(key_groups)
         if shared.number_of_key_groups:
-            # Views keep all of a file in memory: right where all of it is wanted.
+            # Views keep the whole file in memory, which is fine when all of it is wanted.
             whole = shared == handle.key_group_range
             fold.add(reader.read_batches(handle, key_group_range=shared, views=whole))
     return fold
@@ -94,12 +94,12 @@ def folded(
 
 @dataclass(frozen=True)
 class StateAt:
-    """Where the state of one operator at one checkpoint lies. A plain value, which travels to tasks.
+    """Where the state of one operator at one checkpoint is stored. A plain value that can be sent to tasks.
 
     Attributes:
         store_uri: the job's store.
         schema: evolved over all checkpoints that the state is made of.
-        handles: of all changes, in log order; none where the state is empty.
+        handles: of all changes, in log order; empty if the state is.
     """
 
     store_uri: str
@@ -111,10 +111,10 @@ class StateAt:
 
     @classmethod
     def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> StateAt | None:
-        """The state at this checkpoint; `None` where the operator never wrote any. Reads manifests only.
+        """The state at this checkpoint; `None` if the operator never wrote any. Reads manifests only.
 
-        Raises: NotFoundError (a manifest on the way is gone), FormatError; InvalidInputError (kind
-        `not_keyed`) where the operator's log is no keyed state.
+        Raises: NotFoundError (a manifest in the chain is gone), FormatError; InvalidInputError (kind
+        `not_keyed`) if the operator's log is not keyed state.
         """
         state = operator_state(store, manifest, operator)
         if state is None:
@@ -133,17 +133,17 @@ class StateAt:
         return KeyGroupRange.of(0, self.schema.max_parallelism - 1)
 
     def ranges(self, count: int | None = None) -> tuple[KeyGroupRange, ...]:
-        """All key groups in `count` ranges; by default so many that each is small enough to be held."""
+        """All key groups in `count` ranges; by default as many as it takes for each to fit in memory."""
         if count is None:
             count = split_count(self.handles, self.schema.max_parallelism)
         return ranges_of_tasks(count, self.schema.max_parallelism)
 
     def expecting(self, columns: pa.Schema) -> StateAt:
-        """The same with the columns that a reader counts on first; those that the state lacks are null.
+        """The same state, with the columns that a reader expects first; those that the state lacks are null.
 
-        `columns` may leave out key columns: these come next.
+        `columns` may omit key columns; they come next.
 
-        Raises: InvalidInputError (kind `schema_change`) where a type does not fit.
+        Raises: InvalidInputError (kind `schema_change`) if a type is incompatible.
         """
         schema = self.schema
         keys = [schema.columns.field(name) for name in schema.key_columns if name not in columns.names]
@@ -151,7 +151,7 @@ class StateAt:
         return replace(self, schema=expected.evolved_to(schema))
 
     def within(self, key_groups: KeyGroupRange) -> StateAt:
-        """The state of these key groups alone."""
+        """The state of these key groups only."""
         shared = [(each, each.key_group_range.intersection(key_groups)) for each in self.handles]
         handles = tuple(
             replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
@@ -159,16 +159,16 @@ class StateAt:
         return replace(self, handles=handles)
 
     def opened(self, store: ObjectStore) -> KeyedState:
-        """The rows, read through `store`, which must be that of `store_uri`."""
+        """The rows, read through `store`, which must be the store at `store_uri`."""
         return KeyedState(store, self)
 
 
 @dataclass(frozen=True)
 class KeyedState:
-    """The rows of one operator at one checkpoint. Reads when it is asked; any thread.
+    """The rows of one operator at one checkpoint. Reads lazily; thread-safe.
 
-    Every reading method raises NotFoundError (kind `checkpoint_gone`) where clean-up deleted the
-    checkpoint meanwhile, FormatError where stored bytes are damaged, UnavailableError.
+    Every reading method raises NotFoundError (kind `checkpoint_gone`) if clean-up deleted the checkpoint
+    meanwhile, FormatError if stored bytes are damaged, UnavailableError.
     """
 
     store: ObjectStore = field(repr=False)
@@ -176,7 +176,7 @@ class KeyedState:
 
     @classmethod
     def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState | None:
-        """The state at this checkpoint; `None` where the operator has none. Raises: as `StateAt.of`."""
+        """The state at this checkpoint; `None` if the operator has none. Raises: as `StateAt.of`."""
         at = StateAt.of(store, manifest, operator)
         return None if at is None else cls(store, at)
 
@@ -206,14 +206,14 @@ class KeyedState:
         return self.at.all_key_groups
 
     def ranges(self) -> tuple[KeyGroupRange, ...]:
-        """All key groups, in ranges that are small enough to be held one at a time."""
+        """All key groups, in ranges that each fit in memory."""
         return self.at.ranges()
 
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
-        """The rows, some whole key groups a table, ascending by key group; no table without rows.
+        """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()` at a time. The same checkpoint gives the same rows in the
-        same order. `key_groups`: those wanted; `None`: all.
+        Holds the changes of one of `ranges()` at a time. The same checkpoint yields the same rows in the
+        same order. `key_groups`: only these; `None`: all.
         """
         for run in self.runs(key_groups):
             alive = run.alive()
@@ -221,21 +221,22 @@ class KeyedState:
                 yield alive.rows.select(self.schema.columns.names)
 
     def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[FoldedRun]:
-        """The last change of each key, tombstones too, with its key group; as `tables` otherwise."""
+        """The last change of each key, tombstones included, with its key group; otherwise as `tables`."""
         wanted = [each.intersection(key_groups or self.all_key_groups) for each in self.ranges()]
         wanted = [each for each in wanted if each.number_of_key_groups]
-        # A remote file that several ranges share is fetched once; for one, its sets are read where they are.
+        # A remote file shared by several ranges is fetched once; for a single range, change sets are read
+        # in place.
         with self.reading(cached=len(wanted) > 1) as reader:
             for each in wanted:
                 yield from folded(reader, self.handles, self.schema, each).runs()
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The row of one key; `None` where there is none. Reads the key's group alone.
+        """The row of one key; `None` if there is none. Reads only the key's key group.
 
         Args:
             key: a value for every key column; None is a value like any other.
 
-        Raises: InvalidInputError where `key` is not one of this state.
+        Raises: InvalidInputError if `key` does not have this state's key columns.
         """
         wanted = key_table(self.schema, key)
         key_group = int(key_group_of(wanted, self.schema)[0])
@@ -246,9 +247,9 @@ class KeyedState:
 
     @contextmanager
     def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:
-        """A reader of this state's files, and what errors while it is used mean.
+        """A reader of this state's files. Translates a missing file into `checkpoint_gone` in the block.
 
-        With `cached`, remote files are kept on this machine's disk until the block is left.
+        With `cached`, remote files are kept on the local disk until the block is left.
         """
         view = FsStateChangelogStorageView(self.store) if cached else None
         try:
@@ -257,7 +258,7 @@ class KeyedState:
             raise NotFoundError(
                 f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "
                 f"{self.job!r} was deleted while it was being read (clean-up keeps only the last "
-                f"checkpoints): read a checkpoint that is still there. {error.message}",
+                f"checkpoints): read a checkpoint that still exists. {error.message}",
                 kind=ErrorKind.CHECKPOINT_GONE,
             ) from error
         finally:
@@ -268,7 +269,7 @@ class KeyedState:
 def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
     """One row with the key columns, in their types.
 
-    Raises: InvalidInputError: another set of columns, or a value that does not fit.
+    Raises: InvalidInputError: a different set of columns, or a value that does not fit its type.
     """
     if set(key) != set(schema.key_columns):
         raise InvalidInputError(
@@ -280,12 +281,12 @@ def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
         try:
             columns[name] = pa.array([key[name]], kind)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"key {name!r}: {key[name]!r} is no {kind}: {error}") from error
+            raise InvalidInputError(f"key {name!r}: {key[name]!r} is not a {kind}: {error}") from error
     return pa.table(columns)
 
 
 def rows_of_key(rows: pa.Table, key: pa.Table) -> pa.Table:
-    """Those of the rows that have this key (of `key_table`); null equals null."""
+    """The rows that have this key (a `key_table`); null equals null."""
     same = np.ones(rows.num_rows, np.bool_)
     for name in key.column_names:
         value = key.column(name)[0]

@@ -1,7 +1,7 @@
 """Keyed state written from one process, without Spark.
 
-Owns how rows of one range of key groups become one handle, and the options of files written in one go. Does
-not own which rows these are, nor what makes a checkpoint of them (`coordinator`).
+Owns how the rows of one range of key groups become one handle, and the options for files written in one go.
+Does not own which rows these are, or the checkpoint that they end up in (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MIB = 1 << 20
 
 
 def batch_options() -> FsStateChangelogOptions:
-    """The options of a changelog that one task writes in one go.
+    """The options for a changelog that one task writes in one go.
 
     Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
-    meet, no wait for other writers to share a file (a task is alone in its process).
+    reach, and no wait for other writers to share a file (a task is alone in its process).
     """
     return FsStateChangelogOptions(
         compression="zstd",
@@ -54,7 +54,7 @@ def batch_options() -> FsStateChangelogOptions:
 def open_attempt_changelog(
     store: ObjectStore, attempt: Attempt, options: FsStateChangelogOptions | None = None
 ) -> FsStateChangelogStorage:
-    """The changelog whose files carry the attempt. Close it; `options=None`: `batch_options`."""
+    """The changelog whose file names carry the attempt. The caller closes it. `None`: `batch_options`."""
     base_path = attempt.names.changelog_base_path(attempt.attempt)
     return FsStateChangelogStorage(attempt.job, store, options or batch_options(), base_path=base_path)
 
@@ -67,7 +67,7 @@ def write_range(
     key_groups: KeyGroupRange,
     changes: Iterable[EncodedChanges | None],
 ) -> ChangelogStateHandle:
-    """The schema, then these changes, durably in one handle. `None` among them is passed over."""
+    """Write the schema, then these changes, durably into one handle. `None` among them is skipped."""
     with storage.create_writer(operator, key_groups) as writer:
         return _handle_of(_begin(writer, attempt, schema, changes))
 
@@ -78,7 +78,7 @@ def _begin(
     schema: StateSchema,
     changes: Iterable[EncodedChanges | None],
 ) -> MailboxFuture[SnapshotResult]:
-    """Append all of it, and let it leave."""
+    """Append everything and start the upload."""
     writer.append_meta(schema.to_bytes())
     for each in changes:
         if each is not None and len(each.key_groups):
@@ -87,10 +87,10 @@ def _begin(
 
 
 def _handle_of(persisted: MailboxFuture[SnapshotResult]) -> ChangelogStateHandle:
-    """Wait until it is durable."""
+    """Wait until the changes are durable."""
     handle = persisted.result().job_manager_owned_snapshot
     if handle is None:
-        raise InternalError("changes were appended, but persist gave no handle")
+        raise InternalError("changes were appended, but persist returned no handle")
     return handle
 
 
@@ -107,26 +107,26 @@ def write_rows(
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
 
-    The twin of `dstl_dagster.spark.write_state` for rows that fit in memory.
+    The counterpart of `dstl_dagster.spark.write_state` for rows that fit in memory.
 
     Args:
-        schema: the state's; where the operator has state already, `evolved_to` from that one.
+        schema: the state's; if the operator already has state, evolved from its schema (`evolved_to`).
         rows: the changed rows only, each key once.
-        deleted: which rows delete their key; null counts as no.
-        partitions: handles, each of its own range of key groups; ranges without rows make none.
+        deleted: which rows delete their key; null means no.
+        partitions: number of handles, each for its own range of key groups; a range without rows gets none.
 
-    Raises: InvalidInputError: kind `duplicate_key`, or another that says what does not fit. Nothing was
-    appended then that a report would name.
+    Raises: InvalidInputError: kind `duplicate_key`, or one that says what does not fit. Then no report names
+    anything that was appended.
     """
     hashes = key_hashes(rows, schema)
     groups = group_of_hashes(hashes, schema.max_parallelism)
-    # Rows are moved once, into the order in which they are written: what each range has then lies together.
+    # Rows are copied once, into write order, so that the rows of each range are contiguous.
     order = np.argsort(groups.astype(np.uint16), kind="stable")
     hashes, groups = hashes[order], groups[order]
     ordered = rows.combine_chunks().take(pa.array(order))
     flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
-        leaving = []
+        persisted = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
             bounds = [key_groups.start_key_group, key_groups.end_key_group + 1]
             start, stop = np.searchsorted(groups, np.array(bounds, groups.dtype)).tolist()
@@ -139,9 +139,9 @@ def write_rows(
                     hashes=hashes[start:stop],
                 )
                 writer = writers.enter_context(storage.create_writer(operator, key_groups))
-                # Waited for when all have begun: one is encoded while the one before it is uploaded.
-                leaving.append(_begin(writer, attempt, schema, [changes]))
-        handles = [_handle_of(each) for each in leaving]
+                # Awaited only after all have started: each is encoded while the previous one is uploaded.
+                persisted.append(_begin(writer, attempt, schema, [changes]))
+        handles = [_handle_of(each) for each in persisted]
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,

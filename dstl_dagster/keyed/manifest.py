@@ -1,9 +1,9 @@
 """The manifest: what one checkpoint holds. Written once at step 4, named by the `completed` record.
 
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
-(`checkpoint.record`), nor following it back to older checkpoints (`operator_log`).
+(`checkpoint.record`), or following it back to older checkpoints (`operator_log`).
 
-State is written as a delta: an operator's entry holds the handles of this checkpoint only, and names
+State is recorded as a delta: an operator's entry holds the handles of this checkpoint only, and names
 the manifest with the next older ones. So a manifest's size depends on what changed, not on history.
 """
 
@@ -31,9 +31,9 @@ class BaseAndLog:
     """What reading an operator's state costs.
 
     Attributes:
-        base_bytes: stored bytes of the base; 0 where there is none.
+        base_bytes: stored bytes of the base; 0 if there is none.
         log_bytes: stored bytes of all changes after it.
-        checkpoints: how many checkpoints hold these changes.
+        checkpoints: number of checkpoints that hold these changes.
     """
 
     base_bytes: int = 0
@@ -54,10 +54,10 @@ class OperatorEntry:
     """One operator's part of a manifest.
 
     Attributes:
-        report: what this checkpoint added; without handles where it added nothing.
-        previous: the manifest that holds the next older handles; `None` where there are none.
-        sizes: of the whole state at this checkpoint, so that nobody walks the chain to learn them; `None` in
-            manifests of the first release, and in those that build on one.
+        report: what this checkpoint added; without handles if it added nothing.
+        previous: the manifest that holds the next older handles; `None` if there are none.
+        sizes: of the whole state at this checkpoint, so that finding them takes no walk along the chain;
+            `None` in manifests of the first release, and in those that build on one.
     """
 
     report: OperatorReport
@@ -80,12 +80,12 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything a checkpoint holds, or says where it is held.
+    """Everything a checkpoint holds, inline or by reference.
 
     Attributes:
         operators: one entry for every operator that ever wrote state, by name.
         files: the files that become visible with this checkpoint.
-        positions: how far each source is read.
+        positions: how far each source has been read.
         persist_seconds: how long steps 2 and 3 took.
     """
 
@@ -142,20 +142,21 @@ class Manifest:
                 persist_seconds=float(fields["persist_seconds"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FormatError(f"{where} is not a manifest as documented: {error!r}") from error
+            raise FormatError(f"{where} is not a valid manifest: {error!r}") from error
 
 
 def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> str:
-    """Write it under the attempt's own name, once, and return that name. Again with the same is no error.
+    """Write the manifest once, under the attempt's own name, and return that name. Repeating it is no error.
 
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
     payload = encode_document(_KIND, _VERSION, manifest.to_json())
-    other = ConflictError(
-        f"attempt {attempt.attempt} already recorded another manifest ({name})", kind=ErrorKind.OTHER_MANIFEST
+    conflict = ConflictError(
+        f"attempt {attempt.attempt} already recorded a different manifest ({name})",
+        kind=ErrorKind.OTHER_MANIFEST,
     )
-    write_once(store, name, payload, otherwise=other)
+    write_once(store, name, payload, otherwise=conflict)
     return name
 
 

@@ -1,7 +1,7 @@
-"""Reading a checkpoint back: which changelog files, in which order, make an operator's state.
+"""Which changelog files, in which order, make up an operator's state at a checkpoint.
 
 Owns the walk from a manifest through the older ones that it names. Does not own decoding the changes
-(`state`, `changelog`), nor which checkpoints exist (`coordinator`).
+(`state`, `changelog`), or which checkpoints exist (`timeline`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["OperatorState", "operator_state"]
 
 @dataclass(frozen=True)
 class OperatorState:
-    """Where one operator's state at one checkpoint lies.
+    """Where one operator's state at one checkpoint is stored.
 
     Attributes:
         reports: what each checkpoint added, oldest first; those that added nothing are left out.
@@ -41,9 +41,9 @@ class OperatorState:
 
 
 def operator_state(store: ObjectStore, manifest: Manifest, operator: str) -> OperatorState | None:
-    """The state of `operator` at this checkpoint; `None` where it never wrote any.
+    """The state of `operator` at this checkpoint; `None` if it never wrote any.
 
-    Raises: NotFoundError (a manifest on the way was deleted), FormatError.
+    Raises: NotFoundError (a manifest in the chain was deleted), FormatError.
     """
     entry = manifest.operators.get(operator)
     if entry is None:
@@ -62,7 +62,7 @@ def _entries(
     while (previous := found[-1].previous) is not None:
         older = _load(loader, previous, operator)
         if older.checkpoint_id >= newest_seen:
-            raise FormatError(f"manifest {previous} names no older one than checkpoint {newest_seen}")
+            raise FormatError(f"manifest {previous} should be of a checkpoint older than {newest_seen}")
         newest_seen = older.checkpoint_id
         found.append(older.operators[operator])
     return found
@@ -78,5 +78,5 @@ def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:
             kind=ErrorKind.STATE_MISSING,
         ) from error
     if operator not in manifest.operators:
-        raise FormatError(f"manifest {name} should hold state of operator {operator!r} and does not")
+        raise FormatError(f"manifest {name} should hold state of operator {operator!r}, but does not")
     return manifest

@@ -1,8 +1,8 @@
-"""What the tasks of an attempt hand over at step 3, and where it waits for step 4.
+"""What the tasks of an attempt hand over at step 3, and the object that keeps it for step 4.
 
-Owns the values `OperatorReport`, `FileReport` and `AttemptReport`, their JSON form, and the one object
-per attempt that keeps them. Does not own whether they are true: `checkpoint.record`
-checks them against the store.
+Owns the values `OperatorReport`, `FileReport` and `AttemptReport`, their JSON form, and the one object per
+attempt that stores them. Does not own whether they are true: `checkpoint.record` checks them against the
+store.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class OperatorReport:
 
     Attributes:
         operator: the operator's name within the job.
-        handles: one per task that wrote anything, each of its own contiguous key-group range.
+        handles: one per task that wrote anything, each for its own contiguous key-group range.
         key_columns: the names of the key columns, in hash order.
         max_parallelism: the number of key groups; frozen when the operator first writes.
         schema: the Arrow schema message of key and value columns, as `pyarrow.Schema.serialize` writes it.
-        upserts, deletes: rows in the change; what a base only repeats is not counted.
+        upserts, deletes: rows in the change; rows that a base merely repeats are not counted.
         base: the handles are the operator's whole state, and nothing older is needed. First those of the
             base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
     """
@@ -54,9 +54,9 @@ class OperatorReport:
 
     @property
     def base_handles(self) -> tuple[ChangelogStateHandle, ...]:
-        """Those of the base; none where this is no base.
+        """The base's handles; empty if this is not a base.
 
-        Raises: FormatError where no handle ends with the last key group, as a base's last one does.
+        Raises: FormatError if no handle ends with the last key group, as a base's last one must.
         """
         if not self.base:
             return ()
@@ -67,7 +67,7 @@ class OperatorReport:
 
     @property
     def change_handles(self) -> tuple[ChangelogStateHandle, ...]:
-        """Those of the attempt's own changes."""
+        """The handles of the attempt's own changes."""
         return self.handles[len(self.base_handles) :]
 
     @property
@@ -77,11 +77,11 @@ class OperatorReport:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the changelog files that hold the changes, as far as the writers knew them."""
+        """Bytes of the changelog files that hold the changes, as far as their writers knew them."""
         return stored_bytes(self.handles)
 
     def to_json(self) -> dict[str, Any]:
-        # Only where it is true: what is no base keeps the bytes that it always had.
+        # Written only if true, so that the bytes of a report without a base never changed.
         base = {"base": True} if self.base else {}
         return {
             **base,
@@ -114,12 +114,12 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class FileReport:
-    """One final object that an attempt wrote the components of.
+    """One final object whose components an attempt wrote.
 
     Attributes:
         recoverable: the final name and the component UUIDs, in order.
-        components: for each of them, what the store said when it was written.
-        rows: rows in the file; `None` where nobody counted.
+        components: for each of them, what the store reported when it was written.
+        rows: rows in the file; `None` if they were not counted.
         format: `jsonl`, `csv`, `text`, `parquet`, `arrow`, or empty for bytes.
     """
 
@@ -168,10 +168,10 @@ class FileReport:
 
 @dataclass(frozen=True)
 class AttemptReport:
-    """Everything that steps 2 and 3 of one attempt made, in one document.
+    """Everything that steps 2 and 3 of one attempt produced, in one document.
 
     Attributes:
-        positions: how far each source is read; any plain JSON value per source name.
+        positions: how far each source has been read; any plain JSON value per source name.
         seconds: how long steps 2 and 3 took, by the driver's clock.
     """
 
@@ -203,25 +203,26 @@ class AttemptReport:
 
 
 def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) -> None:
-    """Keep the report for step 4, once. The same report again is no error.
+    """Store the report for step 4, once. Storing the same report again is no error.
 
-    Raises: ConflictError (kind `other_report`) where the attempt already has another report: an attempt
+    Raises: ConflictError (kind `other_report`) if the attempt already has a different report: an attempt
     does its work once, and a second try needs an attempt of its own.
     """
     name = attempt.names.report(attempt.attempt)
     payload = encode_document(_KIND, _VERSION, report.to_json())
-    other = ConflictError(
-        f"attempt {attempt.attempt} of job {attempt.job!r} already stored another report: trigger a new "
+    conflict = ConflictError(
+        f"attempt {attempt.attempt} of job {attempt.job!r} already stored a different report: trigger a new "
         "attempt for a second try",
         kind=ErrorKind.OTHER_REPORT,
     )
-    write_once(store, name, payload, otherwise=other)
+    write_once(store, name, payload, otherwise=conflict)
 
 
 def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
-    """The report that steps 2 and 3 left.
+    """The report that steps 2 and 3 stored.
 
-    Raises: NotFoundError (the work was never finished, or the attempt was cleaned up), FormatError.
+    Raises: NotFoundError (kind `no_report`: the work never finished, or the attempt was cleaned up),
+    FormatError.
     """
     name = attempt.names.report(attempt.attempt)
     try:
@@ -229,7 +230,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
     except NotFoundError as error:
         raise NotFoundError(
             f"attempt {attempt.attempt} of job {attempt.job!r} left no report ({name}): its work did not "
-            "finish. Run the step that appends (steps 1 to 3) again; it opens a new attempt",
+            "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
     _, fields = decode_document(_KIND, _VERSION, payload, name)
@@ -237,7 +238,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
 
 
 def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
-    """Bytes of the files that hold these handles, each file once, as far as the writers knew them."""
+    """Bytes of the files that hold these handles, each counted once, as far as their writers knew them."""
     files = {stream.name: stream for handle in handles for stream, _ in handle.handles_and_offsets}
     return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
 
@@ -255,4 +256,4 @@ def _parsed(what: str, build: Callable[[], T]) -> T:
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{what} is not as this release writes it: {error!r}") from error
+        raise FormatError(f"{what} is not valid: {error!r}") from error

@@ -1,7 +1,7 @@
-"""The decisions about a job: numbered records, the race for the next one, and what they add up to.
+"""The decisions about a job: numbered records, the race for the next slot, and what the records add up to.
 
-Owns whether something may happen now (`decisions`), and what has been decided. Knows no manifest, no state
-and no file: a record names what it is about, and that is stored elsewhere.
+Owns whether something may happen now (`decisions`), and what has been decided. Does not own manifests, state
+or files: a record only names them, and they are stored elsewhere.
 """
 
 from dstl_dagster.timeline import decisions

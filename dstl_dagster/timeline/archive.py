@@ -1,14 +1,15 @@
-"""Facts that snapshots leave out, each under a name by which it is found with one request.
+"""Facts that snapshots leave out, each stored under a name that finds it with one request.
 
     archive/attempts/<upper 64 bits of the attempt>      how an attempt ended
     archive/keys/<SHA-256 of the key>/<checkpoint>       a checkpoint that holds a batch
-    archive/requests/<decision id>                       the slot that answered a caller's request
+    archive/requests/<decision id>                       the slot of the record that answered a request
 
-Owns these objects. Does not own when something is put away (`timeline`, before each snapshot record).
+Owns these objects. Does not own when they are written (`timeline`, before each snapshot record).
 
-Why this is safe. Everything here follows from records that are on the timeline for ever, so whoever writes
-it writes the same, a second time changes nothing, and what a killed writer left is true. A view asks here
-only for what lies before its snapshot, and that was all put away before the snapshot record was written.
+Why this is safe. Everything here is derived from records that stay on the timeline for ever, so every writer
+writes the same bytes, repeating a write changes nothing, and whatever a killed writer left is true. A view
+looks here only for facts older than its snapshot, and all of those were archived before the snapshot record
+was written.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ T = TypeVar("T")
 
 
 class Archive:
-    """The archive of one job. Any thread. Remembers the ends of attempts, which never change.
+    """The archive of one job. Thread-safe. Caches how attempts ended, which never changes.
 
     Args:
-        threads: that write side by side.
+        threads: concurrent writes, at most.
     """
 
     def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 1) -> None:
@@ -48,8 +49,8 @@ class Archive:
         self._fates: dict[int, Fate] = {}
         self._lock = threading.Lock()
 
-    def put_away(self, view: TimelineView) -> None:
-        """Write down all that a snapshot of `view` leaves out. May be repeated, and by several at once.
+    def write(self, view: TimelineView) -> None:
+        """Archive everything that a snapshot of `view` leaves out. Idempotent; safe to run concurrently.
 
         Raises: UnavailableError (then no snapshot may be written), ConflictError (a foreign object).
         """
@@ -74,7 +75,7 @@ class Archive:
         return found
 
     def fate_of_half(self, half: int) -> Fate | None:
-        """How the attempt with these upper 64 bits ended; `None` where it is not archived."""
+        """How the attempt with these upper 64 bits ended; `None` if it is not archived."""
         with self._lock:
             known = self._fates.get(half)
         if known is not None:
@@ -88,7 +89,7 @@ class Archive:
         return fate
 
     def slot_of_request(self, decision_id: uuid.UUID) -> int | None:
-        """The slot that answered the request; `None` where it is not archived."""
+        """The slot of the record that answered the request; `None` if it is not archived."""
         return self._read(self._names.archived_request(decision_id), lambda fields: int(fields["slot"]))
 
     def _documents(self, view: TimelineView) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -124,7 +125,7 @@ class Archive:
         try:
             return reader(fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{name} is not as documented: {error!r}") from error
+            raise FormatError(f"{name} is not a valid archived fact: {error!r}") from error
 
 
 def _fate(fields: dict[str, Any]) -> Fate:

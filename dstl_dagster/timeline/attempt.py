@@ -1,6 +1,6 @@
-"""An attempt: the right to work on one checkpoint, as it travels between processes.
+"""An attempt: the right to work on one checkpoint, as a value that travels between processes.
 
-Owns the value and its JSON form. Whether the attempt is still alive stands only in the timeline.
+Owns the value and its JSON form. Does not own whether the attempt is still alive: only the timeline knows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["Attempt"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """What step 1 gives and every later step is called with.
+    """What step 1 returns and every later step takes.
 
     Attributes:
-        checkpoint_id: the checkpoint that is being made, 1 or more.
-        attempt: names this try; everything temporary that it makes carries it.
+        checkpoint_id: the checkpoint in progress, 1 or more.
+        attempt: the attempt's UUID; the name of every temporary object it writes carries it.
         parent: the checkpoint it builds on; `None` for a job's first.
         job: the job's name.
-        store_uri: where the job lives; `open_store` takes it. Holds no secret.
-        idempotency_key: what names the batch; a completed checkpoint with it is never made twice.
+        store_uri: the job's store, as `open_store` takes it. Holds no secret.
+        idempotency_key: identifies the batch; at most one checkpoint of a chain completes with it.
     """
 
     checkpoint_id: int
@@ -42,11 +42,11 @@ class Attempt:
 
     @property
     def component_half(self) -> int:
-        """The 64 bits that are the upper half of every component UUID of this attempt."""
+        """The 64 bits that form the upper half of every component UUID of this attempt."""
         return self.attempt.int >> 64
 
     def to_json(self) -> dict[str, Any]:
-        """A plain JSON object; `from_json` takes it back."""
+        """A plain JSON object, the inverse of `from_json`."""
         return {
             "checkpoint_id": self.checkpoint_id,
             "attempt": str(self.attempt),
@@ -58,7 +58,7 @@ class Attempt:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Attempt:
-        """Raises: InvalidInputError where the object is not an attempt."""
+        """Raises: InvalidInputError if the object is not an attempt."""
         try:
             return cls(
                 checkpoint_id=int(fields["checkpoint_id"]),

@@ -1,6 +1,7 @@
-"""The record that completed a checkpoint, also long after retention gave the checkpoint up.
+"""The record that completed a checkpoint, even long after the checkpoint was subsumed.
 
-Owns the search. A view forgets what a snapshot put away; slots are never deleted, and ids ascend along them.
+Owns the search. Does not own the records (`timeline`). A view no longer holds what a snapshot left out, but
+slots are never deleted and checkpoint ids ascend along them, so a binary search finds the record.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["find_completed"]
 
 
 def find_completed(timeline: Timeline, checkpoint_id: int) -> Completed:
-    """The `completed` record of a checkpoint that was completed at any time. Halves the timeline.
+    """The `completed` record of any checkpoint that ever completed, by binary search over the slots.
 
     Raises: NotFoundError (kind `no_checkpoint`), FormatError.
     """
@@ -25,10 +26,10 @@ def find_completed(timeline: Timeline, checkpoint_id: int) -> Completed:
         raise NotFoundError(
             f"job {timeline.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
         )
-    low, high = 1, view.slot  # the record lies between them, both inclusive
+    low, high = 1, view.slot  # the record is between them, both inclusive
     while low <= high:
         middle = (low + high) // 2
-        found = _telling(timeline, low, middle)
+        found = _last_with_id(timeline, low, middle)
         if found is None:
             low = middle + 1
             continue
@@ -40,10 +41,10 @@ def find_completed(timeline: Timeline, checkpoint_id: int) -> Completed:
     raise FormatError(f"the timeline of {timeline.job!r} has lost the record of checkpoint {checkpoint_id}")
 
 
-def _telling(timeline: Timeline, low: int, slot: int) -> tuple[int, Completed | Opened] | None:
-    """The last record up to `slot` that says how far ids had come; `None` where none is from `low` on."""
-    for place in range(slot, low - 1, -1):
-        record = next(timeline.records(place - 1))
+def _last_with_id(timeline: Timeline, low: int, high: int) -> tuple[int, Completed | Opened] | None:
+    """The last record in `low` to `high`, both inclusive, that shows how far checkpoint ids had got."""
+    for slot in range(high, low - 1, -1):
+        record = next(timeline.records(slot - 1))
         if isinstance(record, Completed | Opened):
-            return place, record
+            return slot, record
     return None

@@ -1,8 +1,8 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-This is the one place that says who may do what. Each function returns the record to append, or `None`
-where the decision was already made (so every step may run any number of times), or raises.
-`Timeline.decide` calls them again, from the new tail, whenever a rival was faster.
+Owns every rule about who may do what. Does not own the race for the slot (`Timeline.decide`), which calls a
+rule again from the new tail whenever a rival wins the slot. Each function returns the record to append, or
+`None` if the decision has already been made (so that every step may run any number of times), or raises.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ __all__ = [
 ]
 
 UNFINISHED = frozenset({ErrorKind.UNCOMMITTED, ErrorKind.UNRESOLVED, ErrorKind.UNRETRACTED})
-"""Kinds of ConflictError that say: finish what an earlier decision began, then ask again."""
+"""Kinds of ConflictError that mean: finish what an earlier decision started, then decide again."""
 
 
 def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
-    """Step 1, first half: end the attempt that stands in the way; `None` where none does.
+    """Step 1, first half: fence the open attempt; `None` if there is none.
 
-    An owner may always end its own attempt (it crashed and came back). Another's only when asked to: any
-    (`True`), or the one of this id, because the caller knows its owner to be dead.
+    An owner may always fence its own attempt (it crashed and came back), another's only with `take_over`: any
+    (`True`), or the one with this id, because the caller knows its owner to be dead.
+
+    Raises: ConflictError (kind `attempt_open`).
     """
     rival = view.open_attempt
     if rival is None:
@@ -61,7 +63,7 @@ def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fen
     if rival.owner != owner and take_over is not True and take_over != rival.attempt:
         raise ConflictError(
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
-            f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it; or, if it is dead, "
+            f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "
             "trigger with take_over=True",
             kind=ErrorKind.ATTEMPT_OPEN,
         )
@@ -80,12 +82,14 @@ def to_open(
 ) -> Opened:
     """Step 1, second half: open the attempt on the next checkpoint.
 
-    `retracted` is the slot of the newest restore whose abandoned files the caller knows to be retracted.
-    With `pin_parent` the parent must be `expected_parent`: what the caller checked before still holds.
+    `retracted` is the slot of the newest restore whose abandoned files the caller has retracted. With
+    `pin_parent` the parent must be `expected_parent`, so that what the caller checked about it still holds.
+
+    Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
     """
     if view.open_attempt is not None:
         raise ConflictError(
-            f"attempt {view.open_attempt.attempt} of {view.open_attempt.owner!r} opened meanwhile",
+            f"attempt {view.open_attempt.attempt} of {view.open_attempt.owner!r} was opened meanwhile",
             kind=ErrorKind.ATTEMPT_OPEN,
         )
     _refuse_applied(view, idempotency_key)
@@ -98,7 +102,7 @@ def to_open(
         )
     if any(retraction.restored_slot > retracted for retraction in view.retractions):
         raise ConflictError(
-            "files of checkpoints that a restore left behind may still be there: trigger again, which "
+            "files of checkpoints that a restore abandoned may still be there: trigger again, which "
             "retracts them first",
             kind=ErrorKind.UNRETRACTED,
         )
@@ -106,8 +110,8 @@ def to_open(
     parent = None if last is None else last.checkpoint_id
     if pin_parent and parent != expected_parent:
         raise ConflictError(
-            f"the job went on to checkpoint {parent} while this attempt counted on {expected_parent} "
-            "being the last: look again, then trigger again",
+            f"the job's last checkpoint is now {parent}, but this attempt expected {expected_parent}: "
+            "look again, then trigger again",
             kind=ErrorKind.PARENT_MOVED,
         )
     return Opened(
@@ -120,10 +124,10 @@ def to_open(
 
 
 def require_open(view: TimelineView, attempt: Attempt) -> None:
-    """Steps 2 to 4 may go on only while the attempt is the open one.
+    """Steps 2 to 4 may proceed only while the attempt is the open one.
 
-    Raises: FencedError (it was aborted or taken over), NotFoundError (it never was of this job),
-    ConflictError (kind `already_completed`).
+    Raises: FencedError (it was aborted, taken over, or ended by a restore), NotFoundError (it never belonged
+    to this job), ConflictError (kind `already_completed`).
     """
     if view.open_attempt is not None and view.open_attempt.attempt == attempt.attempt:
         return
@@ -136,7 +140,7 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
         }[fate.ending]
         raise FencedError(
             f"attempt {attempt.attempt} on checkpoint {attempt.checkpoint_id} was {how} in slot "
-            f"{fate.slot}: nothing of it can be published. Start again from step 1"
+            f"{fate.slot}: nothing it wrote can be published. Start again from step 1"
         )
     done = view.completed_by(attempt.attempt, attempt.checkpoint_id)
     if done is not None or fate is not None:
@@ -153,15 +157,16 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
 def to_complete(
     view: TimelineView, attempt: Attempt, *, manifest: str, files: Sequence[FinalFile], seconds: float
 ) -> Completed | None:
-    """Step 5, the commit point; `None` where this attempt already completed its checkpoint.
+    """Step 5, the commit point; `None` if this attempt has already completed its checkpoint.
 
-    Raises: FencedError also where a restore has left that checkpoint behind since.
+    Raises: as `require_open`; FencedError also if a restore has abandoned that checkpoint since, or another
+    parent is the last checkpoint now; ConflictError (kind `already_applied`).
     """
     if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
         if view.is_abandoned(attempt.checkpoint_id):
             raise FencedError(
                 f"attempt {attempt.attempt} completed checkpoint {attempt.checkpoint_id}, but a restore has "
-                "left it behind since: start again from step 1"
+                "abandoned it since: start again from step 1"
             )
         return None
     require_open(view, attempt)
@@ -169,7 +174,7 @@ def to_complete(
     parent = None if last is None else last.checkpoint_id
     if parent != attempt.parent:
         raise FencedError(
-            f"attempt {attempt.attempt} was made on checkpoint {attempt.parent}, but the last one is {parent}"
+            f"attempt {attempt.attempt} builds on checkpoint {attempt.parent}, but the last one is {parent}"
         )
     _refuse_applied(view, attempt.idempotency_key)
     return Completed(
@@ -184,9 +189,9 @@ def to_complete(
 
 
 def to_abort(view: TimelineView, attempt: Attempt, reason: str) -> Aborted | None:
-    """Give the attempt up; `None` where it is dead already.
+    """Abort the attempt; `None` if it is dead already.
 
-    Raises: ConflictError (kind `already_completed`): after step 5 there is only forward.
+    Raises: ConflictError (kind `already_completed`): after step 5 there is no way back; NotFoundError.
     """
     fate = view.fate(attempt.attempt)
     if fate is not None and fate.ending is not Ending.SUBSUMED:
@@ -204,17 +209,19 @@ def to_commit(
     seconds: float,
     resolved_slot: int = 0,
 ) -> Committed | None:
-    """End of step 6; `None` where it was said already.
+    """End of step 6; `None` if it is already recorded.
 
-    `resolved_slot` is the newest resolution that the outcome takes up; a newer one on the timeline means
-    that the outcome is old already.
+    `resolved_slot` is the slot of the newest resolution that the outcome includes; if the timeline has a
+    newer one, the outcome is stale and nothing is recorded.
+
+    Raises: NotFoundError, ConflictError (kind `abandoned`).
     """
     entry = _entry(view, checkpoint_id)
     if entry.subsumed is not None:
         return None
     if view.is_abandoned(checkpoint_id):
         raise ConflictError(
-            f"a restore left checkpoint {checkpoint_id} behind: its files are not published",
+            f"a restore abandoned checkpoint {checkpoint_id}: its files are not published",
             kind=ErrorKind.ABANDONED,
         )
     if entry.committed is not None:
@@ -227,9 +234,10 @@ def to_commit(
 
 
 def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Resolution) -> Resolved | None:
-    """A person's word on one blocked file; `None` where the same was said and is being done.
+    """A person's resolution of one blocked file; `None` if the same one is already being carried out.
 
-    Raises: NotFoundError (kind `not_blocked`), ConflictError (kind `unresolved`: another word is being done).
+    Raises: NotFoundError (kind `not_blocked`), ConflictError (kind `unresolved`: a different resolution is
+    being carried out; kind `abandoned`).
     """
     entry = _entry(view, checkpoint_id)
     _refuse_abandoned(view, checkpoint_id, "resolve files of")
@@ -239,13 +247,13 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
                 return None
             raise ConflictError(
                 f"{name!r} of checkpoint {checkpoint_id} was resolved as {waiting.resolution} in slot "
-                f"{waiting.slot}, and that is not finished: run step 6 (compose-commit) first",
+                f"{waiting.slot}, which is not carried out yet: run step 6 (compose-commit) first",
                 kind=ErrorKind.UNRESOLVED,
             )
     blocked = () if entry.committed is None else entry.committed.blocked
     found = next((file for file in blocked if file.name == name), None)
     if found is None:
-        names = ", ".join(repr(file.name) for file in blocked) or "none is"
+        names = ", ".join(repr(file.name) for file in blocked) or "none"
         raise NotFoundError(
             f"{name!r} is not a blocked file of checkpoint {checkpoint_id}; blocked: {names}",
             kind=ErrorKind.NOT_BLOCKED,
@@ -259,9 +267,9 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
 
 
 def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint | None:
-    """Keep a checkpoint under a name; `None` where it is kept under it already.
+    """Keep a checkpoint under a name; `None` if that name already keeps it.
 
-    Also one that a restore left behind: it can be read and exported, but not restored to.
+    An abandoned checkpoint may be kept too: it can be read and exported, but not restored to.
 
     Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError (kind `savepoint_exists`).
     """
@@ -270,7 +278,7 @@ def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint
         return None
     if kept is not None:
         raise ConflictError(
-            f"savepoint {name!r} keeps checkpoint {kept} already: release it first, or take another name",
+            f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name",
             kind=ErrorKind.SAVEPOINT_EXISTS,
         )
     refuse_gone(_entry(view, checkpoint_id))
@@ -278,13 +286,13 @@ def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint
 
 
 def to_release(view: TimelineView, name: str) -> Released | None:
-    """Give a savepoint up; `None` where no savepoint has the name (any more)."""
+    """Release a savepoint; `None` if no savepoint has the name."""
     kept = view.savepoints.get(name)
     return None if kept is None else Released(checkpoint_id=kept, name=name)
 
 
 def to_restore(view: TimelineView, checkpoint_id: int, owner: str) -> Restored:
-    """Go on from an earlier checkpoint. Ends the open attempt, whoever has it.
+    """Resume from an earlier checkpoint. Ends the open attempt, whoever owns it.
 
     Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first).
     """
@@ -296,10 +304,10 @@ def to_restore(view: TimelineView, checkpoint_id: int, owner: str) -> Restored:
 
 
 def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
-    """Step 7: which checkpoints lie beyond the last `num_retained`; `None` where none does.
+    """Step 7: subsume the checkpoints beyond the last `num_retained`; `None` if there are none.
 
-    Never one that is not committed, never one with a blocked file, never the last, never one that a
-    savepoint keeps. Those that a restore left behind go as soon as their files are retracted.
+    Never one that is not committed, has a blocked file, is the last one, or is kept by a savepoint. Abandoned
+    ones are subsumed as soon as their files are retracted.
     """
     saved = set(view.savepoints.values())
     beyond = [
@@ -307,10 +315,10 @@ def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
         for entry in view.retained[: -max(1, num_retained)]
         if entry.committed is not None and not entry.committed.blocked and not entry.unfinished_resolutions
     ]
-    left = (
+    abandoned = (
         [] if view.retractions else [entry for entry in view.kept if view.is_abandoned(entry.checkpoint_id)]
     )
-    subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *left)} - saved)
+    subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
     return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
 
 
@@ -324,10 +332,10 @@ def _entry(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
 
 
 def refuse_gone(entry: CheckpointEntry) -> None:
-    """Raises: NotFoundError (kind `checkpoint_gone`) where the checkpoint was given up."""
+    """Raises: NotFoundError (kind `checkpoint_gone`) if the checkpoint was subsumed."""
     if entry.subsumed is not None:
         raise NotFoundError(
-            f"checkpoint {entry.checkpoint_id} was given up in slot {entry.subsumed.slot}",
+            f"checkpoint {entry.checkpoint_id} was subsumed in slot {entry.subsumed.slot}",
             kind=ErrorKind.CHECKPOINT_GONE,
         )
 
@@ -335,7 +343,7 @@ def refuse_gone(entry: CheckpointEntry) -> None:
 def _refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None:
     if view.is_abandoned(checkpoint_id):
         raise ConflictError(
-            f"cannot {what} checkpoint {checkpoint_id}: a restore left it behind. Its state can be read and "
+            f"cannot {what} checkpoint {checkpoint_id}: a restore abandoned it. Its state can be read and "
             "exported while a savepoint keeps it",
             kind=ErrorKind.ABANDONED,
         )
@@ -346,7 +354,7 @@ def _refuse_unresolved(view: TimelineView) -> None:
     if waiting:
         raise ConflictError(
             f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "
-            f"{waiting[0].resolution}, and that is not finished: run step 6 (compose-commit) first",
+            f"{waiting[0].resolution}, which is not carried out yet: run step 6 (compose-commit) first",
             kind=ErrorKind.UNRESOLVED,
         )
 

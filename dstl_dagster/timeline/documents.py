@@ -1,7 +1,8 @@
-"""Documents that are written once and never change: manifests and reports.
+"""Documents that are written once and never change: manifests, reports and archived facts.
 
-Owns what a failed or lost write of one means. A document's bytes follow from what it says, so the same
-bytes under its name are success, whoever wrote them; other bytes are a conflict.
+Owns what a failed or unacknowledged write of one means. Does not own what a document says. Its bytes are a
+function of its content, so finding the same bytes under its name is success, no matter who wrote them;
+different bytes are a conflict.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ __all__ = ["write_once"]
 
 
 def write_once(store: ObjectStore, name: str, payload: bytes, *, otherwise: ConflictError) -> None:
-    """Create the object; the same bytes already there are as good.
+    """Create the object. Succeeds if the same bytes are already there.
 
-    Raises: `otherwise` where other bytes are there; UnavailableError where the outcome cannot be learnt
+    Raises: `otherwise` if different bytes are there; UnavailableError if the outcome cannot be determined
     (call again).
     """
     try:
@@ -25,7 +26,7 @@ def write_once(store: ObjectStore, name: str, payload: bytes, *, otherwise: Conf
             there = store.get(name)
         except NotFoundError:
             raise UnavailableError(
-                f"could not learn whether {name} was written: {error}. Run the step again",
+                f"cannot determine whether {name} was written: {error}. Run the step again",
                 kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
         if there != payload:

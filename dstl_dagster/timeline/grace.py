@@ -1,7 +1,8 @@
 """How long ago something happened, by the server's clock alone.
 
-Owns the time that readers of a given-up checkpoint are left. Any other clock could be an hour off the one
-that stamped the record; a fresh object asks the server.
+Owns the grace time for readers of a subsumed checkpoint. Does not own what is deleted after it (`garbage`).
+The server's clock stamped the record, and any other clock could be an hour off; the time stamp of a freshly
+written object tells the server's time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ __all__ = ["GraceClock"]
 
 
 class GraceClock:
-    """Asks the server for the time once. For one run of one step; one thread.
+    """Asks the server for the time once. For a single run of a step; not thread-safe.
 
     Args:
-        grace: how long what a subsumed checkpoint needs stays readable after it was subsumed.
+        grace: how long a checkpoint stays readable after it was subsumed.
     """
 
     def __init__(self, store: ObjectStore, names: JobNames, grace: timedelta) -> None:
@@ -31,25 +32,25 @@ class GraceClock:
         self._over: dict[int, bool] = {}
 
     def is_over(self, subsumed_slot: int) -> bool:
-        """Whether the record in this slot has been there for the grace time."""
+        """Whether the record in this slot is at least as old as the grace time."""
         if not self._grace:
             return True
         if subsumed_slot not in self._over:
-            said = self._store.stat(self._names.slot(subsumed_slot))
-            self._over[subsumed_slot] = said is not None and self.age_of(said.updated) >= self._grace
+            stat = self._store.stat(self._names.slot(subsumed_slot))
+            self._over[subsumed_slot] = stat is not None and self.age_of(stat.updated) >= self._grace
         return self._over[subsumed_slot]
 
     def first_within(self, subsumed_slots: Sequence[int]) -> int:
-        """Of ascending slots, the index of the first whose grace is not over. Asks about few of them."""
-        # Slots are filled one after another, so ages only fall.
+        """The index of the first of these ascending slots whose grace is not over, by binary search."""
+        # Slots are filled in order, so ages only fall along them.
         return bisect_left(subsumed_slots, True, key=lambda slot: not self.is_over(slot))
 
     def age_of(self, updated: datetime) -> timedelta:
-        """How long ago the server made an object."""
+        """How long ago the server stamped an object with this `updated`."""
         return self._server_now() - updated
 
     def close(self) -> None:
-        """Remove the object that was asked with. Another one's answer does not depend on it."""
+        """Delete the object written to read the server's clock. Concurrent clocks do not depend on it."""
         if self._now is not None:
             self._store.delete(self._names.server_clock, precondition=ANY)
 

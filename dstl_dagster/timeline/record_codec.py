@@ -1,7 +1,7 @@
-"""A record's bytes: one JSON document in the common envelope, as `docs/format.md` tells them.
+"""A record's bytes: one JSON document in the common envelope, as specified in `docs/format.md`.
 
-Owns the way from a record to bytes and back, and the refusal of bytes that are no record. Does not own what
-a record says (`records`).
+Owns encoding and decoding, and rejecting bytes that are not a record. Does not own what a record means
+(`records`).
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ R = TypeVar("R", bound=TimelineRecord)
 
 
 def encode_record(record: TimelineRecord) -> bytes:
-    """The bytes of the object that is the record."""
+    """The content of the record's object."""
     return encode_document(_KIND, _VERSION, record_to_plain(record))
 
 
 def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
-    """The record in these bytes, which were read from this slot.
+    """Decode the record read from this slot.
 
-    Raises: FormatError, also where the record says that it belongs into another slot (a copied object).
+    Raises: FormatError, also if the record claims another slot (a copied object).
     """
     _, fields = decode_document(_KIND, _VERSION, payload, where)
     record = record_from_plain(fields, where)
     if record.slot != slot:
-        raise FormatError(f"{where} says that it is the record of slot {record.slot}")
+        raise FormatError(f"{where} claims to be the record of slot {record.slot}")
     return record
 
 
 def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
-    """The record as a JSON object; `record_from_plain` takes it back."""
+    """The record as a plain JSON object, the inverse of `record_from_plain`."""
     fields: dict[str, Any] = {"kind": record.kind}
     for name, _, _ in _FIELDS[type(record)]:
         fields[name] = _plain(getattr(record, name))
@@ -72,7 +72,7 @@ def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
 
 
 def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
-    """Raises: FormatError (kind `newer_version` for a kind of record that this release does not know)."""
+    """Raises: FormatError (kind `newer_version` for a record kind that this release does not know)."""
     values = dict(fields)
     kind = _KINDS.get(str(values.pop("kind", None)))
     if kind is None:
@@ -82,7 +82,7 @@ def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
     try:
         return _typed(kind, values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{where}: not a {kind.kind!r} record as documented: {error!r}") from error
+        raise FormatError(f"{where} is not a valid {kind.kind!r} record: {error!r}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -110,7 +110,7 @@ def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
 
 
 def _readers_of(kind: type[TimelineRecord]) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
-    """Each field's name, what makes its value, and whether it may be null. A name means the same in each."""
+    """Each field's name, its parser, and whether it may be null. A name means the same in every kind."""
     names = [field.name for field in dataclasses.fields(kind)]
     missing = [name for name in names if name not in _READERS]
     if missing:
@@ -120,13 +120,13 @@ def _readers_of(kind: type[TimelineRecord]) -> tuple[tuple[str, Callable[[Any], 
 
 def _text(plain: Any) -> str:
     if not isinstance(plain, str):
-        raise TypeError(f"text expected, found {plain!r}")
+        raise TypeError(f"expected text, found {plain!r}")
     return plain
 
 
 def _count(plain: Any) -> int:
     if not isinstance(plain, int) or isinstance(plain, bool) or plain < 0:
-        raise TypeError(f"a whole number of 0 or more expected, found {plain!r}")
+        raise TypeError(f"expected a non-negative integer, found {plain!r}")
     return plain
 
 
@@ -136,7 +136,7 @@ def _texts(plain: Any) -> tuple[str, ...]:
 
 def _list(plain: Any) -> list[Any]:
     if not isinstance(plain, list):
-        raise TypeError(f"a list expected, found {plain!r}")
+        raise TypeError(f"expected a list, found {plain!r}")
     return plain
 
 
@@ -155,7 +155,7 @@ def _blocked(plain: Any) -> tuple[BlockedFile, ...]:
 
 def _finals(plain: Any) -> tuple[FinalFile, ...]:
     return tuple(
-        # A bare name is how the first release wrote it: its files can only be known by their manifest.
+        # The first release wrote bare names: such files can only be identified through their manifest.
         FinalFile("", item, "")
         if isinstance(item, str)
         else FinalFile(_text(item["bucket"]), _text(item["name"]), _text(item["fingerprint"]))
@@ -165,7 +165,7 @@ def _finals(plain: Any) -> tuple[FinalFile, ...]:
 
 def _mapping(plain: Any) -> dict[str, Any]:
     if not isinstance(plain, dict):
-        raise TypeError(f"an object expected, found {plain!r}")
+        raise TypeError(f"expected an object, found {plain!r}")
     return plain
 
 
@@ -193,4 +193,4 @@ _READERS: dict[str, Any] = {
     "checkpoint_ids": lambda plain: tuple(_count(item) for item in _list(plain)),
 }
 _FIELDS = {kind: _readers_of(kind) for kind in _KINDS.values()}
-"""Looked up once: tails of many records are read, and snapshots of many written."""
+"""Computed once: reading a long tail decodes many records, and each snapshot encodes many."""

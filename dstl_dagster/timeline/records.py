@@ -1,10 +1,10 @@
-"""The records of a timeline: one value per kind of decision.
+"""The records of a timeline: one value type per kind of decision.
 
-Owns what a record says. Does not own its bytes (`record_codec`), when it may be written (`decisions`) or
-who writes it first (`timeline`).
+Owns what a record means. Does not own its bytes (`record_codec`), when it may be written (`decisions`) or
+who wins the slot (`timeline`).
 
-Every record has a slot (its place, from 1), a decision id (a UUID by which a writer that lost the answer
-knows its own record), and the writer's clock, for people only: nothing is ever decided by it.
+Every record has a slot (its position, from 1), a decision id (a UUID by which a writer that lost the answer
+recognises its own record), and the writer's wall-clock time, for people only: nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineRecord:
-    """What all kinds share. `slot`, `decision_id` and `recorded_at` are set by the timeline."""
+    """Fields common to all kinds. `slot`, `decision_id` and `recorded_at` are set by the timeline."""
 
     kind: ClassVar[str]
     slot: int = 0
@@ -52,7 +52,7 @@ class TimelineRecord:
 class Opened(TimelineRecord):
     """Step 1: an attempt works on a checkpoint. At most one attempt is open at a time.
 
-    `owner` names who opened it (a Dagster run, a streaming query): the same owner may fence its own.
+    `owner` names who opened it (a Dagster run, a streaming query). An owner may fence its own attempt.
     """
 
     kind: ClassVar[str] = "opened"
@@ -67,8 +67,8 @@ class Opened(TimelineRecord):
 class FinalFile:
     """One file of a checkpoint, by its final name.
 
-    `fingerprint` is what the object's metadata say of who made it (`recoverable.recoverable_hash`): by it
-    the object is known for this checkpoint's even when the manifest is gone.
+    `fingerprint` is stored in the object's metadata (`recoverable.recoverable_hash`): it proves that the
+    object is this checkpoint's, even when the manifest is gone.
     """
 
     bucket: str
@@ -80,7 +80,7 @@ class FinalFile:
 class Completed(TimelineRecord):
     """Step 5, the commit point: the checkpoint exists.
 
-    `seconds` is how long the step took until this record was sent.
+    `seconds` is how long the step had taken when this record was sent.
     """
 
     kind: ClassVar[str] = "completed"
@@ -95,9 +95,9 @@ class Completed(TimelineRecord):
 
 @dataclass(frozen=True)
 class BlockedFile:
-    """A file that could not be published: a foreign object has its name, or the store refuses to make it.
+    """A file that could not be published: a foreign object has its name, or the store refuses to create it.
 
-    `foreign_generation` is that of the object, and `None` where there is none.
+    `foreign_generation` is the foreign object's; `None` if there is none.
     """
 
     name: str
@@ -109,7 +109,7 @@ class BlockedFile:
 class Committed(TimelineRecord):
     """End of step 6: every file of the checkpoint is published, or listed as blocked.
 
-    Written again after a `Resolved`; then it says how things stand now.
+    Written again after a `Resolved`, with the new outcome; the newest one counts.
     """
 
     kind: ClassVar[str] = "committed"
@@ -121,7 +121,7 @@ class Committed(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Aborted(TimelineRecord):
-    """The attempt gave itself up before step 5."""
+    """The attempt was ended by its owner before step 5."""
 
     kind: ClassVar[str] = "aborted"
     attempt: uuid.UUID
@@ -131,7 +131,7 @@ class Aborted(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Fenced(TimelineRecord):
-    """The attempt was taken over before step 5, by `by`; whatever it does from now on is void."""
+    """The attempt was taken over before step 5, by `by`; nothing it does from now on counts."""
 
     kind: ClassVar[str] = "fenced"
     attempt: uuid.UUID
@@ -141,7 +141,7 @@ class Fenced(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Subsumed(TimelineRecord):
-    """Step 7: these checkpoints may be deleted. They cannot be restored to from here on."""
+    """Step 7: these checkpoints may be deleted, and can no longer be restored to."""
 
     kind: ClassVar[str] = "subsumed"
     checkpoint_ids: tuple[int, ...]
@@ -158,7 +158,7 @@ class Savepoint(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Released(TimelineRecord):
-    """The savepoint of this name is given up."""
+    """The savepoint of this name no longer keeps its checkpoint."""
 
     kind: ClassVar[str] = "released"
     checkpoint_id: int
@@ -166,15 +166,15 @@ class Released(TimelineRecord):
 
 
 class Resolution(StrEnum):
-    """A person's word on a blocked file."""
+    """What a person decides about a blocked file."""
 
-    KEEP = "keep"  # the foreign object stays; the checkpoint's own file is given up
-    REPLACE = "replace"  # the foreign object of that generation goes; the checkpoint's own file is published
+    KEEP = "keep"  # the foreign object stays; the checkpoint's own file is discarded
+    REPLACE = "replace"  # that generation of the foreign object goes; the checkpoint's own file is published
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(TimelineRecord):
-    """What becomes of one blocked file. Written before anything is touched; anybody may finish it."""
+    """How one blocked file is resolved. Written before anything is touched; anyone may carry it out."""
 
     kind: ClassVar[str] = "resolved"
     checkpoint_id: int
@@ -185,7 +185,7 @@ class Resolved(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(TimelineRecord):
-    """The job goes on from this checkpoint. Later ones are abandoned, and the open attempt is dead."""
+    """The job resumes from this checkpoint. Later ones are abandoned, and the open attempt is dead."""
 
     kind: ClassVar[str] = "restored"
     checkpoint_id: int
@@ -194,7 +194,7 @@ class Restored(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(TimelineRecord):
-    """What every record before this one adds up to (`snapshot`), so that reading can begin here."""
+    """What all records before this one add up to (`snapshot`), so that reading can start here."""
 
     kind: ClassVar[str] = "snapshot"
     view: Mapping[str, Any] = field(default_factory=dict)

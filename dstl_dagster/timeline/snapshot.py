@@ -1,9 +1,9 @@
 """What a snapshot record keeps of a view, as plain JSON. Pure.
 
-Owns which parts of a view a snapshot needs, and their form (`docs/format.md`). What it leaves out is put
-into the archive first (`archive`): ended attempts, subsumed checkpoints, applied batches, answered requests.
-So a snapshot's size follows what is retained, not how old the job is. Of subsumed checkpoints it keeps those
-that readers may still be reading (`readable`): clean-up must know what they need.
+Owns which parts of a view a snapshot needs, and their form (`docs/format.md`). Does not own what it leaves
+out (`archive`): ended attempts, subsumed checkpoints, applied batches and answered requests are archived
+first. So a snapshot's size follows what is retained, not the job's age. Of subsumed checkpoints it keeps
+those that may still have readers (`readable`): clean-up must know what they need.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ R = TypeVar("R", bound=TimelineRecord)
 
 
 class KnownEntries:
-    """Entries beside their plain form, so that a snapshot converts only what is new since the one before.
+    """Caches entries with their plain form, so that a snapshot converts only what is new since the last one.
 
-    An entry is read back from its form before it is known: the form says it, all of it. For one thread.
+    An entry is cached only after its form was decoded back to an equal entry: the form is lossless. Not
+    thread-safe.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[CheckpointEntry, dict[str, Any]]] = {}
 
     def plain_of(self, entries: Iterable[CheckpointEntry]) -> list[dict[str, Any]]:
-        """The forms, which nobody may change; from now on these entries are known, and no others.
+        """The entries' plain forms, not to be modified. Exactly these entries are cached from now on.
 
-        Raises: FormatError (kind `bad_snapshot`) for an entry that cannot be read back.
+        Raises: FormatError (kind `bad_snapshot`) for an entry that does not survive the round trip.
         """
         before, self._known = self._known, {}
         for entry in entries:
@@ -43,14 +44,14 @@ class KnownEntries:
                 plain = _entry_to_plain(entry)
                 if _entry_from_plain(plain, "a snapshot") != entry:
                     raise FormatError(
-                        f"checkpoint {entry.checkpoint_id} changes when written", ErrorKind.BAD_SNAPSHOT
+                        f"checkpoint {entry.checkpoint_id} does not survive encoding", ErrorKind.BAD_SNAPSHOT
                     )
                 known = entry, plain
             self._known[entry.checkpoint_id] = known
         return [plain for _, plain in self._known.values()]
 
     def entry_of(self, plain: Mapping[str, Any], where: str) -> CheckpointEntry:
-        """The entry: as it is known, where this very form is, or read. Raises: FormatError."""
+        """The cached entry if `plain` is its very form (same object), else decoded. Raises: FormatError."""
         known = self._known.get(plain["completed"]["checkpoint_id"])
         return known[0] if known is not None and known[1] is plain else _entry_from_plain(plain, where)
 
@@ -58,7 +59,7 @@ class KnownEntries:
 def view_to_plain(
     view: TimelineView, readable: Collection[int] = (), known: KnownEntries | None = None
 ) -> dict[str, Any]:
-    """The part of the view that a snapshot keeps. `readable` are ids of subsumed checkpoints to keep."""
+    """The part of the view that a snapshot keeps. `readable`: ids of subsumed checkpoints to keep."""
     known = known or KnownEntries()
     return {
         "open": None if view.open_attempt is None else record_to_plain(view.open_attempt),
@@ -74,7 +75,7 @@ def view_to_plain(
 
 
 def kept_of(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]:
-    """The same part, to be compared with that of another view: a conversion costs ten times as much."""
+    """The same part in comparable form; comparing plain JSON would cost ten times as much."""
     return (
         view.open_attempt,
         _kept_entries(view, readable),
@@ -115,13 +116,13 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{where} is not as documented: {error!r}") from error
+        raise FormatError(f"{where} is not valid: {error!r}") from error
     named = {
         *view.savepoints.values(),
         *(() if view.last_completed_id is None else (view.last_completed_id,)),
     }
     if not named <= set(view.checkpoints):
-        raise FormatError(f"{where} names checkpoints that it does not hold: {sorted(named)}")
+        raise FormatError(f"{where} refers to checkpoints that it does not contain: {sorted(named)}")
     return view
 
 
@@ -147,5 +148,5 @@ def _entry_from_plain(plain: Mapping[str, Any], where: str) -> CheckpointEntry:
 def _record(kind: type[R], plain: Mapping[str, Any], where: str) -> R:
     record = record_from_plain(plain, where)
     if not isinstance(record, kind):
-        raise FormatError(f"{where} has a {record.kind!r} record where a {kind.kind!r} belongs")
+        raise FormatError(f"{where} has a {record.kind!r} record in place of a {kind.kind!r} record")
     return record

@@ -1,9 +1,9 @@
-"""Where reading a timeline begins: the newest snapshot, found without reading what lies before it.
+"""Where reading a timeline starts: the newest snapshot, found without reading what precedes it.
 
 Owns the hint object, the search without one, and reading the records since the newest snapshot. Does not
-own what records add up to.
+own what records add up to (`view_builder`).
 
-The hint is only ever a place to look: a slot that does not hold a snapshot is as good as no hint.
+The hint is never trusted: one that points to a slot without a snapshot counts as no hint.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Read = Callable[[int], TimelineRecord | None]
 
 
 class TailReader:
-    """Reads the newest snapshot and what follows it. No state; any thread.
+    """Reads the newest snapshot and what follows it. Stateless; thread-safe.
 
     Args:
-        read: the record in a slot, or `None`.
-        threads: records read side by side.
+        read: returns the record in a slot, or `None`.
+        threads: records read concurrently, at most.
     """
 
     def __init__(self, store: ObjectStore, names: JobNames, read: Read, *, threads: int = 1) -> None:
@@ -45,9 +45,9 @@ class TailReader:
         self._threads = threads
 
     def records(self) -> list[TimelineRecord]:
-        """All records from the newest snapshot on (it is the first), or from slot 1 where there is none.
+        """All records from the newest snapshot on (inclusive), or from slot 1 if there is none.
 
-        Raises: FormatError (kind `history_hole` where a slot between them was deleted).
+        Raises: FormatError (kind `history_hole` if a slot between them was deleted).
         """
         start = hinted = self._hinted()
         listed = self._listed_behind(start)
@@ -59,7 +59,7 @@ class TailReader:
         return self._back_to_snapshot(last, max(1, hinted))
 
     def write_hint(self, slot: int) -> None:
-        """Say that `slot` holds a snapshot. Nobody depends on it, so a failure is only logged."""
+        """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged."""
         try:
             self._store.put(
                 self._names.hint, encode_document(_KIND, _VERSION, {"slot": slot}), precondition=ANY
@@ -68,12 +68,12 @@ class TailReader:
             log.warning("could not write the hint of job %s: %s", self._names.job, error)
 
     def slots_behind(self, slot: int, limit: int | None = None) -> list[int]:
-        """The slots that exist behind this one, ascending, the first `limit` of them. One listing."""
+        """The slots that exist after `slot` (exclusive), ascending, at most `limit`. One listing."""
         found = self._store.list(self._names.timeline_prefix, start_offset=self._names.slot(slot + 1))
         return [self._slot_of(stat.name) for stat in islice(found, limit)]
 
     def _hinted(self) -> int:
-        """The slot of a snapshot that is there, or 0."""
+        """The slot that the hint names if it holds a snapshot, else 0."""
         try:
             _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
             slot = int(fields["slot"])
@@ -85,7 +85,7 @@ class TailReader:
         return self.slots_behind(start, _PAGE if start == 0 else None)
 
     def _probed_tail(self, present: int) -> int:
-        """Without a hint: a slot near the tail, by doubling and halving steps. `present` exists."""
+        """Without a hint: a slot near the tail, by galloping search from `present`, which exists."""
         step = present
         while self._exists(present + step):
             present += step
@@ -103,14 +103,14 @@ class TailReader:
         expected = start + 1
         for slot in listed:
             while expected < slot:
-                # Created while the listing ran, it may be behind it and there all the same.
+                # A slot created while the listing ran may be missing from the listing and still exist.
                 if not self._exists(expected):
                     raise hole(self._names.job, expected, slot)
                 expected += 1
             expected += 1
 
     def _back_to_snapshot(self, last: int, first: int) -> list[TimelineRecord]:
-        """The records up to `last`, from the newest snapshot on, or from `first`, which is one or slot 1."""
+        """The records up to `last`, from the newest snapshot on, or from `first` (a snapshot, or slot 1)."""
         found: list[TimelineRecord] = []
         end = last
         while end >= first:
@@ -143,10 +143,10 @@ class TailReader:
 
 
 def hole(job: str, missing: int, later: int) -> FormatError:
-    """The error for a slot that is gone while a later one exists: stop, do not fork history."""
+    """The error for a slot that is missing while a later one exists: stop rather than fork history."""
     return FormatError(
         f"slot {missing} of job {job!r} is missing, but slot {later} exists: a record was deleted. "
-        "Restore it from a backup; the job cannot go on safely without it",
+        "Restore it from a backup; the job cannot safely continue without it",
         kind=ErrorKind.HISTORY_HOLE,
     )
 

@@ -1,15 +1,15 @@
-"""A job's decisions as consecutive create-only objects: reading them, and being first with the next one.
+"""A job's decisions as consecutive create-only objects: reading them, and winning the next slot.
 
 Owns the race for a slot, what a failed or lost answer means, and when a snapshot is due. Does not own which
-record is right (`decisions`), what the records add up to (`view_builder`), or where reading begins (`tail`).
+record is right (`decisions`), what the records add up to (`view_builder`), or where reading starts (`tail`).
 
 Why this is safe. A slot is created with "only if absent" and never deleted or reused, so exactly one
-record wins it, and everybody reads the same sequence. A record carries a decision id. When the answer
-to a creation is lost, or a retry inside the client is told 412, the slot itself is asked: our id means
-that we won. Otherwise the decision is taken again from the new tail, or dropped.
+record wins it, and everyone reads the same sequence. A record carries a decision id. When the answer to a
+creation is lost, or the client's own retry gets a 412, the slot itself is read back: our id means that we
+won. Otherwise the decision is made again from the new tail, or dropped.
 
-Each `snapshot_interval` records whoever appended the last one adds a snapshot. It is a record like others:
-it competes for its slot, and says what every reader would have folded up to there.
+Every `snapshot_interval` records, the writer that appended the last one adds a snapshot. It is a record like
+any other: it competes for its slot, and holds what every reader would have folded up to there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dstl_dagster.timeline.view_builder import ViewBuilder
 __all__ = ["Timeline"]
 
 _MAX_ROUNDS = 1_000
-"""So many rivals in a row were faster: something else is wrong."""
+"""After losing this many slots in a row, something other than contention is wrong."""
 _LEAST_INTERVAL = 8
 
 log = logging.getLogger(__name__)
@@ -53,16 +53,16 @@ R = TypeVar("R", bound=TimelineRecord)
 
 
 class Timeline:
-    """The timeline of one job. May be used from several threads; keeps what it has read.
+    """The timeline of one job. Thread-safe; caches what it has read.
 
     Args:
         job: the job's name (see `format.names.validated_job`).
-        store: where the job lives.
-        clock: stamps records, for people.
-        new_id: makes decision ids.
+        store: where the job is stored.
+        clock: time stamps for records, for people only.
+        new_id: generates decision ids.
         snapshot_interval: records after which a snapshot is due, 8 or more.
-        reader_grace: how long readers may go on with a checkpoint that was given up.
-        threads: requests side by side, at most, where many records are read or facts put away.
+        reader_grace: how long a subsumed checkpoint stays readable.
+        threads: concurrent requests, at most, when reading many records or archiving facts.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Timeline:
         return self._names.job
 
     def records(self, after_slot: int | None = None) -> Iterator[TimelineRecord]:
-        """Every record behind `after_slot` (exclusive; `None` or 0: from the first), in order.
+        """Every record after `after_slot` (exclusive; `None` or 0: from the first), in order.
 
-        Snapshots are among them; whoever reads everything passes them over.
+        Includes snapshots, which add nothing for a caller that reads from the first record.
 
-        Raises: FormatError where a record is unreadable or a slot was deleted.
+        Raises: FormatError if a record is unreadable or a slot was deleted; UnavailableError.
         """
         slot = after_slot or 0
         if slot < 0:
@@ -115,10 +115,10 @@ class Timeline:
     def tail(self) -> TimelineView:
         """What all records up to now add up to. Reads only what is new since the last call.
 
-        The first call begins at the newest snapshot, so its cost does not grow with the job's age.
+        The first call starts at the newest snapshot, so its cost does not grow with the job's age.
         """
         with self._lock:
-            # A hole is looked for once, on the first read: from then on this object knows what was there.
+            # Holes are checked for once, on the first read: from then on this object knows what existed.
             builder = self._builder or ViewBuilder(self._archive, self._known)
             for record in self._tail_reader.records() if self._builder is None else self._walk(builder.slot):
                 builder.add(record)
@@ -126,20 +126,20 @@ class Timeline:
             return builder.view()
 
     def seen(self) -> TimelineView:
-        """The view after the last read or append of this object, without a request; its first read, if none.
+        """The view after this object's last read or append, without a request. Reads if it never has.
 
-        For what follows a read in the same step: whatever is decided on it is held against a new tail.
+        For use after a read in the same step: a decision based on it is still checked against the tail.
         """
         with self._lock:
             return self.tail() if self._builder is None else self._builder.view()
 
     def append(self, record: R) -> R:
-        """Create the record in the slot behind the last one that this object has read.
+        """Create the record in the slot after the last one that this object has read.
 
-        A record without a decision id is given one. Returns it as it now stands on the timeline.
+        A record without a decision id is given one. Returns the record as written.
 
-        Raises: ConflictError (kind `slot_taken`: a rival was first, nothing was written), UnavailableError
-        (unknown; append the *returned or same* record again, its decision id makes that safe).
+        Raises: ConflictError (kind `slot_taken`: a rival won the slot, nothing was written), UnavailableError
+        (unknown outcome: append the same record again, which its decision id makes safe if it had one).
         """
         with self._lock:
             if self._builder is None:
@@ -151,7 +151,7 @@ class Timeline:
                 decision_id=record.decision_id if record.decision_id.int else self._new_id(),
                 recorded_at=self._clock.now(),
             )
-            self._builder.check(stamped)  # before it is written: a record can never be taken back
+            self._builder.check(stamped)  # before it is written: a record cannot be undone
             self._create(stamped)
             self._builder.add(stamped)
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
@@ -164,15 +164,19 @@ class Timeline:
         request_id: uuid.UUID | None = None,
         from_seen: bool = False,
     ) -> R | None:
-        """Append what `rule` says should come next, or nothing where it says `None`.
+        """Append the record that `rule` returns, or nothing if it returns `None`.
 
-        `rule` is called again with the new tail each time a rival took the slot; it must change nothing.
-        With `request_id` (of a savepoint, resolution or restore) the decision is made once, however often
-        it is asked for: the next time there is nothing to append.
+        `rule` is called again with the new tail each time a rival wins the slot; it must be pure.
+        With `request_id` (of a savepoint, resolution or restore) the decision is made once, however often it
+        is requested: a repeat appends nothing.
 
-        With `from_seen` the first try is on the view of the last read, for a caller that has just read: what
-        is appended is still right, because a slot behind a stale view is taken. A refusal is never given on a
-        stale view.
+        With `from_seen` the first try uses the view of the last read, for a caller that has just read. That
+        is safe: if the view is stale, the slot after it is taken and the append loses; and where `rule`
+        refuses, it is asked again with the new tail.
+
+        Returns: the record as written; `None` if nothing was appended.
+
+        Raises: what `rule` raises; UnavailableError (kind `outcome_unknown`, `contention`), FormatError.
         """
         decision_id = request_id or self._new_id()
         for round_number in range(_MAX_ROUNDS):
@@ -198,38 +202,38 @@ class Timeline:
                 self._add_snapshot_if_due()
                 return appended
         raise UnavailableError(
-            f"timeline of job {self.job!r}: {_MAX_ROUNDS} times another writer took the next slot first; "
-            "see who writes so much (`records()`), then try again",
+            f"timeline of job {self.job!r}: lost the next slot to another writer {_MAX_ROUNDS} times; "
+            "find out who writes so often (`records()`), then try again",
             kind=ErrorKind.CONTENTION,
         )
 
     def _add_snapshot_if_due(self) -> None:
-        """Begin a new place to read from. The decision before it stands whatever happens here."""
+        """Append a snapshot, so that reading starts there. Failing is harmless: the decision is recorded."""
         assert self._builder is not None
         if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval:
             return
         view = self._builder.view()
         try:
-            self._archive.put_away(view)
+            self._archive.write(view)
             kept = view_to_plain(view, self._still_readable(view), self._known)
             snapshot = self.append(Snapshot(view=kept))
         except DstlError as error:
-            log.info("timeline %s: no snapshot behind slot %d now: %s", self.job, view.slot, error)
+            log.info("timeline %s: no snapshot after slot %d this time: %s", self.job, view.slot, error)
             return
         self._tail_reader.write_hint(snapshot.slot)
 
     def _still_readable(self, view: TimelineView) -> set[int]:
-        """The given-up checkpoints whose readers have grace time left."""
-        given_up = {
+        """The subsumed checkpoints whose readers have grace time left."""
+        subsumed_slots = {
             entry.checkpoint_id: entry.subsumed.slot
             for entry in view.checkpoints.values()
             if entry.subsumed is not None
         }
-        slots = sorted(set(given_up.values()))
+        slots = sorted(set(subsumed_slots.values()))
         grace = GraceClock(self._store, self._names, self._reader_grace)
         within = set(slots[grace.first_within(slots) :])
         grace.close()
-        return {checkpoint_id for checkpoint_id, slot in given_up.items() if slot in within}
+        return {checkpoint_id for checkpoint_id, slot in subsumed_slots.items() if slot in within}
 
     def _walk(self, after_slot: int) -> Iterator[TimelineRecord]:
         slot = after_slot + 1
@@ -242,8 +246,8 @@ class Timeline:
         try:
             self._store.put(name, encode_record(record), precondition=ABSENT)
         except (ConflictError, UnavailableError) as error:
-            # 412 may be the answer to the client's own second try, and a lost answer says nothing: only
-            # the slot itself knows. It never changes once it is there, so one look decides.
+            # A 412 may answer the client's own retry, and a lost answer proves nothing: only the slot's
+            # content decides. It never changes once written, so one read is enough.
             there = self._read(record.slot)
             if there is not None and there.decision_id == record.decision_id:
                 return
@@ -253,7 +257,7 @@ class Timeline:
                     kind=ErrorKind.SLOT_TAKEN,
                 ) from error
             raise UnavailableError(
-                f"could not learn whether {record.kind!r} was written to slot {record.slot} of job "
+                f"cannot determine whether {record.kind!r} was written to slot {record.slot} of job "
                 f"{self.job!r}: {error}. Run the step again",
                 kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
@@ -267,8 +271,8 @@ class Timeline:
         return decode_record(payload, slot, name)
 
     def _refuse_hole(self, first_missing: int) -> None:
-        """A slot behind the first missing one means that history was deleted: stop, do not fork it."""
+        """A slot after the first missing one means that history was deleted: stop rather than fork it."""
         later = next(iter(self._tail_reader.slots_behind(first_missing - 1, 1)), None)
-        # It may have been created between our read and the listing; then the missing one is there by now.
+        # It may have been created between our read and the listing; then the missing one exists by now.
         if later is not None and self._read(first_missing) is None:
             raise hole(self.job, first_missing, later)

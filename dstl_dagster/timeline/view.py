@@ -1,10 +1,10 @@
-"""What a timeline says when its records are read in order: the folded value, and the questions to it.
+"""What a timeline's records add up to: the folded value, and queries on it.
 
-Owns the questions. Does not own folding (`view_builder`), which record may come next (`decisions`), nor
-reading and writing records (`timeline`).
+Owns the queries. Does not own folding (`view_builder`), which record may come next (`decisions`), or reading
+and writing records (`timeline`).
 
-What a snapshot record leaves out (ended attempts, applied batches, answered requests) stands in the
-archive; the view asks there by itself. Only facts are archived, so an answer cannot change.
+What a snapshot record leaves out (ended attempts, applied batches, answered requests) is in the archive,
+which the view consults by itself. Only facts are archived, so an answer cannot change.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Protocol
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed
 
 __all__ = [
+    "ArchivedFacts",
     "CheckpointEntry",
+    "EmptyArchive",
     "Ending",
     "Fate",
-    "NothingArchived",
-    "PutAway",
     "Retraction",
     "TimelineView",
 ]
 
 
 class Ending(StrEnum):
-    """How an attempt ended for good. Everything but `SUBSUMED` is a death before step 5."""
+    """How an attempt ended for good. All but `SUBSUMED` happen before step 5."""
 
-    ABORTED = "aborted"
-    FENCED = "fenced"
-    RESTORED = "restored"  # a restore ended it
-    SUBSUMED = "subsumed"  # it completed a checkpoint, and that was given up
+    ABORTED = "aborted"  # by its owner
+    FENCED = "fenced"  # taken over
+    RESTORED = "restored"  # ended by a restore
+    SUBSUMED = "subsumed"  # it completed a checkpoint, which was subsumed later
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of an attempt, by the record in `slot`. `note` is for people."""
+    """How an attempt ended, by the record in `slot`. `note` is for people."""
 
     attempt: uuid.UUID
     checkpoint_id: int
@@ -51,7 +51,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class CheckpointEntry:
-    """One completed checkpoint, as far as the timeline tells. `committed` is the newest such record."""
+    """One completed checkpoint's records. `committed` is the newest of its `committed` records."""
 
     completed: Completed
     committed: Committed | None = None
@@ -64,7 +64,7 @@ class CheckpointEntry:
 
     @property
     def unfinished_resolutions(self) -> tuple[Resolved, ...]:
-        """Words on blocked files that no later `committed` record has taken up."""
+        """Resolutions of blocked files that no later `committed` record includes, oldest first."""
         if self.committed is None:
             return ()
         return tuple(resolved for resolved in self.resolved if resolved.slot > self.committed.slot)
@@ -74,7 +74,7 @@ class CheckpointEntry:
 class Retraction:
     """What a restore abandoned: checkpoints `first_id` to `last_id`, both inclusive.
 
-    Their `completed` records lie behind `after_slot` and before `restored_slot`, the restore's own.
+    Their `completed` records are between `after_slot` and `restored_slot`, the restore's own, both exclusive.
     """
 
     first_id: int
@@ -83,23 +83,23 @@ class Retraction:
     restored_slot: int
 
 
-class PutAway(Protocol):
-    """Where the facts are that snapshots leave out."""
+class ArchivedFacts(Protocol):
+    """Looks up the facts that snapshots leave out."""
 
     def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
         """Every checkpoint that ever held this batch, ascending."""
         ...
 
     def fate_of_half(self, half: int) -> Fate | None:
-        """The end of the attempt whose upper 64 bits these are."""
+        """How the attempt with these upper 64 bits ended; `None` if it is not archived."""
         ...
 
     def slot_of_request(self, decision_id: uuid.UUID) -> int | None:
-        """The slot that answered a request with an id of the caller's."""
+        """The slot of the record that answered a caller's request; `None` if it is not archived."""
         ...
 
 
-class NothingArchived:
+class EmptyArchive:
     """The archive of a timeline without snapshots."""
 
     def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
@@ -120,17 +120,17 @@ class TimelineView:
     """All records up to and including `slot` (0: none), folded.
 
     Attributes:
-        slot: the last record's place.
-        snapshot_slot: the newest snapshot record's place; 0 where there is none.
-        open_attempt: the attempt that is alive, if one is.
+        slot: the last record's slot.
+        snapshot_slot: the newest snapshot record's slot; 0 if there is none.
+        open_attempt: the attempt that is open, if any.
         checkpoints: completed checkpoints by id, ascending: all since the newest snapshot, and older ones
             that were not subsumed by then, or could still be read.
         last_completed_id: the checkpoint that the next one builds on; `None` before the first.
-        highest_id: of all checkpoints ever completed; 0 before the first.
-        abandoned: ranges of checkpoint ids (both ends inclusive, ascending) that restores left behind.
+        highest_id: the highest id of all checkpoints ever completed; 0 before the first.
+        abandoned: ranges of checkpoint ids (both ends inclusive, ascending) that restores abandoned.
         savepoints: checkpoint ids by name.
-        retractions: of restores after which no attempt was opened: they may be unfinished.
-        ended, keys, requests: since the newest snapshot; ask `fate`, `applied_in`, `answer`.
+        retractions: those of restores after which no attempt was opened: they may be unfinished.
+        ended, keys, requests: only since the newest snapshot; use `fate`, `applied_in`, `answer` instead.
     """
 
     slot: int = 0
@@ -145,7 +145,7 @@ class TimelineView:
     ended: Mapping[uuid.UUID, Fate] = field(default_factory=lambda: MappingProxyType({}))
     keys: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     requests: Mapping[uuid.UUID, int] = field(default_factory=lambda: MappingProxyType({}))
-    archive: PutAway = field(default_factory=NothingArchived, compare=False, repr=False)
+    archive: ArchivedFacts = field(default_factory=EmptyArchive, compare=False, repr=False)
 
     @property
     def last_completed(self) -> CheckpointEntry | None:
@@ -154,26 +154,26 @@ class TimelineView:
 
     @property
     def next_checkpoint_id(self) -> int:
-        """Ids never come twice, also not after a restore."""
+        """Ids are never reused, not even after a restore."""
         return self.highest_id + 1
 
     @property
     def uncommitted(self) -> list[CheckpointEntry]:
         """Completed checkpoints whose files are not all published yet, oldest first.
 
-        Only the last completed one can be: none begins before the one before it is committed.
+        Only the last completed one can be: no attempt opens before its parent is committed.
         """
         last = self.last_completed
         return [last] if last is not None and last.committed is None else []
 
     @property
     def unfinished_resolutions(self) -> list[Resolved]:
-        """Of checkpoints that are not abandoned, oldest first."""
+        """Those of checkpoints that are not abandoned, oldest first."""
         return [resolved for entry in self.retained for resolved in entry.unfinished_resolutions]
 
     @property
     def kept(self) -> list[CheckpointEntry]:
-        """Checkpoints whose state must stay readable, abandoned ones too; oldest first."""
+        """Checkpoints that are not subsumed, abandoned ones included; oldest first."""
         return [entry for entry in self.checkpoints.values() if entry.subsumed is None]
 
     @property
@@ -182,17 +182,17 @@ class TimelineView:
         return [entry for entry in self.kept if not self.is_abandoned(entry.checkpoint_id)]
 
     def is_abandoned(self, checkpoint_id: int) -> bool:
-        """Whether a restore left this checkpoint behind."""
+        """Whether a restore abandoned this checkpoint."""
         return any(first <= checkpoint_id <= last for first, last in self.abandoned)
 
     def completed_by(self, attempt: uuid.UUID, checkpoint_id: int) -> CheckpointEntry | None:
-        """The checkpoint of that id, if it was this attempt that completed it."""
+        """The checkpoint with this id, if this attempt completed it."""
         entry = self.checkpoints.get(checkpoint_id)
         return entry if entry is not None and entry.completed.attempt == attempt else None
 
     def applied_in(self, idempotency_key: str) -> int | None:
-        """The checkpoint of the current chain that holds this batch. May ask the archive."""
-        # Newest first: what a restore left behind may have been applied again since.
+        """The checkpoint of the current chain that holds this batch, or `None`. May read the archive."""
+        # Newest first: a batch of an abandoned checkpoint may have been applied again since.
         recent = self.keys.get(idempotency_key, ())
         for checkpoint_id in reversed(recent):
             if not self.is_abandoned(checkpoint_id):
@@ -203,7 +203,7 @@ class TimelineView:
         return next((each for each in reversed(archived) if not self.is_abandoned(each)), None)
 
     def fate(self, attempt: uuid.UUID) -> Fate | None:
-        """How the attempt ended; `None` while it is open, retained, or unknown. May ask the archive."""
+        """How the attempt ended; `None` while it is open, retained, or unknown. May read the archive."""
         found = self.ended.get(attempt)
         if found is None and self.snapshot_slot:
             archived = self.archive.fate_of_half(attempt.int >> 64)
@@ -211,7 +211,7 @@ class TimelineView:
         return found
 
     def answer(self, decision_id: uuid.UUID) -> int | None:
-        """The slot of the record with this id, of those that answer a caller's request."""
+        """The slot of the record that answered a caller's request, or `None`. May read the archive."""
         found = self.requests.get(decision_id)
         if found is None and self.snapshot_slot:
             found = self.archive.slot_of_request(decision_id)

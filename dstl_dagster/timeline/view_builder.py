@@ -1,6 +1,7 @@
 """Folds the records of a timeline into a view, one after another.
 
-Owns the meaning of a sequence of records, and what a snapshot record must say. Pure: reads nothing.
+Owns the meaning of a sequence of records, and the check of a snapshot against the records before it. Does not
+own reading records (`timeline`): it does no I/O.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from dstl_dagster.timeline.records import (
 )
 from dstl_dagster.timeline.snapshot import KnownEntries, kept_of, view_from_plain
 from dstl_dagster.timeline.view import (
+    ArchivedFacts,
     CheckpointEntry,
+    EmptyArchive,
     Ending,
     Fate,
-    NothingArchived,
-    PutAway,
     Retraction,
     TimelineView,
 )
@@ -39,17 +40,17 @@ __all__ = ["ViewBuilder"]
 
 
 class ViewBuilder:
-    """Mutable inside, so that n records cost O(n); what `view` gives is frozen. Not for several threads.
+    """Mutable inside, so that n records cost O(n); what `view` returns is frozen. Not thread-safe.
 
     Args:
-        archive: where views shall look for what snapshots leave out.
-        known: entries that need not be read from a snapshot that was made of them.
+        archive: where views look up what snapshots leave out.
+        known: cached entries, which need not be decoded from a snapshot that was encoded from them.
     """
 
-    def __init__(self, archive: PutAway | None = None, known: KnownEntries | None = None) -> None:
-        self._archive = archive or NothingArchived()
+    def __init__(self, archive: ArchivedFacts | None = None, known: KnownEntries | None = None) -> None:
+        self._archive = archive or EmptyArchive()
         self._known = known or KnownEntries()
-        self._began = False
+        self._started = False
         self._view: TimelineView | None = None
         self._slot = 0
         self._snapshot_slot = 0
@@ -74,7 +75,7 @@ class ViewBuilder:
         return self._snapshot_slot
 
     def view(self) -> TimelineView:
-        """The value now: later records do not show in it."""
+        """The view as of the last record added. Records added later do not change it."""
         if self._view is None:
             self._view = TimelineView(
                 slot=self._slot,
@@ -94,26 +95,26 @@ class ViewBuilder:
         return self._view
 
     def check(self, record: TimelineRecord) -> None:
-        """Raises: FormatError where the record cannot follow those before it (a forged or lost slot)."""
+        """Raises: FormatError if the record cannot follow those before it (a forged or lost slot)."""
         if isinstance(record, Snapshot):
             self._check_snapshot(record)
             return
         if record.slot != self._slot + 1:
             raise FormatError(f"record of slot {record.slot} cannot follow slot {self._slot}")
-        for checkpoint_id in _spoken_of(record):
+        for checkpoint_id in _referenced_ids(record):
             if checkpoint_id not in self._checkpoints:
                 raise FormatError(
-                    f"slot {record.slot} ({record.kind}) speaks of checkpoint {checkpoint_id}, "
+                    f"slot {record.slot} ({record.kind}) refers to checkpoint {checkpoint_id}, "
                     "which no earlier record completed"
                 )
 
     def add(self, record: TimelineRecord) -> None:
-        """Raises: FormatError as `check` does."""
+        """Fold one more record. Raises: as `check`."""
         if isinstance(record, Snapshot):
-            self._become(self._check_snapshot(record))
+            self._reset_to(self._check_snapshot(record))
             return
         self.check(record)
-        self._began = True
+        self._started = True
         self._fold(record)
         if isinstance(record, Savepoint | Released | Resolved | Restored):
             self._requests[record.decision_id] = record.slot
@@ -147,8 +148,8 @@ class ViewBuilder:
             case Restored():
                 self._restore(record)
 
-    def _become(self, view: TimelineView) -> None:
-        self._began = True
+    def _reset_to(self, view: TimelineView) -> None:
+        self._started = True
         self._checked = None
         self._slot = view.slot
         self._snapshot_slot = view.snapshot_slot
@@ -165,24 +166,27 @@ class ViewBuilder:
         self._view = None
 
     def _check_snapshot(self, record: Snapshot) -> TimelineView:
-        """What it says. Checked once, though who appends it asks before it is written and after."""
+        """The snapshot's view, compared with the records before it. `append` checks a record before writing
+        it and adds it afterwards, so the last result is kept: comparing is done once. Raises: FormatError.
+        """
         if self._checked is not None and self._checked[0] is record:
             return self._checked[1]
-        # Raises where it is not as documented.
-        said = view_from_plain(record.view, record.slot, self._known)
-        if not self._began:
-            return said  # reading begins here: there is nothing to hold it against
+        stored = view_from_plain(record.view, record.slot, self._known)
+        if not self._started:
+            return stored  # reading starts here: there is nothing to compare it with
         if record.slot != self._slot + 1:
             raise FormatError(f"record of slot {record.slot} cannot follow slot {self._slot}")
-        readable = {entry.checkpoint_id for entry in said.checkpoints.values() if entry.subsumed is not None}
-        if kept_of(said, readable) != kept_of(self.view(), readable):
+        readable = {
+            entry.checkpoint_id for entry in stored.checkpoints.values() if entry.subsumed is not None
+        }
+        if kept_of(stored, readable) != kept_of(self.view(), readable):
             raise FormatError(
                 f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
                 "written by a faulty release, or by hand",
                 kind=ErrorKind.BAD_SNAPSHOT,
             )
-        self._checked = (record, said)
-        return said
+        self._checked = (record, stored)
+        return stored
 
     def _end(self, fate: Fate) -> None:
         self._ended[fate.attempt] = fate
@@ -211,7 +215,7 @@ class ViewBuilder:
         kept = record.checkpoint_id
         self._last_completed_id = kept
         if self._highest_id > kept:
-            # No earlier range reaches across `kept`, which is not abandoned itself.
+            # No earlier range spans `kept`, since `kept` itself is not abandoned.
             before = tuple(each for each in self._abandoned if each[1] < kept)
             self._abandoned = (*before, (kept + 1, self._highest_id))
             after_slot = self._checkpoints[kept].completed.slot
@@ -224,7 +228,7 @@ class ViewBuilder:
         return changed
 
 
-def _spoken_of(record: TimelineRecord) -> tuple[int, ...]:
+def _referenced_ids(record: TimelineRecord) -> tuple[int, ...]:
     if isinstance(record, Committed | Savepoint | Resolved | Restored):
         return (record.checkpoint_id,)
     return record.checkpoint_ids if isinstance(record, Subsumed) else ()

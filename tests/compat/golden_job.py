@@ -67,7 +67,7 @@ def dump(store: MemoryObjectStore, expected: dict[str, Any]) -> str:
 
 
 def found(store: MemoryObjectStore) -> dict[str, Any]:
-    """What this release finds in a job: records, rows, files, and who answers to what."""
+    """What this release finds in a job: records, rows, files, and answers to queries."""
     coordinator = CheckpointCoordinator(JOB, store)
     view = coordinator.timeline.tail()
     return {
@@ -91,7 +91,7 @@ def _rows(store: MemoryObjectStore, manifest: Any) -> dict[str, str]:
 
 
 class _Maker:
-    """A job that goes through everything once."""
+    """A job that exercises everything once."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()

@@ -1,7 +1,7 @@
-"""Files that Flink 2.2.1 wrote, read here; and what is written here, as Flink's own reader walks it.
+"""Files that Flink 2.2.1 wrote, read here; and files written here, read as Flink's own reader would.
 
-`flink/golden.json` says what Flink's reader yields for each file. `_flink_reader` below is written after the
-layout that Flink's classes have, and shares nothing with the package.
+`flink/golden.json` holds what Flink's reader yields for each file. `_flink_reader` below follows the
+layout of Flink's classes, and shares nothing with the package.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_the_golden_files_are_unharmed() -> None:
 
 @pytest.mark.parametrize("golden", HANDLES)
 def test_files_of_flink_are_read(golden: dict[str, Any]) -> None:
-    """Every handle of Flink's, plain and Snappy, gives what Flink's reader gives: as rows and as columns."""
+    """Every handle of Flink's, plain and Snappy, yields what Flink's reader yields, as rows and columns."""
     store = MemoryObjectStore()
     for name in {part["file"] for part in golden["parts"]}:
         store.put(name, (HERE / name).read_bytes(), precondition=ABSENT)
@@ -125,7 +125,7 @@ def _encode(sets: list[list[StateChange]], compression: Compression, chunk_bytes
 
 
 def test_the_same_bytes_as_flink() -> None:
-    """A set whose key groups lie below 16 has the body that Flink writes, byte for byte."""
+    """A set whose key groups are below 16 has the body that Flink writes, byte for byte."""
     sets = [INPUT_SETS[2], [StateChange(3, b"ccc"), StateChange(1, b""), StateChange(3, b"dd")]]
     written = _encode(sets, Compression.NONE)
     flink = (HERE / "multi-file-plain" / "file-2.bin").read_bytes()
@@ -168,7 +168,7 @@ def test_the_vector_of_the_layout() -> None:
 
 
 def _flink_reader(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Flink's StateChangeFormat, as its source walks: flag, decompression, skip, groups."""
+    """Flink's StateChangeFormat, step by step as in its source: flag, decompression, skip, groups."""
     body = content[1:]
     if content[0] == 1:
         body = bytes(cramjam.snappy.decompress(body))
@@ -186,8 +186,8 @@ def _flink_reader(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.SNAPPY])
 @pytest.mark.parametrize("chunk_bytes", [1_000, 1 << 20])
-def test_files_written_here_are_walked_as_flink_walks(compression: Compression, chunk_bytes: int) -> None:
-    """Flag, body and offsets of our files are Flink's; the footer stands where its reader never looks, and
+def test_files_written_here_are_read_as_flink_reads(compression: Compression, chunk_bytes: int) -> None:
+    """Flag, body and offsets of our files are Flink's; the footer is where its reader never looks, and
     a Snappy decoder skips it.
     """
     content = _encode(INPUT_SETS, compression, chunk_bytes)
@@ -199,7 +199,7 @@ def test_files_written_here_are_walked_as_flink_walks(compression: Compression, 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.SNAPPY])
 def test_a_file_of_ours_without_its_footer_is_a_file_of_flinks(compression: Compression) -> None:
-    """Cut behind the body, a file reads as Flink's would, unless its handle knows that we wrote it."""
+    """Truncated after the body, a file reads as Flink's would, unless its handle shows that we wrote it."""
     content = _encode(INPUT_SETS, compression)
     whole = ChangelogFileReader(Bytes(content))
     index = whole.index()

@@ -1,4 +1,4 @@
-"""Jobs that earlier releases left: read for ever, gone on with, and written the same way today."""
+"""Jobs that earlier releases left: readable for ever, resumable, and written the same way today."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_an_old_job_is_read(old):
     assert json.loads(json.dumps(golden_job.found(store))) == expected
 
 
-def test_an_old_job_goes_on(old):
-    """The open attempt of an owner that is gone is taken over; new rows stand on the old ones; clean-up and a
+def test_an_old_job_is_resumed(old):
+    """The open attempt of a dead owner is taken over; new rows build on the old ones; clean-up and a
     restore to an old checkpoint work.
     """
     store, expected = old
@@ -78,7 +78,7 @@ def test_documents_are_written_as_they_were():
 
 @pytest.mark.parametrize("part", ["timeline", "manifests", "archive/attempts", "archive/keys", "hint"])
 def test_a_newer_version_is_refused(part):
-    """What a later release writes is not guessed at: the error says so, and nothing is decided."""
+    """What a later release wrote is not guessed at: it is refused as newer, and nothing is decided."""
     store, _expected = golden_job.load(HERE / "dstl" / "snapshots.json")
     *_, last = store.list(f"dstl/orders/{part}")
     payload = store.get(last.name)
@@ -86,7 +86,7 @@ def test_a_newer_version_is_refused(part):
     store.put(last.name, b" ".join([kind, b"2", rest]), precondition=ANY)
     coordinator = CheckpointCoordinator("orders", store, owner="one")
     if part in ("hint", "archive/keys"):
-        # The hint is never trusted, and a key is known by its name alone.
+        # The hint is never trusted, and an archived key is identified by its name alone.
         assert coordinator.latest().checkpoint_id == 9
         return
     with pytest.raises(FormatError) as caught:

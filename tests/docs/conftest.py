@@ -1,4 +1,4 @@
-"""Pages make folders for temporary files as their readers would; here these go with the test."""
+"""Pages create temporary folders as their readers would; here they are removed with the test."""
 
 from __future__ import annotations
 

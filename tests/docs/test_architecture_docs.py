@@ -1,4 +1,4 @@
-"""`docs/architecture.md` says what the imports say."""
+"""`docs/architecture.md` agrees with the imports."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_every_folder_is_a_layer_or_testing() -> None:
 
 
 def test_every_place_that_the_page_names_is_there() -> None:
-    """`timeline/decisions.py` and its like: somebody looks there."""
+    """`timeline/decisions.py` and the like exist."""
     places = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", PAGE))
     assert len(places) > 10
     assert [place for place in sorted(places) if not (PACKAGE / place).is_file()] == []
 
 
 def test_the_checkpoint_package_stays_small() -> None:
-    """Sixteen modules: what is none of a checkpoint's steps or care belongs below."""
+    """At most sixteen modules: what is neither a step nor upkeep belongs in a lower layer."""
     assert len(list((PACKAGE / "checkpoint").glob("*.py"))) <= 16

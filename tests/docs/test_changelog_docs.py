@@ -1,4 +1,4 @@
-"""What docs/changelog.md shows runs as it stands there, and its lists are whole."""
+"""The code in docs/changelog.md runs as printed, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "changelog.md").read_text(encoding=
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The code block, in a namespace of its own, prints what the text says."""
+    """The code block, in a namespace of its own, prints what the text promises."""
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "docs/changelog.md", "exec", dont_inherit=True), {})
     assert capsys.readouterr().out.splitlines() == [
@@ -26,7 +26,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_option_is_listed() -> None:
-    """Each key, or its last part after a shared beginning, stands on the page."""
+    """Each key, or its last part after a shared prefix, is on the page."""
     for key, _ in _KEYS.values():
         short = key.removeprefix("dstl.dfs.")
         assert short in PAGE or f".{short.rpartition('.')[2]}" in PAGE, short

@@ -1,4 +1,4 @@
-"""What docs/checkpoints.md shows is what happens, line by line, and its options are whole."""
+"""docs/checkpoints.md shows what really happens, line by line, and its list of options is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encodin
 
 
 def shown() -> list[tuple[str, list[str]]]:
-    """Each command of the page, and the lines that it prints there; none where the page leaves them out."""
+    """Each command on the page, and the lines that the page shows for it; none if the page omits them."""
     steps: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
         for line in block.splitlines():
@@ -34,7 +34,7 @@ def sizes_hidden(text: str) -> str:
 
 
 def test_the_session_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words and numbers are as the page says them."""
+    """Words and numbers are as on the page."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     (setup,) = re.findall(r"<!-- setup -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(setup, "docs/checkpoints.md", "exec", dont_inherit=True), {})
@@ -50,7 +50,7 @@ def test_the_session_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_option_is_listed() -> None:
-    """With its key; another spelling of upstream's is the same option."""
+    """By key; an upstream alias is the same option."""
     keys = [settings._NUM_RETAINED[0], *settings._READER_GRACE, *settings._COMMIT_THREADS]
     keys += [*settings._SNAPSHOT_INTERVAL, *settings._MATERIALIZE, *settings._LOG_RATIO]
     keys += [*settings._MIN_LOG, *settings._MAX_CHAIN]

@@ -1,4 +1,4 @@
-"""What docs/dagster.md shows runs as it stands there, and its lists are whole."""
+"""The code in docs/dagster.md runs as printed, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance: dg.DagsterInstance) -> None:
-    """Two days become two checkpoints; after the way back the second day can run again."""
+    """Two days become two checkpoints; after a restore the second day can run again."""
     defs: dg.Definitions = program["defs"]
     dg.Definitions.validate_loadable(defs)
     day_job = dg.Definitions.merge(
@@ -66,7 +66,7 @@ def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance:
 
 
 def test_the_jobs_outside_load(program: dict[str, Any], instance: dg.DagsterInstance) -> None:
-    """The sensor of a job that never began says that there is nothing."""
+    """The sensor of a job without checkpoints reports nothing new."""
     clicks: dg.Definitions = program["clicks"]
     dg.Definitions.validate_loadable(clicks)
     given = {"changelog": dstl.ChangelogStorageResource(uri=program["STORE"])}
@@ -76,7 +76,7 @@ def test_the_jobs_outside_load(program: dict[str, Any], instance: dg.DagsterInst
 
 
 def test_the_yaml_has_every_field_and_loads() -> None:
-    """All fields of the component stand in the example, and it makes what the page says."""
+    """The example has all fields of the component, and builds what the page promises."""
     import yaml
 
     (example,) = (yaml.safe_load(block) for block in blocks("yaml"))
@@ -88,7 +88,7 @@ def test_the_yaml_has_every_field_and_loads() -> None:
 
 
 def test_every_public_name_is_on_the_page() -> None:
-    """Nobody should have to read the source to learn what there is."""
+    """Every exported name is documented, so nobody has to read the source to find it."""
     left_out = {"__version__", "next_partition", "commit_run_config", "CheckpointLineageComponent"}
     names = {name for name in dstl.__all__ if f"{name}" not in PAGE} - left_out
     assert not names

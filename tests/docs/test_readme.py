@@ -1,4 +1,4 @@
-"""What README.md shows runs as it stands there."""
+"""The code in README.md runs as printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
 
 
 def example() -> str:
-    """The code block behind this file's mark."""
+    """The code block after this file's marker."""
     match = re.search(r"<!-- example: tests/docs/test_readme.py -->\n```python\n(.*?)```", README, re.DOTALL)
     assert match is not None
     return match[1]
@@ -47,7 +47,7 @@ def test_the_op_keeps_totals_over_days(tmp_path):
     store = tmp_path / "store"
     store.mkdir()
     names = {"INBOX": str(inbox), "DAYS": DAYS, "__name__": "readme"}
-    # As a file of its own: this one postpones annotations, which Dagster reads.
+    # Compiled as a file of its own: this one postpones annotations, which Dagster evaluates.
     exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
     resources = {
         "changelog": dstl.ChangelogStorageResource(uri=store.as_uri()),
@@ -71,7 +71,7 @@ def test_the_op_keeps_totals_over_days(tmp_path):
 
 @pytest.mark.parametrize(("name", "ends_with"), [("demo", "dstl demo"), ("test", "-m pytest")])
 def test_the_two_commands_stand_in_the_readme(name, ends_with):
-    """CI finds the commands by their marks, so that it runs what people read."""
+    """CI finds the commands by their markers, so that it runs what people read."""
     shown = subprocess.run(
         [ROOT / ".ci/readme-command", name], capture_output=True, text=True, check=True, timeout=60
     )

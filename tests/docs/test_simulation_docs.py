@@ -1,4 +1,4 @@
-"""What docs/simulation.md shows runs, and its lists are whole."""
+"""The commands in docs/simulation.md run, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_runs_are_counted_and_end_well(capsys):
 
 
 def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
-    """A protocol in which nobody fences: the exit code says so, and how to see it again."""
+    """A protocol in which nobody fences: the exit code reports it, with the command that replays it."""
     from dstl_dagster.timeline import decisions
 
     monkeypatch.setattr(

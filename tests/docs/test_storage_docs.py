@@ -1,4 +1,4 @@
-"""The page about storage runs as it stands."""
+"""The code in docs/storage.md runs as printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
 
 
 def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The examples of docs/storage.md run in order, in one session, and print what the page says."""
+    """The examples of docs/storage.md run in order, in one session, and print what the page shows."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     assert len(blocks) >= 5
     session: dict[str, object] = {}

@@ -273,7 +273,7 @@ def snapshot_before_the_archive(monkeypatch):
             return
         view = builder.view()
         snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
-        self._archive.put_away(view)
+        self._archive.write(view)
         self._tail_reader.write_hint(snapshot.slot)
 
     monkeypatch.setattr(Timeline, "_add_snapshot_if_due", add)

@@ -167,7 +167,7 @@ def last_checkpoint_is_subsumed(monkeypatch):
     monkeypatch.setattr(decisions, "to_subsume", to_subsume)
 
 
-@caught_by("savepoint", "checkpoint 1 was given up")
+@caught_by("savepoint", "checkpoint 1 was subsumed")
 def savepoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
     monkeypatch.setattr(

@@ -8,7 +8,7 @@ from dstl_dagster.storage import ABSENT, ANY
 
 
 def test_a_healthy_job_is_in_order(job):
-    """Checkpoints, savepoints and the open attempt are told; nothing is damaged, nothing is garbage."""
+    """Checkpoints, savepoints and the open attempt are reported; nothing is damaged, nothing is garbage."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -32,8 +32,8 @@ def test_a_missing_object_is_damage(job):
     assert (damage.object_name, damage.what) == (first, "is missing")
 
 
-def test_an_unreadable_manifest_is_damage_and_the_rest_is_told(job):
-    """A manifest cut in half: the audit says which, and goes on with the other checkpoints."""
+def test_an_unreadable_manifest_is_damage_and_the_rest_is_reported(job):
+    """A truncated manifest: the audit names it, and continues with the other checkpoints."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -45,7 +45,7 @@ def test_an_unreadable_manifest_is_damage_and_the_rest_is_told(job):
     assert damage[0].checkpoint_id == 2
 
 
-def test_what_waits_is_told(job):
+def test_what_waits_is_reported(job):
     """Blocked files and unpublished checkpoints by id; garbage counted without deleting it."""
     coordinator = job.coordinator(reader_grace=timedelta(0))
     dead = coordinator.trigger()

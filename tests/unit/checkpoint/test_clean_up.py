@@ -1,4 +1,4 @@
-"""Step 7: what is kept, what goes, and what a reader or a zombie can still count on."""
+"""Step 7: what is kept, what is deleted, and what a reader or a zombie can still rely on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = {"reader_grace": timedelta(0)}
 
 
 def test_the_last_checkpoints_are_retained(job):
-    """Beyond the last N, checkpoints are given up and can no longer be restored to."""
+    """Checkpoints beyond the last N are subsumed and can no longer be restored to."""
     coordinator = job.coordinator(num_retained=2, **AT_ONCE)
     for number in range(1, 5):
         job.checkpoint(coordinator, number)
@@ -25,7 +25,7 @@ def test_the_last_checkpoints_are_retained(job):
 
 
 def test_state_of_retained_checkpoints_survives(job):
-    """Changelog files of given-up checkpoints stay as long as a retained one builds on them."""
+    """Changelog files of subsumed checkpoints stay as long as a retained one builds on them."""
     coordinator = job.coordinator(num_retained=1, **AT_ONCE)
     for number in range(1, 4):
         job.checkpoint(coordinator, number)
@@ -38,7 +38,7 @@ def test_state_of_retained_checkpoints_survives(job):
 
 
 def test_published_files_are_never_deleted(job):
-    """Giving up a checkpoint takes nothing from its readers of files."""
+    """Subsuming a checkpoint deletes none of its published files."""
     coordinator = job.coordinator(num_retained=1, **AT_ONCE)
     for number in range(1, 4):
         job.checkpoint(coordinator, number)
@@ -79,8 +79,8 @@ def test_an_unpublished_checkpoint_is_never_touched(job):
     assert job.store.get("out/a") == b"x"
 
 
-def test_a_blocked_checkpoint_is_never_given_up(job):
-    """The components of a blocked file wait for a person, whatever retention says."""
+def test_a_blocked_checkpoint_is_never_subsumed(job):
+    """The components of a blocked file are kept until a person resolves it, regardless of retention."""
     coordinator = job.coordinator(num_retained=1, **AT_ONCE)
     attempt = coordinator.trigger()
     coordinator.record(attempt, [], [job.file(attempt, "out/a", b"x")])
@@ -94,7 +94,7 @@ def test_a_blocked_checkpoint_is_never_given_up(job):
 
 
 def test_readers_have_their_grace_time(job):
-    """What only a given-up checkpoint needs stays for the grace time, by the server's clock."""
+    """What only a subsumed checkpoint needs stays for the grace time, by the server's clock."""
     patient = job.coordinator(num_retained=1)
     for number in (1, 2):
         job.checkpoint(patient, number)
@@ -111,7 +111,7 @@ def test_readers_have_their_grace_time(job):
 
 
 def test_a_dry_run_changes_nothing(job):
-    """It says what would go, and writes neither a record nor a deletion."""
+    """It reports what would be deleted, writes no record and deletes nothing."""
     coordinator = job.coordinator(num_retained=1, **AT_ONCE)
     for number in (1, 2):
         job.checkpoint(coordinator, number)
@@ -150,7 +150,7 @@ def test_foreign_objects_are_left_alone(job):
 
 
 def test_a_cleaned_up_checkpoint_says_so(job):
-    """Reading a checkpoint that retention took names the checkpoint and the way to the others."""
+    """Reading a cleaned-up checkpoint fails with an error that names it and how to list the others."""
     coordinator = job.coordinator(num_retained=1, **AT_ONCE)
     first = coordinator.trigger()
     coordinator.record(first, [], [], {"source": 1})
@@ -164,7 +164,7 @@ def test_a_cleaned_up_checkpoint_says_so(job):
 
 @pytest.mark.parametrize("entropy", [False, True])
 def test_a_temporary_bucket_is_cleaned_too(job, entropy):
-    """Components of a dead attempt go, whatever bucket and names the options give them."""
+    """Components of a dead attempt are deleted, whatever bucket and names the options give them."""
     options = GSFileSystemOptions(writer_temporary_bucket_name="scratch", filesink_entropy_enabled=entropy)
     coordinator = CheckpointCoordinator("orders", job.store, file_options=options)
     attempt = coordinator.trigger()

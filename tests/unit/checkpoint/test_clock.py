@@ -13,7 +13,7 @@ HOUR = timedelta(hours=1)
 
 
 class JumpingClock(VirtualClock):
-    """Its wall clock can be set; the monotonic one goes on."""
+    """Its wall clock can be set; the monotonic one keeps running."""
 
     jump = timedelta(0)
 
@@ -32,7 +32,7 @@ def store_of(request, tmp_path):
 
 
 def test_an_hour_back_changes_no_order(keyed_on, store_of):
-    """Checkpoints complete in order, the newest rows win, generations rise, whatever the clock says."""
+    """Checkpoints complete in order, the newest rows win, and generations rise, regardless of the clock."""
     clock = JumpingClock(datetime(2030, 1, 1, 12, tzinfo=UTC))
     keyed = keyed_on(store_of(clock))
     keyed.changes([{"tail": "N1", "flights": 1}])
@@ -48,7 +48,7 @@ def test_an_hour_back_changes_no_order(keyed_on, store_of):
 
 
 def test_an_hour_back_takes_no_grace_from_readers(keyed_on, store_of):
-    """What was given up before the jump is still there for its readers, and goes when its time is over."""
+    """What was subsumed before the jump stays readable, and is deleted when its grace time is over."""
     clock = JumpingClock(datetime(2030, 1, 1, 12, tzinfo=UTC))
     grace = timedelta(minutes=10)
     keyed = keyed_on(store_of(clock), num_retained=1, reader_grace=grace)

@@ -1,4 +1,4 @@
-"""The seven steps: each does its part once, whoever runs it and however often."""
+"""The seven steps: each takes effect once, whichever process runs it and however often."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_checkpoint_holds_what_was_recorded(job):
 
 
 def test_plain_handles_and_recoverables_are_taken_too(job):
-    """Handle lists by operator and bare commit recoverables do as well as reports."""
+    """Handle lists by operator and bare commit recoverables work as well as reports."""
     coordinator = job.coordinator()
     attempt = coordinator.trigger()
     file = job.file(attempt, "out/a", b"x", b"y")
@@ -49,7 +49,7 @@ def test_plain_handles_and_recoverables_are_taken_too(job):
 
 
 def test_state_of_a_later_checkpoint_begins_with_the_earlier_changes(job):
-    """Handles come back oldest first, over checkpoints that did not touch the operator."""
+    """Handles are returned oldest first, across checkpoints that did not touch the operator."""
     coordinator = job.coordinator()
     reports = []
     for operator in ("totals", "other", "totals"):
@@ -81,7 +81,7 @@ def test_every_step_may_run_again(job):
 
 
 def test_a_file_taken_away_does_not_come_back(job):
-    """After a consumer moved a published file, step 6 run again does not make it again."""
+    """After a consumer moved a published file away, repeating step 6 does not publish it again."""
     coordinator = job.coordinator()
     job.checkpoint(coordinator, 1)
     job.store.delete("out/1.txt", precondition=ANY)
@@ -90,7 +90,7 @@ def test_a_file_taken_away_does_not_come_back(job):
 
 
 def test_a_second_attempt_is_refused_while_one_is_open(job):
-    """Only one attempt works on a checkpoint; the refusal says whose it is and what to do."""
+    """Only one attempt is open at a time; the refusal names its owner and what to do."""
     job.coordinator("first").trigger()
     with pytest.raises(ConflictError, match=r"'first'.*take_over=True") as refused:
         job.coordinator("second").trigger()
@@ -98,7 +98,7 @@ def test_a_second_attempt_is_refused_while_one_is_open(job):
 
 
 def test_a_take_over_ends_the_other_attempt(job):
-    """After a take-over the old attempt can record and confirm nothing, and leaves nothing visible."""
+    """After a take-over the old attempt cannot record or confirm, and leaves nothing visible."""
     old = job.coordinator("old")
     zombie = old.trigger()
     old.record(zombie, [job.changes(zombie)], [job.file(zombie, "out/a", b"zombie")])
@@ -139,7 +139,7 @@ def test_an_aborted_attempt_cannot_confirm(job):
 
 
 def test_a_batch_is_applied_once(job):
-    """A key that a completed checkpoint holds is refused by name of that checkpoint."""
+    """A key that a completed checkpoint holds is refused, naming that checkpoint."""
     coordinator = job.coordinator()
     job.checkpoint(coordinator, 1, key="2013-01-01")
     assert coordinator.applied("2013-01-01") == 1
@@ -159,7 +159,7 @@ def test_trigger_publishes_what_an_earlier_checkpoint_left(job):
 
 
 def test_trigger_can_be_pinned_to_a_parent(job):
-    """What was checked before the trigger still holds, or the attempt does not open."""
+    """If what was checked before the trigger no longer holds, the attempt does not open."""
     coordinator = job.coordinator()
     job.checkpoint(coordinator, 1)
     with pytest.raises(ConflictError) as refused:
@@ -169,7 +169,7 @@ def test_trigger_can_be_pinned_to_a_parent(job):
 
 
 def test_a_missing_changelog_file_stops_step_4(job):
-    """A report that names an object which is not there makes no manifest."""
+    """A report that names a missing object produces no manifest."""
     coordinator = job.coordinator()
     attempt = coordinator.trigger()
     report = job.changes(attempt)
@@ -181,17 +181,17 @@ def test_a_missing_changelog_file_stops_step_4(job):
 
 
 def test_an_overwritten_object_stops_step_4(job):
-    """An object with other bytes than the task reported is not recorded."""
+    """An object whose bytes differ from what the task reported is not recorded."""
     coordinator = job.coordinator()
     attempt = coordinator.trigger()
     report = job.changes(attempt)
     job.store.put(report.handles[0].handles_and_offsets[0][0].name, b"foreign", precondition=ANY)
-    with pytest.raises(ConflictError, match="somebody else wrote there"):
+    with pytest.raises(ConflictError, match="another writer replaced it"):
         coordinator.record(attempt, [report])
 
 
 def test_an_existing_target_stops_step_4(job):
-    """A final name that is taken is found before the commit point, not after it."""
+    """A final name that is taken is detected before the commit point, not after it."""
     coordinator = job.coordinator()
     job.store.put("out/a", b"foreign", precondition=ABSENT)
     attempt = coordinator.trigger()
@@ -232,7 +232,7 @@ def test_an_attempt_of_another_job_is_unknown(job):
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "x" * 101, "\u00e9", ".hidden"])
 def test_odd_job_names_are_refused(job, name):
-    """A job's name cannot leave its folder or hide."""
+    """A job's name cannot escape its folder or be hidden."""
     from dstl_dagster.checkpoint import CheckpointCoordinator
 
     with pytest.raises(InvalidInputError, match="cannot be used"):

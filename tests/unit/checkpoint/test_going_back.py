@@ -1,4 +1,4 @@
-"""Restore and savepoints: what is kept, what is left behind, and whose files are taken back."""
+"""Restore and savepoints: what is kept, what is abandoned, and whose files are retracted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def outputs(job) -> list[str]:
     return job.names("out/")
 
 
-def test_a_restore_goes_on_from_an_earlier_checkpoint(job):
+def test_a_restore_resumes_from_an_earlier_checkpoint(job):
     """State and positions are those of the checkpoint, and the next one gets a new id on top of it."""
     coordinator = job.coordinator()
     for position in (1, 2, 3):
@@ -31,8 +31,8 @@ def test_a_restore_goes_on_from_an_earlier_checkpoint(job):
     assert (attempt.checkpoint_id, attempt.parent) == (4, 1)
 
 
-def test_files_of_later_checkpoints_are_taken_back(job):
-    """Published files of what a restore leaves behind go; those of the kept chain stay."""
+def test_files_of_later_checkpoints_are_retracted(job):
+    """Published files of abandoned checkpoints are deleted; those of the kept chain stay."""
     coordinator = job.coordinator()
     for position in (1, 2, 3):
         job.checkpoint(coordinator, position)
@@ -41,15 +41,15 @@ def test_files_of_later_checkpoints_are_taken_back(job):
     assert [each.checkpoint_id for each in coordinator.list()] == [1]
 
 
-def test_a_half_deleted_checkpoint_is_given_up_and_not_damaged(job):
-    """A clean-up that was killed leaves a manifest whose changelog files are gone: the restore says why."""
+def test_a_half_deleted_checkpoint_is_subsumed_and_not_damaged(job):
+    """A killed clean-up leaves a manifest whose changelog files are gone: the restore reports why."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
     coordinator.timeline.append(Subsumed(checkpoint_ids=(1,)))
     (name,) = (name for name in job.names("dstl/") if "/changelog/" in name and _written_by(job, 1) in name)
     job.store.delete(name, precondition=ANY)
-    with pytest.raises(NotFoundError, match="given up in slot") as caught:
+    with pytest.raises(NotFoundError, match="subsumed in slot") as caught:
         job.coordinator().restore(1)
     assert caught.value.kind == "checkpoint_gone"
 
@@ -59,8 +59,8 @@ def _written_by(job, checkpoint_id: int) -> str:
     return str(entry.completed.attempt)
 
 
-def test_a_file_that_somebody_replaced_is_not_taken_back(job):
-    """Only an object that bears the checkpoint's own fingerprint is deleted."""
+def test_a_file_that_was_replaced_is_not_retracted(job):
+    """Only an object that carries the checkpoint's own fingerprint is deleted."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -69,8 +69,8 @@ def test_a_file_that_somebody_replaced_is_not_taken_back(job):
     assert job.store.get("out/2.txt") == b"a person's"
 
 
-def test_a_checkpoint_that_is_not_published_yet_never_will_be(job):
-    """What a restore leaves behind between steps 5 and 6 loses its components, and is not committed."""
+def test_an_abandoned_checkpoint_is_never_published(job):
+    """A checkpoint abandoned between steps 5 and 6 loses its components, and is never committed."""
     coordinator = job.coordinator()
     job.checkpoint(coordinator, 1)
     attempt = coordinator.trigger()
@@ -86,8 +86,8 @@ def test_a_checkpoint_that_is_not_published_yet_never_will_be(job):
         coordinator.confirm(attempt)
 
 
-def test_files_of_checkpoints_that_were_cleaned_up_are_taken_back_too(job):
-    """A savepoint outlives its followers: their manifests are gone, their records still name their files."""
+def test_files_of_cleaned_up_checkpoints_are_retracted_too(job):
+    """A savepoint outlives later checkpoints: their manifests are gone; records still name their files."""
     coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
     job.checkpoint(coordinator, 1)
     coordinator.savepoint(1, "before")
@@ -103,7 +103,7 @@ def test_files_of_checkpoints_that_were_cleaned_up_are_taken_back_too(job):
 
 
 def test_a_restore_ends_the_open_attempt(job):
-    """Whoever has it: it can neither record nor confirm any more."""
+    """Whoever owns it: it can no longer record or confirm."""
     coordinator, rival = job.coordinator(), job.coordinator("rival")
     job.checkpoint(coordinator, 1)
     attempt = rival.trigger()
@@ -113,8 +113,8 @@ def test_a_restore_ends_the_open_attempt(job):
         rival.confirm(attempt)
 
 
-def test_batches_that_were_left_behind_may_be_applied_again(job):
-    """An idempotency key counts on the current chain only, also after it was applied twice."""
+def test_abandoned_batches_may_be_applied_again(job):
+    """An idempotency key counts on the current chain only, even after it was applied twice."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position, key=f"batch-{position}")
@@ -127,8 +127,8 @@ def test_batches_that_were_left_behind_may_be_applied_again(job):
     assert coordinator.applied("batch-2") is None
 
 
-def test_a_restore_that_is_asked_for_again_happens_once(job):
-    """The caller's request id: a retried step does not throw away what was made since."""
+def test_a_repeated_restore_happens_once(job):
+    """With the caller's request id, a retried step does not discard checkpoints completed since."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -141,7 +141,7 @@ def test_a_restore_that_is_asked_for_again_happens_once(job):
 
 
 def test_a_restore_killed_before_its_retraction_is_finished_by_the_next_trigger(job, monkeypatch):
-    """The record stands first; whoever triggers next takes the files back before it opens anything."""
+    """The record is written first; the next trigger retracts the files before it opens anything."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -157,8 +157,8 @@ def test_a_restore_killed_before_its_retraction_is_finished_by_the_next_trigger(
     assert kinds == [Restored, Opened]
 
 
-def test_what_was_left_behind_cannot_be_restored_to(job):
-    """The job does not go back to an abandoned branch, whose files are gone."""
+def test_an_abandoned_checkpoint_cannot_be_restored_to(job):
+    """The job does not return to an abandoned branch, whose files are gone."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -170,8 +170,8 @@ def test_what_was_left_behind_cannot_be_restored_to(job):
     assert refused.value.kind == "abandoned"
 
 
-def test_a_savepoint_on_a_branch_that_was_left_behind_stays_readable(job):
-    """Clean-up gives up abandoned checkpoints at once, but not what a savepoint keeps."""
+def test_a_savepoint_on_an_abandoned_branch_stays_readable(job):
+    """Clean-up subsumes abandoned checkpoints at once, but not those that a savepoint keeps."""
     coordinator = job.coordinator(reader_grace=_NO_GRACE)
     for position in (1, 2, 3):
         job.checkpoint(coordinator, position)
@@ -188,8 +188,8 @@ def test_a_savepoint_on_a_branch_that_was_left_behind_stays_readable(job):
     assert len(job.names("dstl/orders/manifests/")) == 2
 
 
-def test_retention_passes_over_savepoints(job):
-    """A checkpoint that a savepoint keeps is neither given up nor does it lose its files."""
+def test_retention_skips_savepoints(job):
+    """A checkpoint that a savepoint keeps is not subsumed and loses no files."""
     coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
     job.checkpoint(coordinator, 1)
     kept = coordinator.savepoint(1, "release-1")
@@ -204,7 +204,7 @@ def test_retention_passes_over_savepoints(job):
 
 
 def test_a_savepoint_name_keeps_one_checkpoint(job):
-    """The same again changes nothing; another checkpoint under the name is refused; names are plain."""
+    """A repeat changes nothing; another checkpoint under the same name is refused; names are validated."""
     coordinator = job.coordinator()
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -219,8 +219,8 @@ def test_a_savepoint_name_keeps_one_checkpoint(job):
         coordinator.savepoint(2, "../mark")
 
 
-def test_a_savepoint_cannot_keep_what_was_given_up(job):
-    """Once `subsumed` stands there, objects may be gone: the savepoint is refused."""
+def test_a_savepoint_cannot_keep_a_subsumed_checkpoint(job):
+    """After `subsumed`, objects may be gone: the savepoint is refused."""
     coordinator = job.coordinator(num_retained=1)
     for position in (1, 2):
         job.checkpoint(coordinator, position)
@@ -248,7 +248,7 @@ def blocked(job, coordinator):
 
 @pytest.mark.parametrize(("resolution", "left"), [("keep", b"foreign"), ("replace", b"our a")])
 def test_a_blocked_file_is_resolved(job, resolution, left):
-    """Keep: the foreign object stays and ours is given up. Replace: ours is published. Nothing is left."""
+    """Keep: the foreign object stays and ours is discarded. Replace: ours is published. Nothing is left."""
     coordinator = job.coordinator()
     blocked(job, coordinator)
     checkpoint = coordinator.resolve(1, "out/a", resolution)
@@ -258,8 +258,8 @@ def test_a_blocked_file_is_resolved(job, resolution, left):
     assert job.names(".inprogress/") == []
 
 
-def test_only_the_object_that_was_spoken_of_is_replaced(job):
-    """Another foreign object in its place, written after step 6 looked: blocked again, nothing deleted."""
+def test_only_the_object_that_blocked_the_file_is_replaced(job):
+    """Another foreign object in its place, written after step 6 ran: blocked again, nothing deleted."""
     coordinator = job.coordinator()
     blocked(job, coordinator)
     job.store.put("out/a", b"newer", precondition=ANY)
@@ -271,7 +271,7 @@ def test_only_the_object_that_was_spoken_of_is_replaced(job):
 
 
 def test_a_resolution_killed_half_way_is_finished_by_the_next_trigger(job, monkeypatch):
-    """The `resolved` record stands first; trigger does what it says before it opens an attempt."""
+    """The `resolved` record is written first; trigger carries it out before it opens an attempt."""
     coordinator = job.coordinator()
     blocked(job, coordinator)
     with monkeypatch.context() as broken:
@@ -283,8 +283,8 @@ def test_a_resolution_killed_half_way_is_finished_by_the_next_trigger(job, monke
     assert job.store.get("out/a") == b"our a"
 
 
-def test_a_word_on_a_file_that_is_not_blocked_is_refused(job):
-    """The error names what is blocked; an unknown word is refused too."""
+def test_resolving_a_file_that_is_not_blocked_is_refused(job):
+    """The error lists the blocked files; an unknown resolution is refused too."""
     coordinator = job.coordinator()
     blocked(job, coordinator)
     with pytest.raises(NotFoundError, match="out/a"):
@@ -293,8 +293,8 @@ def test_a_word_on_a_file_that_is_not_blocked_is_refused(job):
         coordinator.resolve(1, "out/a", "delete")
 
 
-def test_a_blocked_checkpoint_is_not_given_up(job):
-    """Its components are the only copy of the blocked file; once resolved it goes like others."""
+def test_a_blocked_checkpoint_is_not_subsumed(job):
+    """Its components are the only copy of the blocked file; once resolved it is subsumed like any other."""
     coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
     blocked(job, coordinator)
     job.checkpoint(coordinator, 2)

@@ -1,4 +1,4 @@
-"""A long log becomes a base: nothing older is needed then, and nothing of the state has changed."""
+"""A long log becomes a base: nothing older is needed any more, and the state is unchanged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def forced(keyed: KeyedJob) -> Checkpoint:
 
 
 def changes_of(keyed: KeyedJob, checkpoint: Checkpoint) -> list[list[tuple[int, bytes]]]:
-    """What stands in the log of one checkpoint, by handle."""
+    """The log of one checkpoint, by handle."""
     with keyed.state(checkpoint).reading() as reader:
         return [list(reader.read(handle)) for handle in entry(checkpoint).report.handles]
 
@@ -73,12 +73,12 @@ def changes_of(keyed: KeyedJob, checkpoint: Checkpoint) -> list[list[tuple[int, 
     ],
 )
 def test_when_a_log_is_due(sizes: BaseAndLog, due: bool) -> None:
-    """As long as the base and not small, or in too many pieces; never where there is no log."""
+    """When it is as long as the base and not small, or in too many pieces; never without a log."""
     assert is_due(sizes, CheckpointOptions()) is due
 
 
 def test_thresholds_are_settings() -> None:
-    """Each number comes from its key, and a senseless one is refused by its name."""
+    """Each number comes from its key, and an invalid one is refused by name."""
     options = CheckpointOptions.from_mapping(
         {
             "dstl.state.materialize.enabled": "false",
@@ -118,13 +118,13 @@ def same_state_without_older(keyed: KeyedJob) -> None:
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 300])
 def test_a_base_is_the_state(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch, split_bytes: int) -> None:
-    """The same rows at any number of ranges; deleted keys are nowhere in it; changes go on behind it."""
+    """The same rows at any number of ranges; no deleted keys; later changes follow it."""
     monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", split_bytes)
     same_state_without_older(keyed)
 
 
 def test_a_base_that_keeps_tombstoned_rows_is_found(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: a base that forgets to leave deleted keys out."""
+    """The check above can fail: it catches a base that keeps deleted keys."""
     monkeypatch.setattr("dstl_dagster.keyed.bases._as_changes", _with_the_dead)
     with pytest.raises(AssertionError):
         same_state_without_older(keyed)
@@ -148,7 +148,7 @@ def test_the_same_state_gives_the_same_base(keyed: KeyedJob) -> None:
 
 
 def test_a_base_of_nothing_keeps_the_schema(keyed: KeyedJob) -> None:
-    """Where every row was deleted, the columns are still known, and the next change finds them."""
+    """If every row was deleted, the columns are still known, and the next change finds them."""
     keyed.changes([row("a", 1)])
     keyed.changes([], [{"tail": "a"}])
     empty = forced(keyed)
@@ -158,7 +158,7 @@ def test_a_base_of_nothing_keeps_the_schema(keyed: KeyedJob) -> None:
 
 
 def test_a_base_has_the_evolved_schema(keyed: KeyedJob) -> None:
-    """Columns of every older report are in it, though none of these is read any more."""
+    """It has the columns of every older report, though none of them is read any more."""
     noted = StateSchema.of(
         pa.schema({"tail": pa.string(), "flights": pa.int64(), "note": pa.string()}), ["tail"], 16
     )
@@ -172,7 +172,7 @@ def test_a_base_has_the_evolved_schema(keyed: KeyedJob) -> None:
 
 
 def test_base_and_changes_are_one_report(keyed: KeyedJob) -> None:
-    """A checkpoint with changes of its own has them behind the base, and only they count as changes."""
+    """A checkpoint's own changes follow the base, and only they count as changes."""
     last = keyed.changes(ROWS)
     attempt = keyed.coordinator.trigger()
     base = write_base(keyed.store, attempt, keyed.state(last))
@@ -188,7 +188,7 @@ def test_base_and_changes_are_one_report(keyed: KeyedJob) -> None:
 
 
 def test_a_joined_report_has_the_columns_of_both(keyed: KeyedJob) -> None:
-    """Changes that know fewer columns than the base below them do not hide the others."""
+    """Changes with fewer columns than the base before them do not hide the other columns."""
     noted = StateSchema.of(
         pa.schema({"tail": pa.string(), "flights": pa.int64(), "note": pa.string()}), ["tail"], 16
     )
@@ -200,7 +200,7 @@ def test_a_joined_report_has_the_columns_of_both(keyed: KeyedJob) -> None:
 
 
 def test_changes_below_the_base_are_found(keyed: KeyedJob) -> None:
-    """The check above can fail: with the handles the other way round, the base's older rows win."""
+    """The check above can fail: with the handles in reverse order, the base's older rows win."""
     last = keyed.changes(ROWS)
     attempt = keyed.coordinator.trigger()
     base = write_base(keyed.store, attempt, keyed.state(last))
@@ -224,7 +224,7 @@ def test_what_is_not_base_and_changes_is_not_joined(keyed: KeyedJob) -> None:
 
 
 def test_reports_without_a_base_keep_their_bytes() -> None:
-    """The field is absent where it is false, absent means false, and what is no flag is refused."""
+    """The field is absent if false, absent means false, and anything but a flag is refused."""
     plain = OperatorReport("op", ()).to_json()
     assert "base" not in plain
     assert OperatorReport.from_json(plain).base is False
@@ -254,7 +254,7 @@ def test_sizes_are_of_base_and_log(keyed: KeyedJob) -> None:
 
 
 def test_what_is_older_than_the_base_goes(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:
-    """With one checkpoint kept, clean-up deletes the old log, and a restore reads base and log since."""
+    """With one checkpoint retained, clean-up deletes the old log; a restore reads base and log since."""
     store = counting_store
     keyed = keyed_on(store, num_retained=1, reader_grace=timedelta(0))
     for day in range(6):
@@ -275,7 +275,7 @@ def test_what_is_older_than_the_base_goes(keyed_on: type[KeyedJob], counting_sto
 
 
 def test_the_old_log_stays_while_a_checkpoint_needs_it(keyed_on: type[KeyedJob]) -> None:
-    """A base takes nothing from older checkpoints that are kept."""
+    """A base removes nothing that older kept checkpoints need."""
     keyed = keyed_on(MemoryObjectStore(), num_retained=2)
     keyed.changes(ROWS)
     two = keyed.changes([row("a", 1)])
@@ -286,7 +286,7 @@ def test_the_old_log_stays_while_a_checkpoint_needs_it(keyed_on: type[KeyedJob])
 
 
 def test_materialize_makes_a_checkpoint_of_its_own(keyed: KeyedJob) -> None:
-    """By the public steps: positions stand where they stood, and there is nothing to do again."""
+    """By the public steps: positions are unchanged, and a second call has nothing to do."""
     coordinator = keyed.coordinator
     assert materialize(coordinator) is None
     attempt = coordinator.trigger()
@@ -304,7 +304,7 @@ def test_materialize_makes_a_checkpoint_of_its_own(keyed: KeyedJob) -> None:
 
 
 def test_materialize_waits_for_its_turn(keyed: KeyedJob) -> None:
-    """While somebody else's attempt is open, it does not get in between."""
+    """While another owner's attempt is open, it is refused."""
     keyed.changes(ROWS)
     CheckpointCoordinator(keyed.coordinator.job, keyed.store, owner="rival").trigger()
     with pytest.raises(ConflictError) as refused:
@@ -312,10 +312,10 @@ def test_materialize_waits_for_its_turn(keyed: KeyedJob) -> None:
     assert refused.value.kind == "attempt_open"
 
 
-def test_a_failed_materialisation_gives_its_attempt_up(
+def test_a_failed_materialisation_aborts_its_attempt(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage is raised, the attempt is ended, and the job goes on from where it was."""
+    """An outage is raised, the attempt is aborted, and the job resumes from where it was."""
     last = keyed.changes(ROWS)
 
     def unavailable(*_: object, **__: object) -> None:
@@ -330,7 +330,7 @@ def test_a_failed_materialisation_gives_its_attempt_up(
 
 
 def test_a_log_of_own_bytes_is_left_alone(job: Job) -> None:
-    """What has no schema is not keyed state: nobody knows how to fold it, so it is never due."""
+    """A log without a schema is not keyed state and cannot be folded, so it is never due."""
     coordinator = job.coordinator(materialize_max_checkpoints=1)
     attempt = coordinator.trigger()
     coordinator.record(attempt, {"totals": job.changes(attempt).handles})
@@ -351,7 +351,7 @@ def batch(keyed: KeyedJob, *rows: dict[str, Any]) -> Attempt:
 
 
 def test_a_batch_folds_what_is_due(keyed_on: type[KeyedJob]) -> None:
-    """At the threshold the batch's report has a base below its changes, also where it has none itself."""
+    """At the threshold the batch's report has a base before its changes, even if it has no changes itself."""
     keyed = keyed_on(MemoryObjectStore(), materialize_max_checkpoints=2)
     bases = []
     for day in range(6):
@@ -370,8 +370,8 @@ def test_a_batch_folds_what_is_due(keyed_on: type[KeyedJob]) -> None:
     assert len(keyed.rows()) == 7
 
 
-def test_a_batch_folds_nothing_where_it_is_switched_off(keyed_on: type[KeyedJob]) -> None:
-    """The setting stands above the thresholds."""
+def test_a_batch_folds_nothing_if_disabled(keyed_on: type[KeyedJob]) -> None:
+    """The switch overrides the thresholds."""
     keyed = keyed_on(MemoryObjectStore(), materialize_max_checkpoints=1, materialize=False)
     for day in range(3):
         batch(keyed, row("a", day))
@@ -380,10 +380,10 @@ def test_a_batch_folds_nothing_where_it_is_switched_off(keyed_on: type[KeyedJob]
     assert not entry(latest).report.base
 
 
-def test_a_batch_whose_base_fails_is_given_up(
+def test_a_batch_whose_base_fails_is_aborted(
     keyed_on: type[KeyedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error comes out of the block, and the attempt is ended as by any other error in it."""
+    """The error leaves the block, and the attempt is aborted as by any other error in it."""
     keyed = keyed_on(MemoryObjectStore(), materialize_max_checkpoints=1)
     batch(keyed, row("a", 1))
 

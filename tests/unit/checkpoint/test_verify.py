@@ -1,4 +1,4 @@
-"""Reading a checkpoint back: whatever is wrong is named, and nobody goes on from it."""
+"""Reading a checkpoint back: whatever is wrong is named, and nothing resumes from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def changelog_of(keyed, checkpoint_id):
 
 
 def test_a_whole_checkpoint_verifies(keyed):
-    """Manifests and files of all older changes are looked at, and every byte is counted once."""
+    """Manifests and files of all older changes are checked, and every byte is counted once."""
     three_checkpoints(keyed)
     found = keyed.coordinator.verify()
     files = [name for name in keyed.names("dstl/orders/attempts/") if "/changelog/" in name]
@@ -39,7 +39,7 @@ def test_a_whole_checkpoint_verifies(keyed):
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_flipped_bit_is_found(keyed, at):
-    """One bit of an older changelog file: that file is named, and a checkpoint before it is still whole."""
+    """One bit of an older changelog file: that file is named, and an earlier checkpoint still verifies."""
     three_checkpoints(keyed)
     name = changelog_of(keyed, 2)
     keyed.store.put(name, flipped(keyed.store.get(name), at), precondition=ANY)
@@ -50,7 +50,7 @@ def test_a_flipped_bit_is_found(keyed, at):
 
 
 def test_each_object_is_named_by_itself(keyed):
-    """A missing file and a manifest cut in half at once: both are named."""
+    """A missing file and a truncated manifest at the same time: both are named."""
     three_checkpoints(keyed)
     missing = changelog_of(keyed, 3)
     manifest = keyed.coordinator.get(1).entry.completed.manifest
@@ -61,8 +61,8 @@ def test_each_object_is_named_by_itself(keyed):
     assert {problem.object_name for problem in found.problems} == {missing, manifest}
 
 
-def test_nobody_goes_on_from_damaged_state(keyed):
-    """Restore names the damage and decides nothing; the newest whole checkpoint is found instead."""
+def test_nothing_resumes_from_damaged_state(keyed):
+    """Restore names the damage and decides nothing; the newest undamaged checkpoint is found instead."""
     three_checkpoints(keyed)
     name = changelog_of(keyed, 2)
     keyed.store.put(name, flipped(keyed.store.get(name)), precondition=ANY)
@@ -77,8 +77,8 @@ def test_nobody_goes_on_from_damaged_state(keyed):
     assert keyed.coordinator.restore(newest.checkpoint_id).checkpoint_id == 1
 
 
-def test_an_unreadable_manifest_is_passed_over(keyed):
-    """The newest whole checkpoint is found where the last one's manifest is gone or cut."""
+def test_an_unreadable_manifest_is_skipped(keyed):
+    """The newest undamaged checkpoint is found if the last one's manifest is gone or truncated."""
     three_checkpoints(keyed)
     manifest = keyed.coordinator.get(3).entry.completed.manifest
     keyed.store.put(manifest, b"dstl/manifest 1", precondition=ANY)
@@ -87,8 +87,8 @@ def test_an_unreadable_manifest_is_passed_over(keyed):
     assert damaged.problems[0].object_name == manifest
 
 
-def test_an_outage_is_no_damage(keyed, monkeypatch):
-    """A store that does not answer says nothing about the checkpoint."""
+def test_an_outage_is_not_damage(keyed, monkeypatch):
+    """A store that does not answer proves nothing about the checkpoint."""
     three_checkpoints(keyed)
     changelog = changelog_of(keyed, 1)
     real = MemoryObjectStore.open_read
@@ -124,7 +124,7 @@ def test_a_file_that_waits_needs_its_components(job):
 
 
 def test_a_published_file_is_checked_by_its_bytes(job):
-    """What a consumer took away or replaced is a note; bytes that are not ours under our name are damage."""
+    """A file moved away or replaced is a note; corrupt bytes in our own object are damage."""
     coordinator = with_file(job, b"first", b"second")
     coordinator.compose_commit()
     assert coordinator.verify(1).bytes == len(b"firstsecond")
@@ -135,11 +135,11 @@ def test_a_published_file_is_checked_by_its_bytes(job):
     job.store.put("out/a", b"firstsecone", precondition=ANY, metadata=stat.metadata)
     assert coordinator.verify(1).notes == replaced.notes  # its pairs no longer prove it ours
     job.store.delete("out/a", precondition=ANY)
-    assert "took it away" in coordinator.verify(1).notes[0].what
+    assert "moved or deleted" in coordinator.verify(1).notes[0].what
 
 
-def test_a_file_that_is_composed_already_is_whole(job):
-    """Step 6 was cut between composing and its record: no component is missing."""
+def test_a_file_that_is_already_composed_is_undamaged(job):
+    """Step 6 was killed between composing and its record: no component is missing."""
     coordinator = with_file(job, b"first", b"second")
     from dstl_dagster.recoverable import commit_file
 

@@ -82,11 +82,11 @@ class Case:
         return checkpoint
 
     def replace(self, name: str, payload: bytes) -> None:
-        """Write over whatever is there, as somebody else would."""
+        """Overwrite whatever is there, as a foreign writer would."""
         self.store.put(name, payload, precondition=ANY)
 
     def delete(self, *names: str) -> None:
-        """Take objects away, as somebody else would."""
+        """Delete objects, as a foreign writer would."""
         for name in names:
             self.store.delete(name, precondition=ANY)
 

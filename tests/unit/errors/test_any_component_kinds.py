@@ -1,4 +1,4 @@
-"""The kinds of the classes themselves, and two that any component may have: each from a call that goes so."""
+"""The kinds of the classes themselves, and two that any component may raise: each from a call that does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _QuotaError(DstlError):
-    """An error of somebody's own store."""
+    """An error of a third-party store."""
 
 
 class _OwnStore(MemoryObjectStore):

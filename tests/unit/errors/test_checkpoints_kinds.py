@@ -1,4 +1,4 @@
-"""The kinds of the steps 2 to 6: each from an object that is gone, or that is another's."""
+"""The kinds of steps 2 to 6: each from an object that is missing or foreign."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _TakesLess(MemoryObjectStore):
 
 
 class _FullDisk(MemoryObjectStore):
-    """Everything is read, and nothing more is written below `attempts`."""
+    """Reads work, but writes below `attempts` fail."""
 
     def put(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if "/changelog/" in name:

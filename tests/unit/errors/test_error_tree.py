@@ -106,7 +106,7 @@ KINDS = [
 
 
 def test_the_tree_of_classes() -> None:
-    """Who catches a class today catches the same errors tomorrow."""
+    """A handler of a class today catches the same errors tomorrow."""
     found = {
         name: " ".join(base.__name__ for base in each.__bases__)
         for name in errors.__all__
@@ -116,12 +116,12 @@ def test_the_tree_of_classes() -> None:
 
 
 def test_kinds_are_only_added() -> None:
-    """The kinds of earlier releases are there; a new one is added to this list, and none is taken out."""
+    """The kinds of earlier releases exist; new ones are added to this list, and none is removed."""
     assert sorted(kind.value for kind in ErrorKind) == sorted(KINDS)
 
 
 def test_a_kind_is_named_as_it_is_spelled() -> None:
-    """Who knows the text knows the member."""
+    """A kind's text gives away its member."""
     assert {kind.name: kind.value for kind in ErrorKind} == {kind.upper(): kind for kind in KINDS}
 
 
@@ -141,7 +141,7 @@ def test_a_pickled_error_needs_no_kind() -> None:
 
 
 def test_a_kind_is_text() -> None:
-    """What is told is plain text, so that JSON, logs and Dagster's metadata take it as it is."""
+    """It is plain text, so that JSON, logs and Dagster's metadata take it as it is."""
     error = ConflictError("what happened", ErrorKind.BUSY)
     assert type(error.kind) is str
     assert error.kind == "busy" == ErrorKind.BUSY
@@ -149,7 +149,7 @@ def test_a_kind_is_text() -> None:
 
 
 def test_an_unknown_kind_is_kept() -> None:
-    """A process of a later release may tell a kind that this one does not know."""
+    """A later release may send a kind that this one does not know."""
     unknown = ErrorKind("of_a_later_release")
     assert unknown == "of_a_later_release"
     assert unknown not in list(ErrorKind)
@@ -159,14 +159,14 @@ def test_an_unknown_kind_is_kept() -> None:
 
 @pytest.mark.parametrize("error_class", CLASSES, ids=TREE)
 def test_every_class_has_a_kind_of_its_own(error_class: type[DstlError]) -> None:
-    """An error that was given no kind has its class's, which no other class has."""
+    """An error without an explicit kind has the one of its class, which no other class has."""
     error = error_class("what happened")
     assert error.kind in list(ErrorKind)
     assert [each for each in CLASSES if each.default_kind == error.kind] == [error_class]
 
 
 def test_the_page_has_every_kind(documented: dict[str, dict[str, set[str]]]) -> None:
-    """docs/errors.md lists the kinds in the order of the enum, each once, with classes that there are."""
+    """docs/errors.md lists the kinds in the order of the enum, each once, with classes that exist."""
     listed = [kind for kinds in documented.values() for kind in kinds]
     assert listed == [kind.value for kind in ErrorKind]
     named = {name for kinds in documented.values() for classes in kinds.values() for name in classes}
@@ -180,7 +180,7 @@ def test_every_section_has_its_scenarios(documented: dict[str, dict[str, set[str
 
 
 def test_the_example_of_the_page_runs() -> None:
-    """The page's example passes over a batch that is applied already, and over no other conflict."""
+    """The page's example skips a batch that is already applied, and ignores no other conflict."""
     page = PAGE.read_text(encoding="utf-8")
     example = compile(page.partition("```python\n")[2].partition("```")[0], "errors.md", "exec")
     coordinator = CheckpointCoordinator("orders", MemoryObjectStore())

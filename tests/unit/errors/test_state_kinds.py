@@ -1,4 +1,4 @@
-"""The kinds of keyed state and its files: each from rows or a file that cannot be."""
+"""The kinds of keyed state and its files: each from invalid rows or an invalid file."""
 
 from __future__ import annotations
 

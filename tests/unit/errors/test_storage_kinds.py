@@ -1,4 +1,4 @@
-"""The kinds of the stores: each from the strict server, or from a folder, that answers so."""
+"""The kinds of the stores: each raised by the strict server, or by a folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _file_and_folder(case: Case) -> None:
 
 
 def _busy(case: Case) -> None:
-    """Whenever the folder was made, somebody removes it before the file comes."""
+    """Whenever the folder is created, it is removed before the file arrives."""
 
     def link(*_: Any, **__: Any) -> None:
         raise FileNotFoundError("the folder was removed")

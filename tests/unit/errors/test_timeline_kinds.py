@@ -1,4 +1,4 @@
-"""The kinds of the timeline: each from two callers, or a history, that come to it."""
+"""The kinds of the timeline: each from two callers, or from a history, that provoke it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _opened(number: int = 1) -> Opened:
 
 
 def _open_on(view: TimelineView) -> Opened:
-    """What trigger decides once it did what comes first, here left out."""
+    """What trigger decides after finishing earlier decisions, which is left out here."""
     return decisions.to_open(
         view,
         attempt=uuid.UUID(int=1),
@@ -129,7 +129,7 @@ class _LosesRequests(MemoryObjectStore):
 
 
 def _contention(case: Case) -> None:
-    """Each time that this writer looked, a rival writes first."""
+    """Each time this writer has looked, a rival writes first."""
     rival = Timeline("orders", case.store)
     numbers = count(1)
 

@@ -41,7 +41,7 @@ def difference(keyed: KeyedJob, older: Checkpoint, newer: Checkpoint) -> dict[st
 
 
 def test_rows_are_added_changed_and_removed(keyed: KeyedJob) -> None:
-    """In both directions; null is a key like any other; a row written as it was is no difference."""
+    """In both directions; null is a key like any other; a row rewritten unchanged is no difference."""
     one = keyed.changes([row("a", 1), row("b", 1), row("c", 1), row(None, 1)])
     two = keyed.changes([row("a", 2), row("c", 1), row("d", 1), row(None, 2)], [{"tail": "b"}])
     assert difference(keyed, one, two) == {
@@ -58,7 +58,7 @@ def test_rows_are_added_changed_and_removed(keyed: KeyedJob) -> None:
 
 
 def test_a_base_between_them_changes_nothing(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """States are compared: the same rows in other files, at other ranges, are the same."""
+    """States are compared: the same rows in different files and ranges are equal."""
     one = keyed.changes([row(tail, 1) for tail in TAILS])
     monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 300)
     base = materialize(keyed.coordinator, force=True)
@@ -106,8 +106,8 @@ def test_a_wrong_skip_is_found(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch)
         only_what_differs_is_read(keyed)
 
 
-def test_states_of_other_columns_are_compared_in_the_evolved_schema(keyed: KeyedJob) -> None:
-    """A new column is null in older rows, and null is equal to that; numbers are compared wide."""
+def test_states_with_different_columns_are_compared_in_the_evolved_schema(keyed: KeyedJob) -> None:
+    """A new column is null in older rows, and equals null; numbers are compared in the wider type."""
     narrow = StateSchema.of(pa.schema({"tail": pa.string(), "flights": pa.int32()}), ["tail"], 16)
     one = keyed.changes([row("a", 1), row("b", 1)], schema=narrow)
     noted = StateSchema.of(
@@ -138,7 +138,7 @@ def test_before_the_operator_there_was_nothing(keyed: KeyedJob) -> None:
         diff_checkpoints(keyed.store, one.manifest, two.manifest, "never")
 
 
-def test_states_of_other_keys_are_not_compared(keyed: KeyedJob) -> None:
+def test_states_with_different_keys_are_not_compared(keyed: KeyedJob) -> None:
     """Two operators whose keys differ have no common rows to compare: refused at once."""
     one = keyed.changes([row("a", 1)])
     attempt = keyed.coordinator.trigger()

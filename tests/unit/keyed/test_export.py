@@ -1,4 +1,4 @@
-"""Keyed state as Parquet: once, whole, and never over anything else."""
+"""Keyed state as Parquet: once, complete, and never overwriting anything else."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_the_state_is_exported(keyed, checkpoint, tmp_path):
     assert (tmp_path / keyed.OPERATOR / "_SUCCESS").exists()
 
 
-def test_an_export_that_was_cut_is_finished(keyed, checkpoint, tmp_path):
-    """What is there already is not written again; the result is the same."""
+def test_an_interrupted_export_is_finished(keyed, checkpoint, tmp_path):
+    """What is already there is not rewritten; the result is the same."""
     target = LocalObjectStore(tmp_path, durable=False)
     state = keyed.state(checkpoint)
     done = export_state(state, target, export_id="one")
@@ -41,7 +41,7 @@ def test_an_export_that_was_cut_is_finished(keyed, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["aircraft/part-00000.parquet", "aircraft/notes.txt"])
-def test_nothing_else_is_written_over(keyed, checkpoint, name):
+def test_nothing_else_is_overwritten(keyed, checkpoint, name):
     """A foreign object in the folder stops the export before anything is written."""
     target = MemoryObjectStore()
     target.put(name, b"mine", precondition=ABSENT)

@@ -1,4 +1,4 @@
-"""What became of one key, from checkpoint to checkpoint."""
+"""The changes of one key, checkpoint by checkpoint."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def history(keyed: KeyedJob, tail: str | None, at: Checkpoint | None = None) -> 
     return key_history(keyed.store, checkpoint.manifest, keyed.OPERATOR, {"tail": tail})
 
 
-def test_each_change_is_told_once_oldest_first(keyed: KeyedJob) -> None:
-    """Checkpoints that left the key alone are not named; a deletion has no row."""
+def test_each_change_is_listed_once_oldest_first(keyed: KeyedJob) -> None:
+    """Checkpoints that did not touch the key are not listed; a deletion has no row."""
     keyed.changes([row("a", 1), row("b", 1), row(None, 1)])
     two = keyed.changes([row("b", 2)])
     keyed.changes([], [{"tail": "a"}])
@@ -44,7 +44,7 @@ def test_each_change_is_told_once_oldest_first(keyed: KeyedJob) -> None:
 
 
 def test_a_base_says_from_before(keyed: KeyedJob) -> None:
-    """What is older than a base is known by its outcome; a key that was gone then has no past."""
+    """Of what is older than a base only the outcome is known; a key deleted before it has no history."""
     keyed.changes([row("a", 1), row("b", 1)])
     keyed.changes([row("a", 2)], [{"tail": "b"}])
     assert materialize(keyed.coordinator, force=True) is not None
@@ -63,7 +63,7 @@ def make_base_and_changes(keyed: KeyedJob) -> None:
     keyed.complete(attempt, with_base(base, keyed.report(attempt, [row("a", 2)], [{"tail": "b"}])))
 
 
-def they_are_told_apart(keyed: KeyedJob) -> bool:
+def they_are_separated(keyed: KeyedJob) -> bool:
     before = [KeyChange(2, "from before", row(tail, 1)) for tail in "abc"]
     return (
         history(keyed, "a") == [before[0], KeyChange(2, "upsert", row("a", 2))]
@@ -72,21 +72,21 @@ def they_are_told_apart(keyed: KeyedJob) -> bool:
     )
 
 
-def test_a_checkpoint_with_base_and_changes_tells_both(
+def test_a_checkpoint_with_base_and_changes_lists_both(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base's row came from before, and what the checkpoint itself did stands behind it.
+    """The base's row is from before, and the checkpoint's own change follows it.
 
-    The check can fail: where handles are not told apart, the base looks like changes.
+    The check can fail: if handles are not separated, the base looks like changes.
     """
     make_base_and_changes(keyed)
-    assert they_are_told_apart(keyed)
+    assert they_are_separated(keyed)
     monkeypatch.setattr("dstl_dagster.keyed.reports.OperatorReport.base_handles", ())
-    assert not they_are_told_apart(keyed)
+    assert not they_are_separated(keyed)
 
 
-def test_rows_are_told_in_the_newest_columns(keyed: KeyedJob) -> None:
-    """An old row is null in a column that came later."""
+def test_rows_have_the_newest_columns(keyed: KeyedJob) -> None:
+    """An old row is null in a column that was added later."""
     keyed.changes([row("a", 1)])
     noted = StateSchema.of(
         pa.schema({"tail": pa.string(), "flights": pa.int64(), "note": pa.string()}), ["tail"], 16
@@ -101,7 +101,7 @@ def test_rows_are_told_in_the_newest_columns(keyed: KeyedJob) -> None:
 def test_files_of_other_key_groups_are_not_read(
     keyed_on: type[KeyedJob], counting_store: CountingStore
 ) -> None:
-    """Of sixteen files a checkpoint, one can hold the key."""
+    """Of sixteen files per checkpoint, only one can hold the key."""
     keyed = keyed_on(counting_store)
     tails = [f"N{number}" for number in range(100)]
     assert len(set(key_group_of(pa.table({"tail": tails}), keyed.SCHEMA).tolist())) == 16
@@ -114,7 +114,7 @@ def test_files_of_other_key_groups_are_not_read(
 
 
 def test_what_has_no_state_has_no_history(keyed: KeyedJob) -> None:
-    """An operator that never wrote has told nothing; a key of another shape is an error."""
+    """An operator that never wrote has no history; a key with the wrong columns is an error."""
     latest = keyed.changes([row("a", 1)])
     assert key_history(keyed.store, latest.manifest, "other", {"tail": "a"}) == []
     with pytest.raises(InvalidInputError, match="columns tail"):

@@ -25,7 +25,7 @@ def row(tail: str | None, flights: int) -> dict[str, object]:
 TAILS = [f"N{number}" for number in range(40)]
 
 
-def test_the_last_word_on_each_key_is_read(keyed: KeyedJob) -> None:
+def test_the_last_change_of_each_key_is_read(keyed: KeyedJob) -> None:
     """Later changes replace earlier ones, tombstones leave nothing, an older checkpoint stays as it was."""
     first = keyed.changes([row("a", 1), row("b", 1), row(None, 3)])
     second = keyed.changes([row("a", 2), row("c", 1)], [{"tail": "b"}])
@@ -34,7 +34,7 @@ def test_the_last_word_on_each_key_is_read(keyed: KeyedJob) -> None:
 
 
 def test_the_schema_is_that_of_all_reports(keyed: KeyedJob) -> None:
-    """A column that a later checkpoint added, and one that it left out, are both there; types are wide."""
+    """A column that a later checkpoint added, and one that it left out, are both there; types are widened."""
     narrow = StateSchema.of(pa.schema({"tail": pa.string(), "flights": pa.int32()}), ["tail"], 16)
     keyed.changes([row("a", 1)], schema=narrow)
     wide = StateSchema.of(
@@ -48,10 +48,10 @@ def test_the_schema_is_that_of_all_reports(keyed: KeyedJob) -> None:
     ]
 
 
-def test_a_range_reads_only_files_that_meet_it(
+def test_a_range_reads_only_files_that_intersect_it(
     keyed_on: type[KeyedJob], counting_store: CountingStore
 ) -> None:
-    """One of four handles is opened for key groups that it alone has."""
+    """Only one of four handles is opened for key groups that it alone holds."""
     store = counting_store
     keyed = keyed_on(store)
     keyed.changes([row(tail, 1) for tail in TAILS], partitions=4)
@@ -80,7 +80,7 @@ def test_one_row_is_found_by_its_key(keyed_on: type[KeyedJob], counting_store: C
 
 
 def test_large_state_is_held_in_parts(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more changes than are held at a time, the same rows come, a range of key groups at a time."""
+    """With more changes than are held at a time, the same rows come, one range of key groups at a time."""
     keyed.changes([row(tail, 1) for tail in TAILS])
     state = keyed.state()
     whole = [each for table in state.tables() for each in table.to_pylist()]
@@ -93,7 +93,7 @@ def test_large_state_is_held_in_parts(keyed: KeyedJob, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("key", [{}, {"flights": 1}, {"tail": "a", "flights": 1}, {"tail": 5}])
-def test_a_key_of_another_shape_is_refused(keyed: KeyedJob, key: dict[str, object]) -> None:
+def test_a_key_with_the_wrong_columns_is_refused(keyed: KeyedJob, key: dict[str, object]) -> None:
     """A key has exactly the key columns, and values of their types."""
     keyed.changes([row("a", 1)])
     with pytest.raises(InvalidInputError, match="key"):
@@ -115,8 +115,8 @@ def test_a_log_of_own_bytes_is_not_keyed_state(job: Job) -> None:
     assert refused.value.kind == "not_keyed"
 
 
-def test_a_checkpoint_that_goes_meanwhile_says_so(keyed: KeyedJob) -> None:
-    """A file that is missing while the state is read is told as a checkpoint that is gone."""
+def test_a_checkpoint_deleted_meanwhile_is_reported_as_gone(keyed: KeyedJob) -> None:
+    """A file that is missing while the state is read is reported as a checkpoint that is gone."""
     keyed.changes([row("a", 1)])
     state = keyed.state()
     (name,) = [name for name in keyed.names() if "/changelog/" in name]

@@ -1,4 +1,4 @@
-"""A long chain of manifests is read in few rounds, and damage in it is told as ever."""
+"""A long chain of manifests is read in few rounds, and damage in it is still reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKPOINTS = 60
 
 
 class RoundsStore(MemoryObjectStore):
-    """Counts how often somebody waited for a manifest; what comes ahead, side by side, is not waited for."""
+    """Counts blocking loads of manifests; those fetched ahead, concurrently, are not counted."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def test_a_long_chain_is_read_in_few_rounds(long):
 
 
 def test_clean_up_keeps_the_whole_chain(long):
-    """What retained checkpoints stand on stays, read in few rounds too; dead attempts' manifests go."""
+    """What retained checkpoints build on stays, read in few rounds; dead attempts' manifests are deleted."""
     attempt = long.coordinator.trigger()
     long.coordinator.record(attempt, [long.report(attempt, [{"tail": "dead", "flights": 0}])])
     long.coordinator.abort(attempt)
@@ -65,7 +65,7 @@ def test_clean_up_keeps_the_whole_chain(long):
 
 
 @pytest.mark.parametrize(("damage", "error"), [("cut", FormatError), ("gone", NotFoundError)])
-def test_damage_in_the_middle_is_told(long, damage, error):
+def test_damage_in_the_middle_is_reported(long, damage, error):
     """By the name of the manifest, though it was fetched ahead with others."""
     name = middle(long)
     if damage == "cut":

@@ -1,4 +1,4 @@
-"""Finding the record of a checkpoint that retention gave up long ago."""
+"""Finding the record of a checkpoint that was subsumed long ago."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def coordinator(job):
 
 def test_every_checkpoint_that_ever_completed_is_found(job, coordinator):
     """Each by its own record, whether the view still knows it or not."""
-    told = [record for record in coordinator.timeline.records() if isinstance(record, Completed)]
-    assert [record.checkpoint_id for record in told] == list(range(1, 41))
+    completed = [record for record in coordinator.timeline.records() if isinstance(record, Completed)]
+    assert [record.checkpoint_id for record in completed] == list(range(1, 41))
     timeline = Timeline("orders", job.store)
     assert 1 not in timeline.tail().checkpoints
-    assert [find_completed(timeline, each.checkpoint_id) for each in told] == told
+    assert [find_completed(timeline, each.checkpoint_id) for each in completed] == completed
 
 
-def test_the_search_halves_the_timeline(job, coordinator):
+def test_the_search_is_binary(job, coordinator):
     """A timeline of hundreds of slots costs a few requests, not hundreds."""
     watched = FaultStore(job.store)
     timeline = Timeline("orders", watched, threads=1)

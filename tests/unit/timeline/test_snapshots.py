@@ -1,4 +1,4 @@
-"""Snapshots, hint and archive: a long history reads like a short one, and says the same."""
+"""Snapshots, hint and archive: a long history is as cheap to read as a short one, with the same view."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folded_from_the_start(timeline: Timeline):
     slot = 0
     for record in timeline.records():
         if not isinstance(record, Snapshot):
-            # Slots of snapshots are left out of the fold, so the places have to be counted on.
+            # Snapshots are left out of the fold, so their slots have to be skipped.
             builder._slot = record.slot - 1
             builder.add(record)
         slot = record.slot
@@ -52,7 +52,7 @@ def folded_from_the_start(timeline: Timeline):
     return builder.view()
 
 
-def test_a_history_with_snapshots_says_what_it_says_without(job):
+def test_snapshots_do_not_change_the_view(job):
     """Retained checkpoints, ids and applied batches are the same as by folding every record."""
     coordinator = long_history(job)
     whole = folded_from_the_start(coordinator.timeline)
@@ -65,8 +65,8 @@ def test_a_history_with_snapshots_says_what_it_says_without(job):
     assert read.applied_in("batch-40") is None
 
 
-def test_who_read_on_from_before_agrees_with_a_snapshot_by_another(job):
-    """In whatever order savepoints were named: JSON gives names back in its own."""
+def test_a_reader_from_before_a_snapshot_agrees_with_it(job):
+    """In whatever order savepoints were created: JSON sorts their names."""
     writer, reader = job.coordinator(num_retained=5, **EVERY), job.coordinator(num_retained=5, **EVERY)
     job.checkpoint(writer, 1)
     for name in ("zebra", "ant"):
@@ -104,7 +104,7 @@ def test_a_decision_does_not_cost_more_with_age(job):
 
 @pytest.mark.parametrize("hint", [None, b"", b"dstl/hint 1 999", 1, 3, 10**6], ids=str)
 def test_a_hint_is_never_trusted(job, hint):
-    """Missing, torn, pointing at a slot without a snapshot, or at nothing: the tail is found all the same."""
+    """Missing, torn, pointing to a slot without a snapshot, or to nothing: the tail is found all the same."""
     coordinator = long_history(job)
     expected = coordinator.timeline.tail()
     if hint is None or isinstance(hint, bytes):
@@ -118,7 +118,7 @@ def test_a_hint_is_never_trusted(job, hint):
 
 
 def test_without_a_hint_a_long_tail_is_found_by_probing(job):
-    """More records than one page of a listing: neither all of them are listed nor are they read."""
+    """With more records than one page of a listing, not all of them are listed or read."""
     coordinator = job.coordinator(snapshot_interval=2_000, commit_threads=1)
     for _ in range(600):
         coordinator.abort(coordinator.trigger())
@@ -132,7 +132,7 @@ def test_without_a_hint_a_long_tail_is_found_by_probing(job):
 
 
 def test_what_is_archived_still_counts(job):
-    """A zombie of an attempt that ended long ago is told so; a batch of long ago is not made again."""
+    """A zombie of an attempt that ended long ago is refused; a batch applied long ago is not repeated."""
     coordinator = job.coordinator(num_retained=1, **EVERY)
     dead = coordinator.trigger()
     coordinator.abort(dead, "given up")
@@ -160,7 +160,7 @@ def test_what_is_archived_still_counts(job):
 
 
 def test_what_a_zombie_writes_after_a_snapshot_is_garbage(job):
-    """The attempt is not in the snapshot any more: clean-up finds its end in the archive."""
+    """The attempt is no longer in the snapshot: clean-up finds how it ended in the archive."""
     coordinator = job.coordinator(num_retained=1, **EVERY)
     dead = coordinator.trigger()
     coordinator.abort(dead)
@@ -173,19 +173,19 @@ def test_what_a_zombie_writes_after_a_snapshot_is_garbage(job):
 
 
 def test_a_snapshot_waits_for_the_archive(job, monkeypatch):
-    """What cannot be put away is not left out: no snapshot is written, and the decision stands."""
+    """If archiving fails, no snapshot is written, and the decision stands."""
 
     def fails(*_arguments):
         raise UnavailableError("no storage now")
 
-    monkeypatch.setattr(Archive, "put_away", fails)
+    monkeypatch.setattr(Archive, "write", fails)
     coordinator = long_history(job, 10)
     assert not any(isinstance(record, Snapshot) for record in coordinator.timeline.records())
     assert coordinator.latest().checkpoint_id == 10
 
 
 def test_a_wrong_snapshot_is_refused(job):
-    """A reader that knows the records before it does not take its word."""
+    """A reader that has read the records before it does not trust it."""
     coordinator = job.coordinator(snapshot_interval=100)
     job.checkpoint(coordinator, 1)
     tail = coordinator.timeline.tail()
@@ -207,7 +207,7 @@ def test_a_wrong_snapshot_is_refused(job):
 
 @pytest.mark.parametrize("field", ["checkpoints", "open", "abandoned"])
 def test_a_snapshot_that_is_not_as_documented_is_a_format_error(job, field):
-    """Whatever stands there instead: a FormatError that names the slot."""
+    """Whatever is in its place, a FormatError names the slot."""
     coordinator = long_history(job, 10)
     snapshot = next(record for record in coordinator.timeline.records() if isinstance(record, Snapshot))
     for wrong in ([{}], "text", 7):
@@ -217,8 +217,8 @@ def test_a_snapshot_that_is_not_as_documented_is_a_format_error(job, field):
             builder.add(broken)
 
 
-def test_readers_of_a_given_up_checkpoint_keep_their_grace_across_snapshots(job):
-    """A chain that is being read stays whole for the grace time, also when a base has replaced it."""
+def test_readers_of_a_subsumed_checkpoint_keep_their_grace_across_snapshots(job):
+    """A chain that is being read stays intact for the grace time, even after a base has replaced it."""
     coordinator = job.coordinator(num_retained=1, snapshot_interval=8, commit_threads=1)
     for position in range(3):
         job.checkpoint(coordinator, position)
@@ -241,7 +241,7 @@ def test_readers_of_a_given_up_checkpoint_keep_their_grace_across_snapshots(job)
 
 
 def test_records_of_the_first_release_are_read():
-    """`files` were bare names once; their owners are known by the manifest alone."""
+    """`files` were bare names once; only the manifest identifies their owners."""
     completed = Completed(attempt=uuid.UUID(int=1), checkpoint_id=1, parent=None, manifest="m")
     plain = {**record_to_plain(completed), "files": ["out/a"]}
     (file,) = record_from_plain(plain, "here").files
@@ -250,7 +250,7 @@ def test_records_of_the_first_release_are_read():
 
 
 def test_an_opened_attempt_survives_a_snapshot(job):
-    """The attempt that was open when the snapshot was written goes on after it."""
+    """The attempt that was open when the snapshot was written is still open after it."""
     coordinator = job.coordinator(**EVERY)
     for _ in range(3):
         coordinator.abort(coordinator.trigger())

@@ -1,4 +1,4 @@
-"""The race for a slot, lost answers, and histories that cannot be."""
+"""The race for a slot, lost answers, and impossible histories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(number: int = 1) -> Opened:
 
 
 class LosesAnswers(MemoryObjectStore):
-    """Says "unavailable" for the next put, after or before its effect."""
+    """Fails the next put as unavailable, before or after it takes effect."""
 
     lose: str | None = None
 
@@ -37,7 +37,7 @@ class LosesAnswers(MemoryObjectStore):
 
 
 class RetriesBlindly(MemoryObjectStore):
-    """A client that sends a create again although it took effect, and is told 412."""
+    """A client that resends a create that has taken effect, and gets a 412."""
 
     def put(self, name, payload, **arguments):
         super().put(name, payload, **arguments)
@@ -45,7 +45,7 @@ class RetriesBlindly(MemoryObjectStore):
 
 
 def test_records_come_back_in_order():
-    """Slots count from 1, and reading begins behind the slot that was given."""
+    """Slots count from 1, and reading starts after the given slot."""
     timeline = Timeline("orders", MemoryObjectStore())
     for number in (1, 2, 3):
         timeline.append(opened(number))
@@ -55,7 +55,7 @@ def test_records_come_back_in_order():
 
 
 def test_a_taken_slot_is_a_conflict():
-    """A writer that was not first writes nothing and is told so."""
+    """A writer that loses the slot writes nothing and gets a conflict."""
     store = MemoryObjectStore()
     slow, fast = Timeline("orders", store), Timeline("orders", store)
     slow.tail()
@@ -67,14 +67,14 @@ def test_a_taken_slot_is_a_conflict():
 
 
 def test_own_record_behind_a_412_is_success():
-    """A client that retries its own create is told 412; the decision id in the slot says that we won."""
+    """A client that retries its own create gets a 412; the decision id in the slot shows that we won."""
     timeline = Timeline("orders", RetriesBlindly())
     assert timeline.append(opened()).slot == 1
     assert timeline.tail().slot == 1
 
 
 def test_own_record_behind_a_lost_answer_is_success():
-    """The answer is lost after the effect: the slot is asked, and it is ours."""
+    """The answer is lost after the effect: the slot is read back, and it is ours."""
     store = LosesAnswers()
     timeline = Timeline("orders", store)
     store.lose = "after"
@@ -82,7 +82,7 @@ def test_own_record_behind_a_lost_answer_is_success():
 
 
 def test_a_lost_request_is_reported_as_unknown():
-    """The slot is still empty, but a late effect may come: not success, and the same may be tried again."""
+    """The slot is still empty, but the write may take effect late: not a success, and safe to retry."""
     store = LosesAnswers()
     timeline = Timeline("orders", store)
     store.lose = "before"
@@ -125,7 +125,7 @@ def test_one_of_many_threads_wins_each_slot():
 
 
 def test_a_deleted_slot_is_found_on_the_first_read():
-    """History with a hole is never continued: the missing slot would be decided a second time."""
+    """A history with a hole is never continued: the missing slot would be decided twice."""
     store = MemoryObjectStore()
     timeline = Timeline("orders", store)
     for number in (1, 2, 3):
@@ -145,7 +145,7 @@ def test_a_record_in_the_wrong_slot_is_refused():
 
 
 def test_a_record_about_an_unknown_checkpoint_is_refused():
-    """`committed` without `completed` cannot be history of ours."""
+    """`committed` without `completed` cannot be a history that we wrote."""
     store = MemoryObjectStore()
     with pytest.raises(FormatError, match="which no earlier record completed"):
         Timeline("orders", store).append(Committed(checkpoint_id=4))
@@ -154,7 +154,7 @@ def test_a_record_about_an_unknown_checkpoint_is_refused():
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 40, -1])
 def test_truncated_records_are_format_errors(cut):
-    """A record cut anywhere is refused by name, never read as less."""
+    """A record truncated anywhere is refused by name, never read as a shorter one."""
     payload = encode_record(Aborted(slot=1, attempt=uuid.UUID(int=1), checkpoint_id=1, reason="why"))
     with pytest.raises(FormatError, match="slot-1"):
         decode_record(payload[:cut], 1, "slot-1")
