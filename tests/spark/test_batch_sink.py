@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dstl_dagster.spark import by_key_group, register
-from dstl_dagster.spark.data_source import DstlDataSource, _BatchWriter
+from dstl_dagster.spark.data_source import DstlDataSource, _SaveWriter
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -60,7 +60,7 @@ def test_a_batch_that_is_written_again_changes_nothing(job: Job) -> None:
 def test_a_key_in_two_tasks_is_refused(job: Job) -> None:
     """Each task sees its row alone; the commit sees both, and nothing of the batch is left."""
     df = job.spark.range(0, 20, 1, 2).selectExpr("id % 10 AS id", "id AS value")
-    with pytest.raises(Exception, match=r"20 rows have 10 keys.*aggregate the rows by key"):
+    with pytest.raises(Exception, match=r"20 rows have 10 distinct keys.*Aggregate the rows by key"):
         sink(job, df, "monday", operator="op", keys="id").save()
     assert [record.kind for record in job.coordinator.timeline.records()] == ["opened", "aborted"]
     once = by_key_group(df.groupBy("id").agg(F.max("value")), ["id"], partitions=2)
@@ -87,7 +87,7 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     assert list(job.coordinator.timeline.records()) == []
 
 
-class _FailsTwice(_BatchWriter):
+class _FailsTwice(_SaveWriter):
     """Does all of its work, then dies: by SIGKILL, then by an exception. The third try is let through."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -108,7 +108,7 @@ class _Unlucky(DstlDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         lucky = super().writer(schema, overwrite)
-        assert isinstance(lucky, _BatchWriter)
+        assert isinstance(lucky, _SaveWriter)
         return _FailsTwice(lucky._options, lucky._schema, lucky._plan)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dstl_dagster.spark import lines, register
-from dstl_dagster.spark.sink.query_batches import POSITION
+from dstl_dagster.spark.sink.micro_batches import POSITION
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -12,7 +12,7 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import file_formats
 from dstl_dagster.spark.file_formats import checked_format, encode_lines, encoder_of
-from dstl_dagster.spark.outcomes import outcome_batch, outcomes, refusal_batch
+from dstl_dagster.spark.outcomes import outcome_row, outcomes, refusal_row
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -61,8 +61,8 @@ def test_what_cannot_be_written_is_named() -> None:
 def test_a_refusal_reaches_the_driver_as_what_it_was() -> None:
     """The words and the code of a task's error are those that the driver raises."""
     made = [
-        outcome_batch({"n": 1}),
-        refusal_batch(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
+        outcome_row({"n": 1}),
+        refusal_row(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
     ]
     rows = [(batch.column(0)[0].as_py(),) for batch in made]
     assert outcomes(rows[:1]) == [{"n": 1}]

@@ -32,7 +32,7 @@ done
 def fake_java(
     home: Path, script: str = GOOD, *, version: str = "17.0.9", reported_home: Path | None = None
 ) -> Path:
-    """A JAVA_HOME whose Java answers as told; returns the home."""
+    """A JAVA_HOME whose Java answers as scripted; returns the home."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     feature = "1.8" if version.startswith("1.8") else version.partition(".")[0]
@@ -113,9 +113,9 @@ def test_any_java_without_the_module_gets_a_launcher(tmp_path: Path, environ: di
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("#!/bin/sh\necho broken >&2; exit 3\n", "ended with 3: broken"),
+        ("#!/bin/sh\necho broken >&2; exit 3\n", "exited with 3: broken"),
         ("#!/no/such/interpreter\n", "cannot be run"),
-        ("#!/bin/sh\necho hello\n", "does not answer as a Java does"),
+        ("#!/bin/sh\necho hello\n", "its output is not that of a Java"),
     ],
 )
 def test_a_broken_java_is_named_with_its_reason(
@@ -136,7 +136,7 @@ def test_a_hanging_java_is_killed_with_its_children(tmp_path: Path, environ: dic
     script = f"#!/bin/sh\n/bin/sleep 600 & echo $! > '{pid_file}'; wait\n"
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "hanging", script))
     started = time.monotonic()
-    with pytest.raises(InvalidInputError, match="no answer within"):
+    with pytest.raises(InvalidInputError, match="did not answer within"):
         choose_java(environ, system_places=(), time_limit_seconds=1.0)
     assert time.monotonic() - started < 30
     child = int(pid_file.read_text())

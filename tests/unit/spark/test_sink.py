@@ -24,9 +24,9 @@ from dstl_dagster.spark.data_source import _StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
 from dstl_dagster.spark.sink.messages import TaskMessage, message_of
+from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
-from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.storage import open_store
 
@@ -51,7 +51,7 @@ class Stream:
 
     def write(self, plan: SinkPlan | None, batch_id: int, partitions: int = 2) -> list[TaskMessage]:
         """The tasks of a batch; keys 0 to 9, each with the batch's number."""
-        batch = QueryBatch(self.query_id, batch_id)
+        batch = MicroBatch(self.query_id, batch_id)
         return [
             message_of(write_partition(plan, batch, each, rows(range(each, 10, partitions), batch_id)))
             for each in range(partitions)
@@ -97,7 +97,7 @@ def test_a_commit_that_runs_again_applies_once(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.run(0)
     plan = stream.plan()
-    batch = QueryBatch("query", 0)
+    batch = MicroBatch("query", 0)
     source = rows(range(10), 99)
     message = message_of(write_partition(plan, batch, 0, source))
     assert next(source, None) is None, "a plan before the sink must be run to its end"
@@ -227,7 +227,7 @@ def test_a_gap_after_a_restore_is_refused(tmp_path: Path) -> None:
     for batch_id in range(3):
         stream.run(batch_id)
     stream.coordinator.restore(1)
-    with pytest.raises(ConflictError, match="waits for batch 1") as refused:
+    with pytest.raises(ConflictError, match="expects batch 1") as refused:
         stream.run(3)
     assert refused.value.kind == "batch_gap"
     assert Stream(tmp_path, adopt_after="query:0").run(3) == 4
@@ -267,13 +267,13 @@ def test_rescaling_between_restarts_keeps_every_row(tmp_path: Path) -> None:
 def test_a_key_in_two_tasks_is_refused(tmp_path: Path) -> None:
     """Neither task can know; the commit does, and an empty task beside them does not matter."""
     stream = Stream(tmp_path)
-    plan, batch = stream.plan(), QueryBatch("query", 0)
+    plan, batch = stream.plan(), MicroBatch("query", 0)
     messages = [
         message_of(write_partition(plan, batch, 0, rows(range(5), 0))),
         message_of(write_partition(plan, batch, 1, iter([]))),
         message_of(write_partition(plan, batch, 2, rows(range(4, 9), 0))),
     ]
-    with pytest.raises(InvalidInputError, match="10 rows have 9 keys") as refused:
+    with pytest.raises(InvalidInputError, match="10 rows have 9 distinct keys") as refused:
         stream.commit(messages, 0)
     assert refused.value.kind == "duplicate_key"
 
@@ -284,7 +284,7 @@ def test_files_of_a_stream_carry_the_batch(tmp_path: Path) -> None:
     given = {"store": tmp_path.as_uri(), "job": "job", "path": "out/{query}-{batch}.txt"}
     options = SinkOptions.of({**given, "file_format": "text", "header_line": "lines"}, streaming=True)
     for batch_id in (0, 1, 1):
-        plan, batch = open_sink(options, text), QueryBatch("q", batch_id)
+        plan, batch = open_sink(options, text), MicroBatch("q", batch_id)
         messages = [
             message_of(
                 write_partition(
@@ -332,10 +332,10 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
         ({"operator": "op"}, "state needs option keys"),
         ({}, "give option operator"),
         ({**STATE, "path": "x"}, "give option operator"),
-        ({**STATE, "deleted": "id"}, "no boolean column"),
-        ({**STATE, "deleted": "no"}, "no boolean column"),
+        ({**STATE, "deleted": "id"}, "not a boolean column"),
+        ({**STATE, "deleted": "no"}, "not a boolean column"),
         ({"operator": "op", "keys": "other"}, "key column 'other' is not among"),
-        ({"operator": "op", "keys": '["id"'}, "no JSON list"),
+        ({"operator": "op", "keys": '["id"'}, "not a JSON list"),
         ({"path": "x.jsonl", "file_format": "jsonl"}, "takes one text column"),
         ({"path": "x", "single_file": "true"}, "cannot be joined"),
         ({"path": "x", "file_format": "orc"}, "is not one of jsonl"),
