@@ -82,7 +82,7 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     df = job.spark.sql("SELECT 1L AS id, INTERVAL '1' YEAR AS span")
     with pytest.raises(Exception, match="column 'span' has type interval year"):
         sink(job, df, "monday", operator="op", keys="id").save()
-    with pytest.raises(Exception, match=r"nothing is overwritten: use mode\(\"append\"\)"):
+    with pytest.raises(Exception, match=r"overwrites nothing: use mode\(\"append\"\)"):
         sink(job, df, "monday", operator="op", keys="id").mode("overwrite").save()
     assert list(job.coordinator.timeline.records()) == []
 

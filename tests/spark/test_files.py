@@ -222,7 +222,7 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
         ("SELECT 1 AS a", "x", {"format": "text"}, "exactly one text column"),
         ("SELECT 'a' AS a, 'b' AS b", "x", {"format": "text"}, "exactly one text column"),
         ("SELECT 1 AS a, 2 AS A", "x", {}, "have the same name"),
-        ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines a row"),
+        ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines per row"),
         ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"codec": "zstd"}}, "not codec"),
         ("SELECT INTERVAL '1' YEAR AS a", "x", {"format": "parquet"}, "column 'a' has type interval year"),
     ],

@@ -142,7 +142,7 @@ def test_a_micro_batch_is_one_checkpoint_with_state_and_files(job: Job) -> None:
     latest = job.coordinator.latest()
     assert latest is not None
     assert latest.positions == {POSITION: {"query_id": "query", "batch_id": 1}}
-    with pytest.raises(ConflictError, match="waits for batch 2"):
+    with pytest.raises(ConflictError, match="expects batch 2"):
         run(rows, 7)
 
 

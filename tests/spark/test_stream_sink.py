@@ -87,7 +87,7 @@ def test_a_mode_that_replaces_everything_is_refused(
     """Spark offers update mode to no Python sink; complete mode is refused by name, with the way out."""
     folder = arrive("e", range(5), 1)
     totals = events(job, folder).groupBy("id").agg(F.sum("value").alias("total"))
-    with pytest.raises(StreamingQueryException, match="nothing is overwritten: use outputMode"):
+    with pytest.raises(StreamingQueryException, match="overwrites nothing: use outputMode"):
         run(job, totals, tmp_path / "ck", mode="complete")
     assert list(job.coordinator.timeline.records()) == []
 

@@ -130,10 +130,10 @@ def test_a_layout_is_not_trusted() -> None:
 
 def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its lengths in the footer a set is walked; it is still found, and verified."""
-    original = changelog_file_encoding.hidden_frame_header
+    original = changelog_file_encoding.skippable_frame_header
     monkeypatch.setattr(
         changelog_file_encoding,
-        "hidden_frame_header",
+        "skippable_frame_header",
         lambda compression, size: None if size < 60 else original(compression, size),
     )
     encoder = ChangelogFileEncoder(Compression.SNAPPY, 1 << 20)
