@@ -1,4 +1,4 @@
-"""`df.writeStream.format("dstl")` in a real query: a micro-batch is one checkpoint."""
+"""`df.writeStream.format("dstl")` in a real query: a micro-batch becomes one checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = {"operator": "op", "keys": "id"}
 def run(
     job: Job, df: DataFrame, checkpoints: Path, mode: str = "append", what: dict[str, str] = STATE
 ) -> None:
-    """All that there is to read, then stop."""
+    """Read all available input, then stop."""
     register(job.spark)
     given = {"store": job.coordinator.store.uri, "job": "job", **what}
     query = (
@@ -111,7 +111,7 @@ def test_each_batch_is_a_file_of_many_tasks(
 def test_a_new_checkpoint_folder_is_refused(
     job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
 ) -> None:
-    """Spark would read everything again; the job knows that it was."""
+    """Spark would read everything again; the job knows that it already has it."""
     folder = arrive("e", range(3), 1)
     run(job, events(job, folder), tmp_path / "ck")
     with pytest.raises(StreamingQueryException, match="adopt_after="):
