@@ -73,7 +73,7 @@ def read_day(spark: SparkSession, csv: Path, day: str) -> DataFrame:
     """The flights in the file of `day` (`2013-01-31`), typed; one row per flight.
 
     Columns: flight_date, carrier, flight, tail_number, origin, destination, scheduled (local time, as
-    timestamp_ntz), deby_day (the same, null when cancelled), delay_minutes, arrived (bool), minutes_flown,
+    timestamp_ntz), departed (the same, null when cancelled), delay_minutes, arrived (bool), minutes_flown,
     cancelled (bool).
     """
     flights = spark.read.csv(str(csv), header=True, schema=SCHEMA, nullValue="NA", mode="FAILFAST")
@@ -89,7 +89,7 @@ def read_day(spark: SparkSession, csv: Path, day: str) -> DataFrame:
         "origin",
         F.col("dest").alias("destination"),
         scheduled.alias("scheduled"),
-        (scheduled + F.make_dt_interval(mins=F.col("dep_delay"))).alias("deby_day"),
+        (scheduled + F.make_dt_interval(mins=F.col("dep_delay"))).alias("departed"),
         F.col("dep_delay").alias("delay_minutes"),
         F.col("arr_time").isNotNull().alias("arrived"),
         F.col("air_time").alias("minutes_flown"),
