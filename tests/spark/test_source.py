@@ -193,7 +193,7 @@ def test_filters_without_the_setting(three: Job) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"columns": "id,nope"}, "names 'nope', and the state has id, value, note"),
+        ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
         ({"checkpoint": 9}, "no completed checkpoint 9"),
     ],

@@ -10,7 +10,6 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog.sources import FileSource
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.footer import TRAILER_BYTES
@@ -19,6 +18,7 @@ from dstl_dagster.keyed.export import export_checkpoint
 from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import FileRanges
 
 if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario
@@ -90,7 +90,7 @@ def _file(case: Case) -> bytearray:
 def _read_file(case: Case, payload: bytes) -> None:
     path = case.folder / "changelog"
     path.write_bytes(payload)
-    with FileSource(path) as source:
+    with FileRanges(path) as source:
         reader = ChangelogFileReader(source)
         assert [reader.change_set(offset) for offset in reader.offsets()]
 
