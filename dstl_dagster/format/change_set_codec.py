@@ -1,6 +1,6 @@
-"""One change set as bytes, in Flink's layout, and how to read it. Pure.
+"""One change set as bytes, in Flink's layout: its layout and its decoder. Pure.
 
-Owns the body's layout; does not own how it is written (`change_set_encoding`), files, compression or
+Owns the body's layout and decoding. Does not own encoding (`change_set_encoding`), files, compression or
 checksums (`changelog_file`, `compression`).
 
 All integers are big-endian signed 32-bit:
@@ -9,11 +9,11 @@ All integers are big-endian signed 32-bit:
     group      := number of changes, key group (-1: metadata), change*
     change     := length, bytes
 
-Metadata comes first, then the key groups ascending; inside a group, the order of appending. Nothing here
-loops over changes in Python, except where a body has no `ChangeSetLayout` beside it (`walk_change_set`).
+Metadata comes first, then the key groups ascending; within a group, changes are in append order. Nothing here
+loops over changes in Python, except for a body that comes without a `ChangeSetLayout` (`walk_change_set`).
 
-Source: Flink's `StateChangeFormat`. It writes groups in the order of a hash map; its readers, and ours,
-take any order.
+Source: Flink's `StateChangeFormat`. It writes groups in hash-map order; its readers, and ours, accept any
+order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LENGTH_BYTES: Final = 4
 INT32_ROOM_BYTES: Final = 2**31 - 2**17
 _WALK_READ_BYTES: Final = 1 << 20
 MAX_INLINE_VIEW_BYTES: Final = 12
-"""Arrow keeps a view of up to 12 bytes inside the 16 bytes of the view itself."""
+"""Arrow stores a value of up to 12 bytes inline, in the 16 bytes of its view."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -48,12 +48,12 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ChangeSetLayout:
-    """Where in a body everything stands: enough to decode it without walking it.
+    """Where everything is in a body: enough to decode it without walking it.
 
     Attributes:
-        key_groups: int32, of each group in the body's order; -1 is the metadata.
+        key_groups: int32, of each group in body order; -1 is the metadata.
         counts: int64, changes in each group.
-        lengths: int64, bytes of each change in the body's order.
+        lengths: int64, bytes of each change in body order.
     """
 
     key_groups: Int32s
@@ -62,20 +62,20 @@ class ChangeSetLayout:
 
     @property
     def encoded_bytes(self) -> int:
-        """How long a body of this layout is."""
+        """The length of a body with this layout."""
         headers = COUNT_BYTES + GROUP_BYTES * len(self.key_groups) + LENGTH_BYTES * len(self.lengths)
         return headers + int(self.lengths.sum())
 
 
 @dataclass(frozen=True)
 class DecodedChangeSet:
-    """A body and where its changes stand in it. Nothing is copied until asked for.
+    """A body and the positions of its changes. Nothing is copied until asked for.
 
     Attributes:
         body: the change set's bytes.
-        layout: of the body, proven to agree with it.
+        layout: of the body, verified against it.
         starts: int64, position in the body of each change's first byte.
-        prefixes: int32, the 4 bytes from there on; of a shorter change, whatever follows it.
+        prefixes: int32, the 4 bytes from there on; for a shorter change they include what follows it.
     """
 
     body: pa.Buffer
@@ -88,18 +88,18 @@ class DecodedChangeSet:
         return np.repeat(self.layout.key_groups, self.layout.counts)
 
     def binary_column(self, start: int, stop: int) -> pa.Array:
-        """Changes `[start, stop)` as a `binary` array of their own. Below 2 GiB together."""
+        """A copy of changes `[start, stop)` as a `binary` array. Below 2 GiB in total."""
         return self.view_column(start, stop).cast(pa.binary())
 
     def view_column(self, start: int, stop: int) -> pa.Array:
-        """Changes `[start, stop)` as a `binary_view` array into the body, copying none. Body below 2 GiB."""
+        """Changes `[start, stop)` as a `binary_view` array into the body, without a copy. Below 2 GiB."""
         row_count = stop - start
         if row_count == 0:
             return pa.array([], pa.binary_view())
         first = int(self.starts[start])
         end = int(self.starts[stop - 1] + self.layout.lengths[stop - 1])
         if end - first > INT32_ROOM_BYTES:
-            raise InternalError(f"{end - first} bytes do not fit one view column: take fewer rows")
+            raise InternalError(f"{end - first} bytes do not fit into one view column: take fewer rows")
         window = self.body.slice(first, end - first)
         starts = self.starts[start:stop] - first
         lengths = self.layout.lengths[start:stop]
@@ -110,7 +110,7 @@ class DecodedChangeSet:
         return pa.Array.from_buffers(pa.binary_view(), row_count, [None, pa.py_buffer(views), window])
 
     def changes(self, start: int, stop: int) -> list[bytes]:
-        """Changes `[start, stop)`, each a copy of its own."""
+        """Changes `[start, stop)`, each copied."""
         body = memoryview(self.body)
         starts = self.starts[start:stop]
         ends = starts + self.layout.lengths[start:stop]
@@ -137,9 +137,9 @@ def _fill_views(
 
 
 def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLayout) -> DecodedChangeSet:
-    """The changes of a body, by a layout that is not trusted: every header of the body is compared with it.
+    """The changes of a body. The layout is not trusted: every header of the body is compared with it.
 
-    FormatError where they disagree anywhere.
+    FormatError if they disagree anywhere.
     """
     buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
     counts, lengths = layout.counts, layout.lengths
@@ -160,14 +160,14 @@ def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLay
         and bool((heads.view(">i4")[::2] == lengths).all())
     )
     if not agrees:
-        raise FormatError("the headers of a change set are not those recorded for it")
+        raise FormatError("the headers of a change set do not match the layout recorded for it")
     if int(layout.key_groups.min(initial=0)) < META_KEY_GROUP:
         raise FormatError(f"a change set names key group {int(layout.key_groups.min())}")
     return DecodedChangeSet(buffer, layout, starts, heads.view("<i4")[1::2])
 
 
 def _places(counts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Where each group's header stands in a body, and each change's first byte."""
+    """The positions in a body of each group's header, and of each change's first byte."""
     row_count, groups = len(lengths), np.arange(len(counts), dtype=np.int64)
     payload_before = np.zeros(row_count + 1, dtype=np.int64)
     np.cumsum(lengths, out=payload_before[1:])
@@ -181,7 +181,7 @@ def _places(counts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _words_at(window: npt.NDArray[np.uint8], positions: Int64s) -> npt.NDArray[np.int32]:
-    """The big-endian 4-byte integers at any positions; each must lie whole within the window."""
+    """The big-endian 4-byte integers at arbitrary positions, which must be within the window."""
     shape = (max(len(window) - 3, 0),)
     overlapping = np.ndarray(shape=shape, dtype=">i4", buffer=window, strides=(1,))
     found: npt.NDArray[np.int32] = overlapping[positions]
@@ -189,14 +189,14 @@ def _words_at(window: npt.NDArray[np.uint8], positions: Int64s) -> npt.NDArray[n
 
 
 def _heads(window: npt.NDArray[np.uint8], starts: Int64s) -> Int64s:
-    """The 8 bytes from each change's header on: its length, and the first 4 of what follows.
+    """The 8 bytes from each change's header on: its length, and the 4 bytes after it.
 
-    Read at once: the memory is cold, so that looking at each change again would cost as much again.
+    Read together: the memory is cold, and a second look at each change would cost as much again.
     """
     count = len(starts)
     if not count:
         return np.zeros(0, dtype=np.int64)
-    # A header follows each change but the last, which alone may be shorter and end with the body.
+    # Every change but the last is followed by a header, so only the last can end within its 4 bytes.
     whole = count if int(starts[-1]) + 4 <= len(window) else count - 1
     shape = (max(len(window) - 7, 0),)
     overlapping = np.ndarray(shape=shape, dtype=np.int64, buffer=window, strides=(1,))
@@ -210,8 +210,8 @@ def _heads(window: npt.NDArray[np.uint8], starts: Int64s) -> Int64s:
 def walk_change_set(read: Callable[[int], bytes]) -> tuple[bytes, ChangeSetLayout, bytes]:
     """One change set from a source of unknown length: its body, its layout, and what was read beyond it.
 
-    `read(n)` gives about n further bytes, fewer only at the end. Memory stays within what was read.
-    FormatError where the bytes end early or are no change set.
+    `read(n)` returns about n further bytes, fewer only at the end. Memory stays within what was read.
+    FormatError if the bytes end early or are not a change set.
     """
     walker = _Walker(read)
     key_groups: list[int] = []
@@ -245,7 +245,7 @@ class _Walker:
     def _ensure(self, byte_count: int) -> None:
         missing = self.at + byte_count - len(self.buffer)
         while missing > 0:
-            # A length is only a claim: bytes are asked for in steps, so that a wrong one costs nothing.
+            # A length is only a claim: reads grow step by step, so that a wrong one allocates nothing.
             received = self._read(max(_WALK_READ_BYTES, min(missing, len(self.buffer))))
             if not received:
                 raise FormatError(f"a change set ends early: {missing} bytes are missing")

@@ -1,8 +1,8 @@
-"""One change set into bytes, in Flink's layout (`change_set_codec` shows it). Pure.
+"""Encodes one change set in Flink's layout (documented in `change_set_codec`). Pure.
 
 Owns the order of the changes and the body's headers. Does not own files, compression or checksums.
 
-Headers and changes become one column of Arrow's views, whose cast to plain binary copies each byte once.
+Headers and changes become one column of Arrow views, whose cast to plain binary copies each byte once.
 Nothing here loops over changes in Python.
 """
 
@@ -36,28 +36,28 @@ from dstl_dagster.format.changes import ChangeColumns, value_offsets
 __all__ = ["EncodePlan", "encoded_chunks", "plan_change_set"]
 
 _VIEW: Final = np.dtype(np.complex128)
-"""16 bytes that numpy moves as one, ten times faster than rows of four words; never reckoned with."""
+"""A 16-byte item, never used as a number: numpy copies it ten times faster than a row of four words."""
 
 _CAST: Final = pc.get_function("cast")
 _TO_BINARY: Final = pc.CastOptions.safe(pa.large_binary())
-"""Looked up once: `Array.cast` does so each time, and takes as long as a tenth of a piece."""
+"""Looked up once: `Array.cast` repeats the look-up, which takes a tenth of the time of a piece."""
 
 _FEW_ROWS: Final = 1 << 14
 _MAX_INT16: Final = (1 << 15) - 1
 _KEPT_ARRAYS: Final = 8
 _SMALLEST_KEPT_VIEWS: Final = 1 << 12
 _LARGEST_KEPT_VIEWS: Final = 1 << 18
-"""Of 16 bytes each: at most 32 MiB are kept, and 4 MiB of one set."""
+"""Of 16 bytes each: at most 32 MiB are kept in all, and 4 MiB in one array."""
 
 Views = npt.NDArray[np.complex128]
 
 
 @dataclass(frozen=True)
 class EncodePlan:
-    """What to write for one change set: the layout, and where each change's bytes are.
+    """How to write one change set: the layout, and where each change's bytes are.
 
-    `columns` are binary arrays of narrow offsets, in the order of appending. `order` gives the body's; None
-    where that is the same.
+    `columns` are binary arrays with 32-bit offsets, in append order. `order` is the permutation to body
+    order; None if they are the same.
     """
 
     layout: ChangeSetLayout
@@ -98,16 +98,16 @@ def _lengths_of(columns: tuple[pa.Array, ...], row_count: int) -> Int64s:
 
 
 def _pooled_int64s(count: int) -> Int64s:
-    """So many numbers that hold anything, in memory of Arrow's pool, which keeps freed pages.
+    """An uninitialised array of `count` numbers in memory of Arrow's pool, which keeps freed pages.
 
-    The C library's heap gives a large array back to the system when it is freed, and its pages come back
-    one fault at a time.
+    The C library's heap returns a large freed array to the system, and the next one pays for its pages one
+    fault at a time.
     """
     return np.frombuffer(pa.allocate_buffer(8 * count), np.int64)
 
 
 def _of_narrow_offsets(array: pa.Array) -> Iterator[pa.Array]:
-    """The same values as arrays whose offsets fit 32 bits, as a view's must. Copies no value."""
+    """The same values as arrays whose offsets fit into 32 bits, as a view needs. Copies no value."""
     if pa.types.is_binary(array.type):
         yield array
         return
@@ -115,7 +115,7 @@ def _of_narrow_offsets(array: pa.Array) -> Iterator[pa.Array]:
     start = 0
     while start < len(array):
         reached = int(np.searchsorted(offsets, offsets[start] + INT32_ROOM_BYTES, side="right")) - 1
-        # One change alone fits always: `MAX_CHANGE_BYTES` sees to it.
+        # A single change always fits: see `MAX_CHANGE_BYTES`.
         stop = min(max(reached, start + 1), len(array))
         first, end = int(offsets[start]), int(offsets[stop])
         narrow = (offsets[start : stop + 1] - first).astype(np.int32)
@@ -126,13 +126,13 @@ def _of_narrow_offsets(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _group_order(key_groups: Int32s) -> Int64s | None:
-    """A stable order by key group, metadata first; None where it is the order they are in."""
+    """The stable order by key group, metadata first; None if they are already in it."""
     if not np.any(key_groups[1:] < key_groups[:-1]):
         return None
     if len(key_groups) <= _FEW_ROWS and key_groups.max() <= _MAX_INT16:
-        # Numbers of two bytes numpy sorts by their digits.
+        # numpy uses radix sort for 16-bit numbers.
         return np.argsort(key_groups.astype(np.int16), kind="stable")
-    # Arrow counts too, but takes longer to begin. Its result comes from its own pool (`_pooled_int64s`).
+    # Arrow's counting sort takes longer to start. Its result is in its own pool (see `_pooled_int64s`).
     order: Int64s = pc.array_sort_indices(pa.array(key_groups)).to_numpy().view(np.int64)
     return order
 
@@ -158,25 +158,25 @@ def encoded_chunks(plan: EncodePlan, chunk_bytes: int) -> Iterator[pa.Buffer]:
         while start < row_count:
             done_bytes = ends[start - 1] if start else 0
             stop = max(start + 1, bisect_right(ends, done_bytes + chunk_bytes, lo=start))
-            # This cast is the one copy of all bytes: they come out end to end.
+            # This cast is the one copy of all bytes, which it lays end to end.
             piece = _CAST.call([body.slice(first, 2 * stop + 1 - first)], _TO_BINARY).buffers()[2]
             missing_bytes -= piece.size
             yield piece
             start, first = stop, 2 * stop + 1
         if missing_bytes:
-            raise InternalError(f"Arrow's buffers hold {missing_bytes} bytes less than their values have")
+            raise InternalError(f"Arrow's cast returned {missing_bytes} bytes fewer than the values have")
 
 
 def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
-    """The body as a column of views: the set's header, then a header and a change in turn.
+    """The body as a column of views: the set's header, then headers and changes alternating.
 
-    A header is at most 12 bytes (the group's two words where one begins, and the change's length), so it
-    stands inside its view. Fills `views`, whose memory the column keeps.
+    A header is at most 12 bytes (the two words of a group that begins here, and the change's length), so it
+    is inline in its view. Fills `views`, whose memory the column references.
     """
     layout = plan.layout
     words = _words_of(views)
     words[:2] = (COUNT_BYTES, _swapped(np.int32(len(layout.key_groups))), 0, 0), (LENGTH_BYTES, 0, 0, 0)
-    # As whole views: each is moved as one.
+    # By whole views: numpy moves each in one go.
     views[3::2] = views[1]
     headers = words[1::2]
     headers[:, 1] = layout.lengths
@@ -192,15 +192,15 @@ def _body_views(plan: EncodePlan, views: Views) -> pa.Array:
         if plan.order is None:
             views[2::2] = appended
         else:
-            # In range as all of an order is; "raise" would look, and buffer what it gives out.
+            # An order is a permutation, so always in range; "raise" would check it, and buffer the output.
             views[2::2] = appended.take(plan.order, out=sorted_, mode="clip")
     return pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
 
 
 def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
-    """Arrow's view of each value of all columns, end to end: its bytes, or which buffer holds them where.
+    """Arrow's view of each value of all columns, end to end: its bytes, or its buffer and offset.
 
-    Returns the buffers: one a column, which is the column's own, for no value is copied.
+    Returns the buffers, one per column: the column's own, because no value is copied.
     """
     start = 0
     buffers = []
@@ -210,8 +210,8 @@ def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
         offsets = value_offsets(column)
         np.subtract(offsets[1:], offsets[:-1], out=words[:, 0])
         if words[:, 0].min() > MAX_INLINE_VIEW_BYTES:
-            # The second word, a value's first bytes, only speeds comparisons up: it stays whatever it was,
-            # because to look at each value is to wait for memory.
+            # The second word, a prefix of the value, only speeds up comparisons. It is left uninitialised:
+            # reading every value here would mean a cache miss for each.
             words[:, 2] = index
             words[:, 3] = offsets[:-1]
             buffers.append(column.buffers()[2])
@@ -222,12 +222,12 @@ def _fill_views(columns: tuple[pa.Array, ...], views: Views) -> list[pa.Buffer]:
 
 
 def _fill_views_with_short(column: pa.Array, index: int, views: Views) -> pa.Buffer:
-    """The same for one column with changes so short that they stand inside their views."""
+    """The same for a column that has changes short enough to be inline in their views."""
     cast = column.cast(pa.binary_view())
     _, of_views, *of_values = cast.buffers()
     views[:] = np.frombuffer(of_views, _VIEW, len(cast), offset=16 * cast.offset)
     words = _words_of(views)
-    # A short change stands where a long one names its buffer.
+    # Only a long change has a buffer index; a short one has its bytes there.
     words[words[:, 0] > MAX_INLINE_VIEW_BYTES, 2] = index
     if len(of_values) > 1:
         raise InternalError(f"Arrow spread the values of one column over {len(of_values)} buffers")
@@ -235,14 +235,14 @@ def _fill_views_with_short(column: pa.Array, index: int, views: Views) -> pa.Buf
 
 
 class _Scratch:
-    """Memory for views that is used again: fresh pages cost more than what is written to them. Any thread."""
+    """Reused memory for views: fresh pages cost more than the writes to them. Any thread."""
 
     def __init__(self) -> None:
         self._kept: deque[Views] = deque(maxlen=_KEPT_ARRAYS)
 
     @contextmanager
     def borrowed(self, count: int) -> Iterator[Views]:
-        """So many views that hold anything, and are nobody else's until this is left."""
+        """`count` uninitialised views, exclusive to the caller within the block."""
         try:
             views = self._kept.pop()
         except IndexError:
@@ -260,10 +260,10 @@ _scratch = _Scratch()
 
 
 def _words_of(views: Views) -> Int32s:
-    """The same memory as four 32-bit words a view."""
+    """The same memory as four 32-bit words per view."""
     return views.view(np.int32).reshape(-1, 4)
 
 
 def _swapped(numbers: npt.ArrayLike) -> Int32s:
-    """As the body has them: big-endian, where memory is little-endian as Arrow's buffers are."""
+    """Byte-swapped to the body's big-endian; memory, like Arrow's buffers, is little-endian."""
     return np.asarray(numbers).astype(np.int32).byteswap()

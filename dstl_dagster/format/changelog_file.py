@@ -1,7 +1,7 @@
-"""A whole changelog file: its layout, and how to find and verify a change set in one.
+"""A whole changelog file: its layout, and finding and verifying a change set in it.
 
-Owns the parts of a file. Does not own how it is written (`changelog_file_encoding`), nor where the bytes come
-from: the reader takes ranges from any `RangeReader`.
+Owns the parts of a file. Does not own writing it (`changelog_file_encoding`), nor where the bytes come from:
+the reader takes ranges from any `RangeReader`.
 
     file := flag (1 byte: 0 plain, 1 Snappy frames, 2 Zstandard frames), body, footer
 
@@ -42,8 +42,8 @@ _FORWARD_READ_BYTES: Final = 1 << 20
 class ChangelogFileReader:
     """Reads change sets out of one file, ours or Flink's. One thread.
 
-    The footer is read once, at the first need. FormatError, naming neither file nor place (the caller
-    does), for bytes that are not what they claim to be.
+    The footer is read once, on first use. Bytes that are not what they claim to be raise FormatError, which
+    names neither the file nor the position: the caller adds them.
     """
 
     def __init__(self, ranges: RangeReader, *, footer_required: bool = False) -> None:
@@ -56,32 +56,32 @@ class ChangelogFileReader:
         self._forward_at: tuple[int, _ForwardBody] | None = None
 
     def index(self) -> FileIndex | None:
-        """What the footer says; None for a file without one (Flink's)."""
+        """The index from the footer; None for a file without one (Flink's)."""
         if not self._opened:
             self._read_footer()
             self._opened = True
         return self._index
 
     def compression(self) -> Compression:
-        """The kind of the body."""
+        """How the body is compressed."""
         index = self.index()
         flag = bytes(self._range(0, _FLAG_BYTES))
-        # Flink knows no other flag than 1, and takes an empty file for a plain one.
+        # Flink knows only flag 1, and reads an empty file as a plain one.
         kind = Compression.SNAPPY if flag == b"\x01" else Compression.NONE
         if index is None:
             return kind
         if flag != bytes([index.compression.value]):
-            raise FormatError("the flag byte of a changelog file is not the one its footer names")
+            raise FormatError("the flag byte of a changelog file does not match its footer")
         return index.compression
 
     def change_set(self, offset: int) -> DecodedChangeSet:
-        """The change set that begins at this offset of the body, verified as far as the file allows."""
+        """The change set at this offset of the body, verified as far as the file allows."""
         found = self.change_set_of(offset, None)
         assert found is not None
         return found
 
     def change_set_of(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
-        """The same; `None`, and its bytes are not read, where the footer shows that it has nothing wanted.
+        """The same; `None`, without reading its bytes, if by the footer it has nothing that is wanted.
 
         `key_groups`: those wanted; `None`: all. Metadata is always wanted.
         """
@@ -95,7 +95,7 @@ class ChangelogFileReader:
         return self._indexed(entry, key_groups)
 
     def offsets(self) -> Iterator[int]:
-        """Where each change set begins, in the order of the file; walks the body where there is no footer."""
+        """The offset of each change set, in file order; walks the body if there is no footer."""
         index = self.index()
         if index is not None:
             yield from (entry.offset for entry in index.entries)
@@ -114,7 +114,7 @@ class ChangelogFileReader:
         if trailer is None:
             if self._footer_required:
                 raise FormatError(
-                    "a changelog file of this package ends without its footer: it was cut or altered"
+                    "a changelog file of this package ends without its footer: it was truncated or altered"
                 )
             return
         self._index = decode_index(trailer, bytes(self._range(trailer.index_offset, trailer.index_bytes)))
@@ -137,13 +137,13 @@ class ChangelogFileReader:
                 return None
         body, body_crc = self._body(entry)
         if body_crc != entry.crc32c:
-            raise FormatError("a change set does not have its checksum", kind=ErrorKind.CHECKSUM)
+            raise FormatError("a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
         if layout is None:
             _, layout, _ = walk_change_set(_once(bytes(body)))
         return decode_change_set(body, layout)
 
     def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:
-        """All of a change set, and its CRC-32C."""
+        """The body of a change set, and its CRC-32C."""
         assert self._index is not None
         place = (entry.stored_offset, entry.stored_size)
         if self._index.compression is not Compression.NONE or self._in_tail(*place) is not None:
@@ -154,7 +154,7 @@ class ChangelogFileReader:
 
     def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
         source = self._forward(offset)
-        # Dropped first: after an error nobody knows where the source stands.
+        # Dropped first: after an error the position of the source is unknown.
         self._forward_at = None
         body, layout, beyond = walk_change_set(source.read)
         source.give_back(beyond)
@@ -162,7 +162,7 @@ class ChangelogFileReader:
         return body, layout
 
     def _forward(self, offset: int) -> _ForwardBody:
-        """The body from an offset on. Reading forward goes on where it stands, so that a walk is linear."""
+        """The body from an offset on. Forward reads continue where the last one ended: a walk is linear."""
         if self._forward_at is None or self._forward_at[0] != offset:
             self._forward_at = (offset, _ForwardBody(self.compression(), self._ranges, offset))
         return self._forward_at[1]
@@ -221,7 +221,7 @@ class _ForwardBody:
         self._pieces: Iterator[bytes] | None = None
         self._left = b""
         if compression is Compression.NONE:
-            # A plain body needs no reading of what stands before.
+            # In a plain body nothing before the offset has to be read.
             self._position += offset
         else:
             self._pieces = decompressed(compression, self._read_stored)
@@ -243,7 +243,7 @@ class _ForwardBody:
     def _next_piece(self) -> bytes:
         if self._pieces is None:
             return self._read_stored(_FORWARD_READ_BYTES)
-        # A frame may be empty; only the end of the frames is the end.
+        # A frame may be empty; the body ends only where the frames end.
         return next((piece for piece in self._pieces if piece), b"")
 
     def read(self, size: int) -> bytes:
@@ -253,7 +253,7 @@ class _ForwardBody:
         return piece
 
     def give_back(self, beyond: bytes) -> None:
-        """What a reader took too much of comes first again."""
+        """Unread bytes: they are returned first by the next `read`."""
         self._left = beyond + self._left
 
     def at_end(self) -> bool:

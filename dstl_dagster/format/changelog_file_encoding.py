@@ -1,6 +1,6 @@
-"""A whole changelog file, piece by piece as it is written. `changelog_file` shows its layout, and reads it.
+"""Encodes a whole changelog file, piece by piece. `changelog_file` documents its layout, and reads it.
 
-Owns the order of a file's parts. Does not own where the bytes go: whoever asks for the pieces writes them.
+Owns the order of a file's parts. Does not own where the bytes go: the caller writes the pieces.
 
 Source: Flink's `OutputStreamWithPos` and `StateChangeFormat`.
 """
@@ -14,7 +14,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import crc32c
 from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
 from dstl_dagster.format.changes import ChangeColumns, StateChangeSet
-from dstl_dagster.format.compression import Compression, compressed, hidden_frame_header, stream_header
+from dstl_dagster.format.compression import Compression, compressed, skippable_frame_header, stream_header
 from dstl_dagster.format.footer import (
     MAX_CHANGE_SETS_PER_FILE,
     ChangeSetEntry,
@@ -41,16 +41,16 @@ class ChangelogFileEncoder:
         self._stored_bytes = 0
         self.body_size = 0
         self.crc32c = crc32c.EMPTY_CRC32C
-        """Of all pieces so far: who stores them need not look at every byte again."""
+        """Of all pieces so far, so that the uploader need not read every byte again."""
 
     def header(self) -> bytes:
-        """What begins the file. Ask for it first."""
+        """The first piece of the file. Call it first."""
         header = bytes([self._compression.value]) + stream_header(self._compression)
         self._count(header)
         return header
 
     def change_set(self, change_set: StateChangeSet) -> Iterator[memoryview]:
-        """The frames of one change set, of about the chunk size each. Walk it to its end."""
+        """The frames of one change set, each of about the chunk size. Exhaust the iterator."""
         if len(self._entries) == MAX_CHANGE_SETS_PER_FILE:
             raise InvalidInputError(
                 f"a changelog file takes {MAX_CHANGE_SETS_PER_FILE} change sets: begin another"
@@ -68,7 +68,7 @@ class ChangelogFileEncoder:
             self._count(piece)
             yield piece
         if self._compression is Compression.NONE:
-            # What is stored is the body: its checksum follows from the file's.
+            # The stored bytes are the body, so its checksum follows from the file's.
             body_crc = crc32c.of_second(crc_before, self.crc32c, self.body_size - offset)
         self._blocks.append(encode_block(plan.layout))
         self._entries.append(
@@ -89,7 +89,7 @@ class ChangelogFileEncoder:
         )
 
     def footer(self) -> Iterator[bytes]:
-        """What ends the file, in pieces of about the chunk size."""
+        """The end of the file, in pieces of about the chunk size."""
         ready: list[bytes] = []
         ready_bytes = 0
         for part in self._footer_parts():
@@ -111,9 +111,9 @@ class ChangelogFileEncoder:
         at = self._stored_bytes
         finished: list[ChangeSetEntry] = []
         for entry, block in zip(self._entries, self._blocks, strict=True):
-            header = hidden_frame_header(self._compression, len(block))
+            header = skippable_frame_header(self._compression, len(block))
             if header is None:
-                # Too long for one hidden frame: readers walk this set instead.
+                # Too long for one skippable frame: readers walk this set instead.
                 finished.append(entry)
                 continue
             yield header
@@ -122,8 +122,8 @@ class ChangelogFileEncoder:
             finished.append(replace(entry, block_offset=at, block_crc32c=crc32c.crc32c(block)))
             at += len(block)
         index = FileIndex(self._compression, self.body_size, tuple(finished))
-        header = hidden_frame_header(self._compression, index_and_trailer_bytes(len(finished)))
-        assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one hidden frame"
+        header = skippable_frame_header(self._compression, index_and_trailer_bytes(len(finished)))
+        assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one skippable frame"
         yield header + encode_index_and_trailer(index, at + len(header))
 
     def _count(self, piece: bytes | memoryview) -> None:

@@ -1,6 +1,6 @@
-"""State changes in memory: single ones, columns of them, and the set of them that one position names.
+"""State changes in memory: single changes, columns of them, and the change set of one sequence number.
 
-Owns their shape and their sizes. Does not own how they stand in a file (`change_set_codec`).
+Owns their shape and their sizes. Does not own their form in a file (`change_set_codec`).
 Twin of Flink's `StateChange` and `StateChangeSet`; the columns have no twin.
 """
 
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 META_KEY_GROUP: Final = -1
-"""The key group of metadata on disk and in `StateChange.key_group`. Flink fixed it."""
+"""The key group of metadata on disk and in `StateChange.key_group`, as in Flink."""
 
 MAX_CHANGE_BYTES: Final = 2**31 - 2**16
-"""The largest single change: it and its header must fit one buffer of 32-bit offsets."""
+"""The largest single change: with its header it must fit into one buffer with 32-bit offsets."""
 
 _MAX_INT32_PAYLOAD_BYTES: Final = 2**31 - 2**16
 
@@ -39,27 +39,25 @@ Int64s = npt.NDArray[np.int64]
 
 
 class StateChange(NamedTuple):
-    """One change of one key group, or of the metadata (`key_group` -1). The bytes are kept, not copied."""
+    """One change of one key group, or of the metadata (`key_group` -1). The bytes are not copied."""
 
     key_group: int
     change: bytes
 
     @classmethod
     def of(cls, key_group: int, change: bytes) -> StateChange:
-        """A change of a key group of 0 or more. InvalidInputError otherwise, and for what is not bytes."""
+        """A change of a key group, 0 or more. InvalidInputError for a negative one, or if not bytes."""
         if key_group < 0:
-            raise InvalidInputError(
-                f"key group {key_group} is negative: metadata is made by StateChange.meta"
-            )
+            raise InvalidInputError(f"key group {key_group} is negative: use StateChange.meta for metadata")
         return cls(key_group, checked_change(change))
 
     @classmethod
     def meta(cls, change: bytes) -> StateChange:
-        """A metadata change: of no key group."""
+        """A metadata change, which has no key group."""
         return cls(META_KEY_GROUP, checked_change(change))
 
     def __repr__(self) -> str:
-        # The bytes are the user's state: a log must not hold them.
+        # The bytes are the user's state, which must not end up in logs.
         return f"StateChange(key_group={self.key_group}, size_bytes={len(self.change)})"
 
     def __str__(self) -> str:
@@ -67,7 +65,7 @@ class StateChange(NamedTuple):
 
 
 def checked_change(change: object) -> bytes:
-    """`change` as bytes that nobody can alter any more. InvalidInputError for what is not bytes-like."""
+    """`change` as immutable bytes. InvalidInputError for anything that is not bytes-like."""
     if isinstance(change, bytes):
         return change
     if isinstance(change, bytearray | memoryview):
@@ -76,9 +74,9 @@ def checked_change(change: object) -> bytes:
 
 
 class ChangeRun:
-    """Consecutive changes of one writer, as columns or as rows that become columns when asked.
+    """Consecutive changes of one writer, as columns, or as rows that become columns on demand.
 
-    Immutable once made. `size_bytes` counts payload only.
+    Immutable. `size_bytes` counts payload only.
     """
 
     __slots__ = ("_columns", "_rows", "size_bytes")
@@ -95,7 +93,7 @@ class ChangeRun:
 
     @classmethod
     def of_rows(cls, key_groups: list[int], changes: list[bytes], size_bytes: int) -> ChangeRun:
-        """A run of two lists of one length, which the caller gives away."""
+        """A run of two lists of one length. Takes ownership of both."""
         return cls((key_groups, changes), None, size_bytes)
 
     @classmethod
@@ -110,13 +108,13 @@ class ChangeRun:
         return len(self._columns[0])
 
     def columns(self) -> tuple[Int32s, pa.Array]:
-        """Key groups, and changes as a binary array (large_binary where 32-bit offsets do not reach)."""
+        """Key groups, and changes as a binary array (large_binary beyond 32-bit offsets)."""
         if self._columns is not None:
             return self._columns
         assert self._rows is not None
         key_groups, changes = self._rows
         arrow_type = pa.binary() if self.size_bytes <= _MAX_INT32_PAYLOAD_BYTES else pa.large_binary()
-        # Not kept: the rows are still referenced, and two copies of them would double the memory.
+        # Not cached: the rows are still referenced, and a second copy would double the memory.
         return np.array(key_groups, dtype=np.int32), pa.array(changes, arrow_type)
 
     def __iter__(self) -> Iterator[StateChange]:
@@ -148,7 +146,7 @@ def value_offsets(changes: pa.Array) -> Int32s | Int64s:
 
 
 class ChangeColumns(Sequence[StateChange]):
-    """Changes in the order they were appended, held as runs; a sequence for who needs rows."""
+    """Changes in append order, stored as runs; a `Sequence` for callers that need single changes."""
 
     __slots__ = ("runs",)
 
@@ -183,13 +181,13 @@ class ChangeColumns(Sequence[StateChange]):
 
 
 class StateChangeSet:
-    """All changes between two roll-overs of one writer: what one sequence number names.
+    """All changes of one writer under one sequence number: those between two roll-overs.
 
     Attributes:
         log_id: the writer's log.
-        sequence_number: its position.
-        changes: in the order of appending.
-        size: payload bytes: no headers, not compressed.
+        sequence_number: its position in the log.
+        changes: in append order.
+        size: payload bytes, without headers, uncompressed.
     """
 
     __slots__ = ("changes", "log_id", "sequence_number", "size")

@@ -1,13 +1,13 @@
-"""How the body of a changelog file is compressed, and how bytes hide from a decompressor. Pure.
+"""How the body of a changelog file is compressed, and how a footer stays invisible to decompressors. Pure.
 
 Owns the three kinds and their framing. Does not own the codecs (cramjam, Arrow) nor the layout inside.
 
     none     the body as it is
     snappy   Snappy's framing format, one stream over the whole body; Flink reads and writes it
-    zstd     Zstandard frames; ours alone. Flink takes such a file for a plain one, and fails on it
+    zstd     Zstandard frames; ours alone. Flink reads such a file as a plain one, and fails
 
-Each change set begins with a frame of its own, so that it can be read without what stands before it.
-Both formats have frames that every decoder skips; the footer stands in one.
+Each change set begins a new frame, so it can be read without what precedes it. Both formats have skippable
+frames, which every decoder ignores; the footer is in those.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = [
     "compressed",
     "decompressed",
     "decompressed_at_once",
-    "hidden_frame_header",
+    "skippable_frame_header",
     "stream_header",
 ]
 
 
 class Compression(Enum):
-    """The kind of a file's body. The value is the flag byte that begins the file.
+    """The kind of a file's body. The value is the flag byte at the start of the file.
 
-    Flink knows 0 and 1, and takes every other flag for 0.
+    Flink knows 0 and 1, and reads every other flag as 0.
     """
 
     NONE = 0
@@ -46,9 +46,9 @@ class Compression(Enum):
 
 _SNAPPY_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_BLOCK_BYTES: Final = 1 << 16
-_SNAPPY_HIDDEN: Final = 0x80
-_ZSTD_HIDDEN: Final = 0x184D2A50
-_MAX_HIDDEN_BYTES: Final = {
+_SNAPPY_SKIPPABLE: Final = 0x80
+_ZSTD_SKIPPABLE: Final = 0x184D2A50
+_MAX_SKIPPABLE_BYTES: Final = {
     Compression.NONE: 2**63 - 1,
     Compression.SNAPPY: 2**24 - 1,
     Compression.ZSTD: 2**32 - 1,
@@ -58,41 +58,41 @@ _HONEST_RATIO: Final = 64
 
 
 def stream_header(compression: Compression) -> bytes:
-    """What stands once before the first compressed frame."""
+    """What precedes the first compressed frame, once per file."""
     return _SNAPPY_IDENTIFIER if compression is Compression.SNAPPY else b""
 
 
-def hidden_frame_header(compression: Compression, content_bytes: int) -> bytes | None:
-    """What makes decoders skip the `content_bytes` after it; None where one frame cannot hold so many."""
-    if content_bytes > _MAX_HIDDEN_BYTES[compression]:
+def skippable_frame_header(compression: Compression, content_bytes: int) -> bytes | None:
+    """The header that makes decoders skip the next `content_bytes`; None if one frame cannot hold them."""
+    if content_bytes > _MAX_SKIPPABLE_BYTES[compression]:
         return None
     match compression:
         case Compression.NONE:
             return b""
         case Compression.SNAPPY:
-            return bytes([_SNAPPY_HIDDEN]) + content_bytes.to_bytes(3, "little")
+            return bytes([_SNAPPY_SKIPPABLE]) + content_bytes.to_bytes(3, "little")
         case Compression.ZSTD:
-            return struct.pack("<II", _ZSTD_HIDDEN, content_bytes)
+            return struct.pack("<II", _ZSTD_SKIPPABLE, content_bytes)
 
 
 def compressed(compression: Compression, chunk: pa.Buffer) -> memoryview:
-    """One chunk of the body as one or more whole frames. NONE gives the chunk itself."""
+    """One chunk of the body as one or more whole frames; for NONE, the chunk itself."""
     match compression:
         case Compression.NONE:
             return memoryview(chunk)
         case Compression.SNAPPY:
-            # The identifier stands once, at the beginning of the stream.
+            # The identifier occurs once, at the start of the stream (`stream_header`).
             return memoryview(cramjam.snappy.compress(chunk))[len(_SNAPPY_IDENTIFIER) :]
         case Compression.ZSTD:
-            # As bytes: a memoryview of the buffer Arrow gives back shows its capacity, not its length.
+            # As bytes: a memoryview of the buffer that Arrow returns has its capacity, not its length.
             return memoryview(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(chunk, asbytes=True))
 
 
 def decompressed(compression: Compression, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Pieces of the body from a source of frames, as they come. FormatError for what is no such frame.
+    """Pieces of the body from a source of frames, as they come. FormatError for anything but such frames.
 
-    `read(n)` gives about n further bytes, fewer only at the end. The pieces are small (64 KiB and 1 MiB):
-    memory follows what the frames really hold, never what they claim.
+    `read(n)` returns about n further bytes, fewer only at the end. The pieces are small (64 KiB and 1 MiB):
+    memory follows what the frames actually hold, never what they claim.
     """
     match compression:
         case Compression.NONE:
@@ -115,12 +115,12 @@ def _exactly(read: Callable[[int], bytes], byte_count: int) -> bytes:
 
 
 def decompressed_at_once(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer | None:
-    """All frames of `stored`, which hold `size` bytes; `None` where they must be taken piece by piece.
+    """The `size` bytes in all frames of `stored`; `None` if they must be decompressed piece by piece.
 
-    At once, other threads run meanwhile, and nothing is copied. A claim that a small input cannot honestly
-    make is not believed: memory follows the input's size.
+    One call releases the GIL for all of it, and copies nothing. A claimed size that is implausible for so
+    small an input is not believed, so memory follows the size of the input.
 
-    Raises: FormatError where they hold another number of bytes, or are damaged.
+    Raises: FormatError if they hold a different number of bytes, or are damaged.
     """
     if compression is not Compression.ZSTD or size > len(stored) * _HONEST_RATIO:
         return None
@@ -164,22 +164,22 @@ def _snappy_block(kind: int, content: bytes) -> bytes:
         raise FormatError("a snappy block holds more than 64 KiB")
     crc = int(google_crc32c.value(block))
     if ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) != checksum:
-        raise FormatError("a snappy block does not have its checksum")
+        raise FormatError("a snappy block does not match its checksum")
     return block
 
 
 def _snappy_claim(payload: bytes) -> int:
-    """The uncompressed length that a raw block begins with: a varint."""
+    """The uncompressed length at the start of a raw block: a varint."""
     claim = 0
     for index, byte in enumerate(payload[:5]):
         claim |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return claim
-    raise FormatError("a snappy block begins with no length")
+    raise FormatError("a snappy block does not begin with a length")
 
 
 class _ReadableSource:
-    """A `read` function as the file object that Arrow wants."""
+    """A `read` function as the file object that Arrow needs."""
 
     closed = False
 

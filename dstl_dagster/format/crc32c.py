@@ -1,9 +1,9 @@
 """CRC-32C: of bytes, of a concatenation, and as the text that Google Cloud Storage uses.
 
-Owns the arithmetic. Does not own when a checksum is compared, nor what a difference means.
+Owns the arithmetic. Does not own when checksums are compared, nor what a mismatch means.
 
-Source: the Castagnoli polynomial as in RFC 3720. A checksum of a concatenation follows from those of its
-parts: a zero byte changes the register linearly, so tables of what 2^k of them do give what any number does.
+Source: the Castagnoli polynomial as in RFC 3720. The checksum of a concatenation follows from those of its
+parts: a zero byte transforms the register linearly, so tables for runs of 2^k zero bytes cover any count.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def extend(crc: int, payload: bytes | bytearray | memoryview) -> int:
     """The checksum of what `crc` covers followed by `payload`."""
     if isinstance(payload, bytes):
         return int(google_crc32c.extend(crc, payload))
-    # The library refuses a memoryview, and takes an array over the same bytes without a copy.
+    # The library refuses a memoryview, but accepts an array over the same bytes without a copy.
     return int(google_crc32c.extend(crc, np.frombuffer(payload, dtype=np.uint8)))
 
 
@@ -54,7 +54,7 @@ def combine(first_crc: int, second_crc: int, second_size: int) -> int:
 
 def of_second(first_crc: int, whole_crc: int, second_size: int) -> int:
     """The checksum of a concatenation's second part, from those of the first and of the whole."""
-    # The first part's share is taken out as it was put in: by an exclusive or.
+    # XOR is its own inverse: the first part's share is removed the way it is added.
     return combine(first_crc, whole_crc, second_size)
 
 
@@ -73,18 +73,18 @@ def to_base64(crc: int) -> str:
 
 
 def from_base64(text: str) -> int:
-    """The checksum that `to_base64` wrote. Raises: FormatError."""
+    """Inverse of `to_base64`. Raises: FormatError."""
     try:
         octets = base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise FormatError(f"{text!r} is no base64 of a CRC-32C") from error
+        raise FormatError(f"{text!r} is not the base64 of a CRC-32C") from error
     if len(octets) != 4:
         raise FormatError(f"{text!r} holds {len(octets)} bytes; a CRC-32C has 4")
     return int.from_bytes(octets, "big")
 
 
 def _after_zeros(crc: int, count: int) -> int:
-    """The register after so many zero bytes more."""
+    """The register after `count` more zero bytes."""
     power = 0
     while count:
         if count & 1:
@@ -97,7 +97,7 @@ def _after_zeros(crc: int, count: int) -> int:
 
 @functools.cache
 def _zeros_tables(power: int) -> tuple[list[int], ...]:
-    """What 2^power zero bytes make of each of the register's four bytes, by its value. Lowest byte first."""
+    """The image of each value of each register byte under 2^power zero bytes; lowest byte first."""
     if power == 0:
         images = [_after_zero_byte(1 << bit) for bit in range(32)]
     else:
@@ -105,7 +105,7 @@ def _zeros_tables(power: int) -> tuple[list[int], ...]:
         images = [_after_zeros(_after_zeros(1 << bit, half), half) for bit in range(32)]
     tables = []
     for first_bit in range(0, 32, 8):
-        # The register is linear: a value's image is that of its lowest bit and of the rest together.
+        # The register is linear: a value's image is the XOR of that of its lowest bit and that of the rest.
         table = [0]
         for value in range(1, 256):
             lowest_bit = (value & -value).bit_length() - 1

@@ -1,12 +1,12 @@
-"""The wrapper of every small durable document (timeline records, manifests, reports): one line, then JSON.
+"""The envelope of every small durable document (timeline records, manifests, reports): one line, then JSON.
 
 Owns the bytes around the JSON: type, version, length and checksum. Does not own what the JSON means.
 
     dstl/<type> <version> <length> <crc32c>\\n
     <length bytes of UTF-8 JSON>
 
-`version` and `length` are decimal, `crc32c` is eight lower-case hex digits over the JSON bytes. The line
-is text on purpose: a person with nothing but a browser on the bucket can read a job's history.
+`version` and `length` are decimal; `crc32c` is that of the JSON bytes, as eight lower-case hex digits. The
+line is text on purpose: a job's history can be read with nothing but a browser on the bucket.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 __all__ = ["MAX_DOCUMENT_BYTES", "decode_document", "encode_document"]
 
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-"""More than any true document; a header that claims more is refused before anything is read for it."""
+"""More than any real document; a header that claims more is refused before anything is read for it."""
 
 _MAX_HEADER_BYTES = 128
 
 
 def encode_document(kind: str, version: int, fields: Mapping[str, Any]) -> bytes:
-    """The bytes of one document. Same fields, same bytes: keys are sorted, no white space.
+    """The bytes of one document. Canonical: keys are sorted, no white space.
 
-    Raises: InvalidInputError where a value is not plain JSON (NaN and infinity are not).
+    Raises: InvalidInputError if a value is not plain JSON (NaN and infinity are not).
     """
     try:
         body = json.dumps(
@@ -47,8 +47,8 @@ def encode_document(kind: str, version: int, fields: Mapping[str, Any]) -> bytes
 def decode_document(kind: str, newest_version: int, payload: bytes, where: str) -> tuple[int, dict[str, Any]]:
     """The (version, fields) of a document that `encode_document` wrote.
 
-    `where` names the object in error messages. Raises: FormatError (kind `newer_version` where a later
-    release wrote it; otherwise `format`): truncated, longer than it says, corrupt, or something else.
+    `where` names the object in error messages. Raises: FormatError (kind `newer_version` if a later release
+    wrote it, otherwise `format`): truncated, longer than its header says, corrupt, or of another type.
     """
     head, newline, body = payload.partition(b"\n")
     words = head.split(b" ") if newline and len(head) <= _MAX_HEADER_BYTES else []
@@ -62,13 +62,13 @@ def decode_document(kind: str, newest_version: int, payload: bytes, where: str) 
             kind=ErrorKind.NEWER_VERSION,
         )
     if len(body) != length:
-        raise FormatError(f"{where} is cut or has grown: it says {length} bytes and has {len(body)}")
+        raise FormatError(f"{where} is truncated or has grown: it has {len(body)} bytes, not {length}")
     if google_crc32c.value(body) != checksum:
-        raise FormatError(f"{where} is corrupt: its bytes do not have the checksum in its first line")
+        raise FormatError(f"{where} is corrupt: its bytes do not match the checksum in its first line")
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where} has a good checksum but is no JSON: {error}") from error
+        raise FormatError(f"{where} has a valid checksum but is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise FormatError(f"{where} holds JSON, but not an object")
     return version, fields

@@ -1,15 +1,15 @@
-"""The footer of a changelog file: where each change set stands, how long its changes are, its checksum. Pure.
+"""The footer of a changelog file: where each change set is, how long its changes are, its checksum. Pure.
 
 Owns the footer's bytes. Does not own the body (`change_set_codec`) nor how a file is read (`changelog_file`).
 
-The footer stands after the body, where Flink's reader never looks; in a compressed file it stands in
-frames that every decoder skips. In the order of the file:
+The footer is after the body, where Flink's reader never looks; in a compressed file it is in frames that
+every decoder skips. In file order:
 
-    block*    one for each change set: (key group: i32, number of changes: u32)*, length of change: u32 *
-    index     one entry for each change set, in the order of the file
+    block*    one per change set: (key group: i32, number of changes: u32)*, length of change: u32 *
+    index     one entry per change set, in file order
     trailer   fixed size, at the very end
 
-Integers are little-endian, because numpy reads them as they stand; only Flink's body is big-endian.
+Integers are little-endian, so numpy reads them in place; only Flink's body is big-endian.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 MAX_CHANGE_SETS_PER_FILE: Final = 1 << 16
-"""So that an index fits one hidden frame of every kind."""
+"""So that an index fits into one skippable frame of every kind."""
 
 _MAGIC: Final = b"DSTLLOG1"
 _VERSION: Final = 1
@@ -61,13 +61,13 @@ class ChangeSetEntry:
     """One change set of a file.
 
     Attributes:
-        log_id, sequence_number: whose it is.
-        offset: in the logical (uncompressed) body; what a handle's entry names.
+        log_id, sequence_number: the writer's log, and the position in it.
+        offset: in the logical (uncompressed) body, as in a handle's entry.
         size: bytes in the logical body.
         payload_bytes: bytes of its changes alone.
-        stored_offset, stored_size: where its frames stand in the file.
-        block_offset: where its block stands in the file; None where it has none (its length is in the body).
-        group_count, change_count: how many it has.
+        stored_offset, stored_size: of its frames in the file.
+        block_offset: of its block in the file; None if it has none (readers then walk the body).
+        group_count, change_count: numbers of groups and changes.
         crc32c: CRC-32C of its `size` bytes in the logical body.
         block_crc32c: CRC-32C of its block.
     """
@@ -87,13 +87,13 @@ class ChangeSetEntry:
 
     @property
     def block_bytes(self) -> int:
-        """How long its block is."""
+        """The length of its block."""
         return 8 * self.group_count + 4 * self.change_count
 
 
 @dataclass(frozen=True)
 class Trailer:
-    """The end of a file: where its index stands (absolute), and what the body's size and kind are."""
+    """The end of a file: the absolute offset of its index, and the size and compression of its body."""
 
     index_offset: int
     body_size: int
@@ -103,25 +103,25 @@ class Trailer:
 
     @property
     def index_bytes(self) -> int:
-        """How long the index is."""
+        """The length of the index."""
         return self.entry_count * _ENTRY.size
 
 
 @dataclass(frozen=True)
 class FileIndex:
-    """All that the footer says of a file, except the blocks."""
+    """The footer of a file, without the blocks."""
 
     compression: Compression
     body_size: int
     entries: tuple[ChangeSetEntry, ...]
 
     def at_offset(self, offset: int) -> ChangeSetEntry | None:
-        """The change set that begins at this offset of the logical body."""
+        """The change set at this offset of the logical body; None if none begins there."""
         return next((entry for entry in self.entries if entry.offset == offset), None)
 
 
 def encode_block(layout: ChangeSetLayout) -> bytes:
-    """The layout of one change set."""
+    """The block of one change set: its layout."""
     groups = np.empty((len(layout.key_groups), 2), dtype="<i4")
     groups[:, 0] = layout.key_groups
     groups[:, 1] = layout.counts
@@ -129,10 +129,10 @@ def encode_block(layout: ChangeSetLayout) -> bytes:
 
 
 def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
-    """The layout that a block holds. FormatError where it is not the one its entry describes."""
+    """The layout in a block. FormatError if it does not match its entry."""
     if len(block) != entry.block_bytes or google_crc32c.value(block) != entry.block_crc32c:
         raise FormatError(
-            "the lengths recorded in the footer do not have their checksum", kind=ErrorKind.CHECKSUM
+            "the lengths recorded in the footer do not match their checksum", kind=ErrorKind.CHECKSUM
         )
     groups = np.frombuffer(block, dtype="<i4", count=2 * entry.group_count).reshape(-1, 2)
     lengths = np.frombuffer(block, dtype="<u4", offset=8 * entry.group_count)
@@ -144,12 +144,12 @@ def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
 
 
 def index_and_trailer_bytes(entry_count: int) -> int:
-    """How long `encode_index_and_trailer` gives."""
+    """The length of what `encode_index_and_trailer` returns."""
     return entry_count * _ENTRY.size + TRAILER_BYTES
 
 
 def encode_index_and_trailer(index: FileIndex, index_offset: int) -> bytes:
-    """What ends the file, from `index_offset` on."""
+    """The end of the file, from `index_offset` on."""
     packed = b"".join(
         _ENTRY.pack(
             entry.log_id.bytes,
@@ -182,37 +182,38 @@ def encode_index_and_trailer(index: FileIndex, index_offset: int) -> bytes:
 
 
 def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
-    """The trailer that a file's last bytes are; None where they are none (a file of Flink's).
+    """The trailer in a file's last bytes; None if there is none (a file of Flink's).
 
-    FormatError where it is ours but damaged, or of a newer version.
+    FormatError if it is ours but damaged, or of a newer version.
     """
     if len(tail) < TRAILER_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
         return None
     head = tail[-TRAILER_BYTES:]
     index_offset, body_size, entry_count, index_crc, version, flag, _, crc, _ = _TRAILER.unpack(head)
     if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
-        raise FormatError("the footer's end does not have its checksum", kind=ErrorKind.CHECKSUM)
+        raise FormatError("the footer's trailer does not match its checksum", kind=ErrorKind.CHECKSUM)
     if version != _VERSION:
         raise FormatError(
-            f"the footer has version {version}, this package reads {_VERSION}: upgrade it", ErrorKind.VERSION
+            f"the footer has version {version}, but this release reads {_VERSION}: upgrade dstl-dagster",
+            ErrorKind.VERSION,
         )
     if flag not in (0, 1, 2):
         raise FormatError(
-            f"the footer names compression {flag}, which this version does not know: upgrade it"
+            f"the footer has compression {flag}, which this release does not know: upgrade dstl-dagster"
         )
     trailer = Trailer(index_offset, body_size, entry_count, index_crc, Compression(flag))
     if (
         entry_count > MAX_CHANGE_SETS_PER_FILE
         or index_offset + trailer.index_bytes + TRAILER_BYTES != file_bytes
     ):
-        raise FormatError("the footer's index does not stand where its end says")
+        raise FormatError("the footer's index is not where its trailer says")
     return trailer
 
 
 def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
-    """The index. FormatError where it does not have its checksum, or names places outside the file."""
+    """The index. FormatError if it does not match its checksum, or points outside the file."""
     if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
-        raise FormatError("the footer's index does not have its checksum", kind=ErrorKind.CHECKSUM)
+        raise FormatError("the footer's index does not match its checksum", kind=ErrorKind.CHECKSUM)
     entries = []
     for fields in _ENTRY.iter_unpack(packed):
         (
@@ -236,7 +237,7 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
             or size < 4 + 8 * groups + 4 * changes
             or block_offset + (8 * groups + 4 * changes if block_offset else 0) > trailer.index_offset
         ):
-            raise FormatError("the footer's index names places that the file does not have")
+            raise FormatError("the footer's index points outside the file")
         entries.append(
             ChangeSetEntry(
                 uuid.UUID(bytes=log_id),

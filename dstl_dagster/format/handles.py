@@ -1,4 +1,4 @@
-"""Where persisted changes stand: small values that cross processes and stand in manifests.
+"""Handles of persisted changes: small values that cross processes and are stored in manifests.
 
 Owns their fields and their JSON form. Does not own the objects they name: nothing here reads or deletes.
 Twin of Flink's `FileStateHandle`, `ChangelogStateHandleStreamImpl` and `SnapshotResult`.
@@ -48,16 +48,16 @@ def _checked_mapping(document: object, what: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class StreamStateHandle:
-    """One stored file of changes. Two handles are equal when name and size are.
+    """One stored changelog file. Two handles are equal if their name and size are.
 
     Attributes:
         name: the object's name in its store (for a `LocalStateHandle`, the path of a local file).
-        size: logical bytes of the body, uncompressed, without the flag byte and the footer: what
-            Flink calls the state size of the file. None where only the name is known.
-        generation: the store's generation of the object, where known.
-        crc32c: CRC-32C of the whole stored object, where known.
-        stored_bytes: bytes of the whole stored object, where known. Known means that this package
-            wrote the file, so that a reader insists on its footer.
+        size: logical bytes of the body, uncompressed, without the flag byte and the footer: Flink's state
+            size of the file. None if only the name is known.
+        generation: the object's generation in the store, if known.
+        crc32c: CRC-32C of the whole stored object, if known.
+        stored_bytes: bytes of the whole stored object, if known. If known, this package wrote the file, and
+            a reader requires its footer.
     """
 
     name: str
@@ -75,7 +75,7 @@ class StreamStateHandle:
             raise InvalidInputError(f"size {self.size} of {self.name!r} is negative; unknown is None")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; fields that are not known are left out."""
+        """A plain dict, without the fields that are unknown."""
         document: dict[str, Any] = {"kind": self.KIND, "name": self.name}
         for key in ("size", "generation", "crc32c", "stored_bytes"):
             value = getattr(self, key)
@@ -85,7 +85,7 @@ class StreamStateHandle:
 
     @classmethod
     def from_json(cls, document: object) -> StreamStateHandle:
-        """What `to_json` gave, of either kind. FormatError for anything else."""
+        """Inverse of `to_json`, for either kind. FormatError for anything else."""
         what = "stream state handle"
         fields = _checked_mapping(document, what)
         kind = fields.get("kind", StreamStateHandle.KIND)
@@ -119,9 +119,9 @@ class ChangelogStateHandle:
             file, and the offset in its logical (uncompressed) body.
         key_group_range: the writer's, or an intersection with it. The list is not filtered by it.
         state_size: payload bytes of all change sets named.
-        checkpointed_size: those of them that were not durable yet when persist was called.
-        state_handle_id: a random UUID text; it names this value, not the files.
-        storage_identifier: which kind of changelog storage wrote it.
+        checkpointed_size: the part of it that was not yet durable when persist was called.
+        state_handle_id: a random UUID as text; it identifies this value, not the files.
+        storage_identifier: the kind of changelog storage that wrote it.
     """
 
     handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...]
@@ -143,17 +143,17 @@ class ChangelogStateHandle:
     def of_files(
         cls, files_and_offsets: Iterable[tuple[str, int]], key_group_range: KeyGroupRange
     ) -> ChangelogStateHandle:
-        """A handle on change sets that something else wrote (Flink, for one): (object name, offset) each.
+        """A handle on change sets that something else wrote (such as Flink), each as (object name, offset).
 
-        Its sizes are 0, because nobody counted them.
+        Its sizes are 0, because they are unknown.
         """
         entries = tuple((StreamStateHandle(name, None), offset) for name, offset in files_and_offsets)
         return cls(entries, key_group_range, 0, 0)
 
     def intersection(self, key_group_range: KeyGroupRange) -> ChangelogStateHandle | None:
-        """The same files for the key groups in both ranges, both sizes 0; None where there are none.
+        """The same files for the key groups in both ranges, with both sizes 0; None if there are none.
 
-        No change is filtered: a reader takes the range and leaves out the others.
+        Nothing is filtered here: a reader skips the changes outside of the range.
         """
         shared = self.key_group_range.intersection(key_group_range)
         if shared.number_of_key_groups == 0:
@@ -163,7 +163,7 @@ class ChangelogStateHandle:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict: `files` once each, `entries` as [index of the file, offset]."""
+        """A plain dict: `files` without repeats, `entries` as [index of the file, offset]."""
         files: dict[StreamStateHandle, int] = {}
         entries = [
             [files.setdefault(handle, len(files)), offset] for handle, offset in self.handles_and_offsets
@@ -180,7 +180,7 @@ class ChangelogStateHandle:
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        """What `to_json` gave. FormatError for anything else."""
+        """Inverse of `to_json`. FormatError for anything else."""
         what = "changelog handle"
         fields = _checked_mapping(document, what)
         files, entries = fields.get("files"), fields.get("entries")
@@ -206,7 +206,7 @@ class ChangelogStateHandle:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """What a persist gave: the durable handle, and the one on local copies where all of them exist.
+    """The result of a persist: the durable handle, and one on the local copies if all of them exist.
 
     InvalidInputError for a local part without a durable one. `SnapshotResult()` is the empty result.
     """

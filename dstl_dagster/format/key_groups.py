@@ -14,7 +14,7 @@ from dstl_dagster.errors import FormatError, InvalidInputError
 __all__ = ["MAX_KEY_GROUP", "KeyGroupRange"]
 
 MAX_KEY_GROUP: Final = 2**31 - 2
-"""The highest key group: the count of key groups of a range must itself fit 31 bits."""
+"""The highest key group: the number of key groups in a range must itself fit into 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,22 @@ class KeyGroupRange:
 
     @classmethod
     def of(cls, start_key_group: int, end_key_group: int) -> KeyGroupRange:
-        """The range of both bounds inclusive; `EMPTY` where start is above end."""
+        """The range with both bounds inclusive; `EMPTY` if start is above end."""
         if start_key_group > end_key_group:
             return cls.EMPTY
         return cls(start_key_group, end_key_group)
 
     @property
     def number_of_key_groups(self) -> int:
-        """How many key groups it holds; 0 for `EMPTY`."""
+        """Its size; 0 for `EMPTY`."""
         return self.end_key_group - self.start_key_group + 1
 
     def contains(self, key_group: int) -> bool:
-        """Whether the key group lies in the range."""
+        """Whether the key group is in the range."""
         return self.start_key_group <= key_group <= self.end_key_group
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The key groups in both; `EMPTY` where there are none."""
+        """The key groups in both ranges; `EMPTY` if there are none."""
         return KeyGroupRange.of(
             max(self.start_key_group, other.start_key_group), min(self.end_key_group, other.end_key_group)
         )
@@ -84,13 +84,13 @@ class KeyGroupRange:
 
     @classmethod
     def from_json(cls, document: object) -> KeyGroupRange:
-        """What `to_json` gave. FormatError for anything else."""
+        """Inverse of `to_json`. FormatError for anything else."""
         if not isinstance(document, list) or len(document) != 2:
             raise FormatError(f"a key group range is a list of two ints, not {document!r}")
         try:
             return cls(document[0], document[1])
         except InvalidInputError as error:
-            raise FormatError(f"stored key group range is not one: {error}") from error
+            raise FormatError(f"the stored key group range is invalid: {error}") from error
 
 
 KeyGroupRange.EMPTY = KeyGroupRange(0, -1)

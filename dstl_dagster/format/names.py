@@ -1,17 +1,17 @@
-"""Where everything of a job lies in the store. The one place that spells an object name of ours.
+"""The names of a job's objects in the store. The only module that spells an object name of ours.
 
     dstl/<job>/timeline/<slot, 20 digits>                         a decision
     dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
-    dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt made
+    dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt wrote
     dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>     changelog files of an attempt
     dstl/<job>/archive/...                                        facts that snapshots leave out (`archive`)
-    dstl/<job>/hint                                               where the newest snapshot was; never trusted
-    dstl/<job>/server-clock                                       empty; its time is the server's
+    dstl/<job>/hint                                               slot of a recent snapshot; never trusted
+    dstl/<job>/server-clock                                       empty; its time stamp is the server's clock
     .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
 
-Numbers are zero-padded so that the order of names is the order of numbers. Everything temporary carries
-the attempt: in its folder, or as the upper 64 bits of a component's UUID. So what a dead attempt left is
-found by its name alone. Pure: reads and writes nothing.
+Numbers are zero-padded, so names sort in numeric order. Every temporary name contains the attempt: as a
+folder, or as the upper 64 bits of a component's UUID. So the garbage of a dead attempt is found by name
+alone. Pure: reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MAX_SLOT = 10**20 - 1
 
 
 def validated_job(job: str) -> str:
-    """The job's name, if it can be one: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit."""
+    """The job's name, if it is valid: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit."""
     if not isinstance(job, str) or not _JOB.fullmatch(job):
         raise InvalidInputError(
-            f"job name {job!r} cannot be used: take 1 to 100 letters, digits, dots, underscores or dashes, "
+            f"job name {job!r} cannot be used: use 1 to 100 letters, digits, dots, underscores or dashes, "
             "beginning with a letter or digit",
             kind=ErrorKind.BAD_JOB_NAME,
         )
@@ -48,7 +48,7 @@ def validated_job(job: str) -> str:
 
 
 COMPONENTS_PREFIX = ".inprogress/"
-"""What the names of all components begin with, but for those with entropy."""
+"""The prefix of the names of all components, except those with entropy."""
 
 
 JOBS_PREFIX = "dstl/"
@@ -56,7 +56,7 @@ JOBS_PREFIX = "dstl/"
 
 
 def attempt_of_component(object_name: str) -> int | None:
-    """The upper 64 bits of the UUID that a component's name ends in, or `None` if it ends in none."""
+    """The upper 64 bits of the UUID at the end of a component's name; `None` if there is none."""
     try:
         return uuid.UUID(object_name.rpartition("/")[2]).int >> 64
     except ValueError:
@@ -107,7 +107,7 @@ class JobNames:
         return f"{self.timeline_prefix}{slot:020d}"
 
     def slot_of(self, name: str) -> int | None:
-        """The slot number that a name under `timeline_prefix` stands for; `None` for a foreign name."""
+        """The slot number in a name under `timeline_prefix`; `None` for a foreign name."""
         digits = name.removeprefix(self.timeline_prefix)
         return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
 
@@ -115,25 +115,25 @@ class JobNames:
         return f"{self.manifests_of(checkpoint_id)}{attempt}"
 
     def manifests_of(self, checkpoint_id: int) -> str:
-        """What the names of this checkpoint's manifests begin with, those of dead attempts too."""
+        """The prefix of this checkpoint's manifests, those of dead attempts included."""
         return f"{self.manifests_prefix}{checkpoint_id:010d}-"
 
     def checkpoint_of_manifest(self, name: str) -> int | None:
-        """The checkpoint id that a manifest's name carries; `None` for a foreign name."""
+        """The checkpoint id in a manifest's name; `None` for a foreign name."""
         match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
         return int(match[1]) if match else None
 
     def attempt_of_manifest(self, name: str) -> uuid.UUID | None:
-        """The attempt that a manifest's name carries; `None` for a foreign name."""
+        """The attempt in a manifest's name; `None` for a foreign name."""
         match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
         return _uuid_or_none(match[2]) if match else None
 
     def archived_attempt(self, half: int) -> str:
-        """By the upper 64 bits, since components carry no more."""
+        """By the upper 64 bits of the attempt, because component names have no more."""
         return f"{self.archive_prefix}attempts/{half:016x}"
 
     def archived_key_prefix(self, idempotency_key: str) -> str:
-        """A key may be any text of any length, so its hash stands for it."""
+        """By the key's hash, because a key may be any text of any length."""
         digest = hashlib.sha256(idempotency_key.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.archive_prefix}keys/{digest}/"
 
@@ -147,7 +147,7 @@ class JobNames:
         return f"{self.attempts_prefix}{attempt}/"
 
     def attempt_of_folder(self, name: str) -> uuid.UUID | None:
-        """The attempt in whose folder this name lies; `None` for a foreign name."""
+        """The attempt whose folder this name is in; `None` for a foreign name."""
         return _uuid_or_none(name.removeprefix(self.attempts_prefix).partition("/")[0])
 
     def report(self, attempt: uuid.UUID) -> str:

@@ -1,4 +1,4 @@
-"""A file that is read in ranges, wherever it lies: an object kept open, an object of a store, a local file.
+"""A file that is read in ranges, wherever it is: an open object, an object in a store, a local file.
 
 Owns the protocol, because the reader of a changelog file needs it. Does not own any implementation.
 """
@@ -11,7 +11,7 @@ __all__ = ["RangeReader"]
 
 
 class RangeReader(Protocol):
-    """Ranges of bytes that do not change. One thread at a time."""
+    """Ranges of an immutable file. One thread at a time."""
 
     @property
     def place(self) -> str:
@@ -23,11 +23,11 @@ class RangeReader(Protocol):
         ...
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """Bytes `[start, start+length)`; fewer only where the file ends."""
+        """Bytes `[start, start+length)`; fewer only at the end of the file."""
         ...
 
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same bytes and their CRC-32C, computed while they are in the processor's cache."""
+        """The same bytes and their CRC-32C, computed while they are in the CPU cache."""
         ...
 
     def close(self) -> None:

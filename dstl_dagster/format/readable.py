@@ -8,7 +8,7 @@ _KIB = 1024
 
 
 def readable_bytes(count: int) -> str:
-    """`1.5 MiB`: three significant digits or all before the point, powers of two."""
+    """`1.5 MiB`: powers of two, to three significant digits; 1,000 and more in full."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < _KIB or unit == "TiB":

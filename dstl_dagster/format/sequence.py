@@ -1,4 +1,4 @@
-"""Positions in the log of one writer. Owns their order and text form; knows nothing of what is stored there.
+"""Positions in the log of one writer. Owns their order and text form, not what is stored at them.
 
 Twin of Flink's `SequenceNumber` and `SequenceNumberRange`.
 """
@@ -33,7 +33,7 @@ class SequenceNumber:
             )
         if not 0 <= self.number <= MAX_SEQUENCE_NUMBER:
             raise InvalidInputError(
-                f"sequence number {self.number} is outside 0..2^63-1: use one a writer gave"
+                f"sequence number {self.number} is outside 0..2^63-1: use one that a writer returned"
             )
 
     @classmethod
@@ -42,7 +42,7 @@ class SequenceNumber:
         return cls(number)
 
     def next(self) -> SequenceNumber:
-        """The position after this one. InvalidInputError at 2^63-1, the last there is."""
+        """The position after this one. InvalidInputError at 2^63-1, the last one."""
         return SequenceNumber(self.number + 1)
 
     def __int__(self) -> int:
@@ -54,7 +54,7 @@ class SequenceNumber:
 
 @dataclass(frozen=True, slots=True)
 class SequenceNumberRange:
-    """Positions from `from_` (inclusive) to `to` (exclusive). InvalidInputError where `to < from_`."""
+    """Positions from `from_` (inclusive) to `to` (exclusive). InvalidInputError if `to < from_`."""
 
     from_: SequenceNumber
     to: SequenceNumber

@@ -1,7 +1,7 @@
 """The Spark side: keyed state and files of a checkpoint as DataFrame operations, and a local session.
 
-The only layer that imports pyspark, and only when one of these names is used: `dstl_dagster.spark.local.java`
-chooses a Java on a machine where Spark could not even start.
+The only layer that imports pyspark, and only once one of these names is used: `dstl_dagster.spark.local.java`
+must run on a machine that has no Java yet.
 """
 
 from __future__ import annotations

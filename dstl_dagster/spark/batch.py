@@ -1,7 +1,7 @@
-"""One batch of a job, on the Spark driver: steps 1 to 3 of a checkpoint around a user's own code.
+"""The Spark face of a batch: steps 1 to 3 of a checkpoint around a user's own code, on the driver.
 
-Owns what the user's code may call, and that a batch which was applied before is not written again. Does not
-own the batch's life (`checkpoint.batch`), nor writing state (`state`) or files (`files`).
+Owns the methods that the user's code calls, and the refusal to write a batch that was applied before. Does
+not own the batch's life (`checkpoint.Batch`), nor writing state (`state`) or files (`files`).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointBatch:
-    """A context manager: enter to open the attempt, leave to store what its tasks made.
+    """A context manager: entering opens the attempt, leaving stores the report of what its tasks wrote.
 
-    Leaving normally ends step 3 (everything written is durable and reported, nothing is visible yet).
-    Where the log of an operator has grown long enough (`CheckpointOptions.materialize_*`), leaving also
-    writes a base of it. Leaving by an exception aborts the attempt. If the process dies instead, the next
-    trigger of the same owner fences it. One thread.
+    Leaving normally ends step 3: everything written is durable and reported, and nothing is visible yet.
+    It also folds the log of each operator that is due for a base (`CheckpointOptions.materialize_*`).
+    Leaving by an exception aborts the attempt. If the process dies instead, the next trigger of the same
+    owner fences it. One thread.
 
     Args:
         coordinator: the job's.
-        idempotency_key: names the batch. If a completed checkpoint holds it already, `already_in` is that
-            checkpoint's id, and there is nothing to write.
-        take_over: end another owner's open attempt: any, or only the one of this id.
-        check: called with the checkpoint that the batch builds on (`None`: the first) before the attempt
-            opens; it raises where the batch must not run now. The attempt opens on exactly that checkpoint.
-        progress: called with (tasks that have ended, tasks known of) while a write runs.
+        idempotency_key: identifies the batch. If a completed checkpoint already holds it, `already_in` is
+            that checkpoint's id, and there is nothing to write.
+        take_over: fence another owner's open attempt: any, or only the one of this id.
+        check: called with the parent checkpoint (`None` before a job's first) before the attempt opens;
+            raises if the batch must not run now. The attempt opens on exactly that parent.
+        progress: called with (finished tasks, known tasks) while a write runs.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class CheckpointBatch:
 
     @property
     def already_in(self) -> int | None:
-        """The completed checkpoint that holds this batch; `None` where the batch is new."""
+        """The completed checkpoint that already holds this batch; `None` for a new batch."""
         return None if self._applied is None else self._applied.checkpoint_id
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that was opened, or that completed the batch earlier."""
+        """The open attempt, or the one that completed the batch earlier."""
         return self._applied or self._open.attempt
 
     @property
     def reference(self) -> dict[str, Any]:
-        """What the next step is called with: the attempt as plain JSON."""
+        """The input of the next step: the attempt as plain JSON."""
         return self.attempt.to_json()
 
     @property
     def parent(self) -> Checkpoint | None:
-        """The checkpoint that this batch builds on; `None` for a job's first."""
+        """The checkpoint that this batch builds on; `None` for a job's first batch."""
         return None if self._batch is None else self._batch.parent
 
     def __enter__(self) -> Self:
@@ -125,14 +125,14 @@ class CheckpointBatch:
         return False
 
     def _end(self, batch: Batch) -> None:
-        """End step 3 when the user's code is through."""
+        """End step 3, after the user's code."""
         batch.fold_due_logs()
         batch.hand_over()
 
     def read_state(
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
-        """The state of `operator` at the parent checkpoint; empty, with `schema`, where there is none."""
+        """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
         return read_state(spark, self.parent, operator, store=self._coordinator.store, schema=schema)
 
     def write_state(
@@ -169,7 +169,7 @@ class CheckpointBatch:
         delete: str | Column | None = None,
         max_parallelism: int | None = None,
     ) -> OperatorReport:
-        """Merge rows, one a key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
+        """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
         self._require_new()
         report = merge_state(
             changes,
@@ -211,19 +211,19 @@ class CheckpointBatch:
         return reports
 
     def add(self, report: OperatorReport | FileReport) -> None:
-        """Take into this batch what something other than Spark made durable under `attempt`.
+        """Add to this batch what something other than Spark made durable under `attempt`.
 
-        Changes of state: written with `FsStateChangelogStorage` below
-        `attempt.names.changelog_base_path(attempt.attempt)`. A file: its components, written with
+        State changes are written with `FsStateChangelogStorage` below
+        `attempt.names.changelog_base_path(attempt.attempt)`, and the components of a file with
         `GSRecoverableWriter(store, attempt=attempt.attempt)`. Step 4 checks both against the store.
 
-        Raises: ConflictError (kind `already_applied`), InvalidInputError where it is neither.
+        Raises: ConflictError (kind `already_applied`); InvalidInputError for any other type.
         """
         self._require_new()
         self._open.add(report)
 
     def move_position(self, source: str, position: Any) -> None:
-        """Say how far `source` is read once this batch is complete: any plain JSON value."""
+        """Set the position of `source` once this batch is complete: any plain JSON value."""
         self._positions[source] = position
         if self._batch is not None:
             self._batch.move_position(source, position)

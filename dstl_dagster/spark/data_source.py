@@ -1,13 +1,13 @@
-"""The Spark data source `dstl`: state and files of a job as `spark.read` and `df.write` know them.
+"""The Spark data source `dstl`: a job's state and files behind `spark.read` and `df.write`.
 
-Owns the classes that Spark calls, and in which process each of them is. Does not own the work.
+Owns the classes that Spark calls, and which process calls what. Does not own the work.
 
-    schema               planner of a read, when the DataFrame is made; the source is pickled after it
+    schema               planner of a read, when the DataFrame is created; the source is pickled afterwards
     reader               planner of a read, when a query runs
-    registered class     by reference in every Python process of the session: the package must be importable
-    writer, streamWriter planner of a write, for each batch: made, then pickled for the tasks and, of a
-                         batch write, for its commit
-    streamWriter again   commit process of a micro-batch: made anew, and never pickled
+    registered class     pickled by reference: every Python process of the session must import the package
+    writer, streamWriter planner of a write, once per write or micro-batch: created, then pickled for the
+                         tasks and, by `writer`, for the commit
+    streamWriter again   commit process of a micro-batch: created anew, and never pickled
     write                the tasks
 """
 
@@ -32,9 +32,9 @@ from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
-from dstl_dagster.spark.sink.query_batches import QueryBatch
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOptions
 from dstl_dagster.spark.source.source import (
@@ -53,7 +53,7 @@ __all__ = ["DstlDataSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("dstl")` known to this session. Again, changes nothing."""
+    """Register `format("dstl")` with this session. Idempotent."""
     spark.dataSource.register(DstlDataSource)
 
 
@@ -70,7 +70,7 @@ class DstlDataSource(DataSource):
         return "dstl"
 
     def schema(self) -> StructType:
-        """Called when the DataFrame is made, which is then of the checkpoint that is the latest now."""
+        """Called when the DataFrame is created: it stays on the checkpoint that is the latest now."""
         options = SourceOptions.of(self.options)
         if options.table == CHECKPOINTS:
             return checkpoints_schema()
@@ -83,7 +83,7 @@ class DstlDataSource(DataSource):
         unknown = [name for name in options.columns if name not in columns.names]
         if unknown:
             raise InvalidInputError(
-                f"option columns names {unknown[0]!r}, and the state has {', '.join(columns.names)}"
+                f"option columns names {unknown[0]!r}, but the state has {', '.join(columns.names)}"
             )
         return StructType([columns[name] for name in options.columns or columns.names])
 
@@ -94,13 +94,13 @@ class DstlDataSource(DataSource):
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
         state = state_at(options, self._checkpoint_id or options.checkpoint, schema)
-        made = FilteringStateReader if options.push_filters else StateReader
-        return made(options, state, schema)
+        reader_class = FilteringStateReader if options.push_filters else StateReader
+        return reader_class(options, state, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         _refuse_overwrite(overwrite, 'mode("append")')
         options = SinkOptions.of(self.options, streaming=False)
-        return _BatchWriter(options, schema, open_sink(options, schema))
+        return _SaveWriter(options, schema, open_sink(options, schema))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
@@ -109,8 +109,8 @@ class DstlDataSource(DataSource):
         return _StreamWriter(SinkOptions.of(self.options, streaming=True), schema)
 
 
-class _BatchWriter(DataSourceArrowWriter):
-    """Of one write. Spark commits and aborts with a copy of the very writer that its tasks had."""
+class _SaveWriter(DataSourceArrowWriter):
+    """The writer of one `save()`. Spark commits and aborts with a copy of the writer that its tasks had."""
 
     def __init__(self, options: SinkOptions, schema: StructType, plan: SinkPlan | None) -> None:
         self._options = options
@@ -128,10 +128,11 @@ class _BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    """Of one micro-batch.
+    """The writer of one micro-batch.
 
-    Spark tells a writer neither what it is made for nor, before `write`, of which batch. But only the writer
-    that goes to tasks is pickled, so that is when the attempt opens; the one that commits never opens any.
+    Spark does not say whether a writer is for the tasks or for the commit, nor, before `write`, for which
+    micro-batch. Only the writer for the tasks is pickled, so pickling opens the attempt; the one that
+    commits never opens any.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -149,9 +150,9 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch_id is None:
-            raise InternalError("Spark did not tell the task of which micro-batch it is")
-        batch = QueryBatch(query_id, int(batch_id))
-        return message_of(write_partition(self._plan, batch, context.partitionId(), iterator))
+            raise InternalError("the Spark task has no query id or batch id: it is not of a micro-batch")
+        micro_batch = MicroBatch(query_id, int(batch_id))
+        return message_of(write_partition(self._plan, micro_batch, context.partitionId(), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         commit_sink(self._options, self._schema, messages, batchId)
@@ -170,5 +171,5 @@ def _task() -> TaskContext:
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:
     if overwrite:
         raise InvalidInputError(
-            f"a checkpoint holds changes on top of the one before, so nothing is overwritten: use {instead}"
+            f"a checkpoint adds changes to the one before it and overwrites nothing: use {instead}"
         )

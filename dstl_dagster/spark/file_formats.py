@@ -1,8 +1,8 @@
-"""Bytes of files from Arrow batches, onto any stream. Owns formats and encoders; knows no Spark, no names.
+"""Arrow record batches as the bytes of a file, on any stream. Owns formats and encoders, not names or Spark.
 
-Line formats (`jsonl`, `csv`, `text`) arrive as one text column, a row a line, made by Spark SQL, so that
-their bytes are Spark's own. They can be joined: the bytes of two files after each other are a file.
-`parquet` and `arrow` are made by Arrow from the rows themselves, and cannot.
+Line formats (`jsonl`, `csv`, `text`) arrive as one text column, a line per row, written by Spark SQL, so
+their bytes are Spark's own. They can be joined: two files concatenated are a file. `parquet` and `arrow`
+are encoded by Arrow from the rows themselves, and cannot be joined.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ EXTENSIONS: Final = {
 }
 
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-"""Arrow bytes that a Parquet row group, or a batch of an Arrow file, holds about; all that is buffered."""
+"""Arrow bytes buffered for one Parquet row group, or one record batch of an Arrow file; approximate."""
 
 
 class ByteStream(Protocol):
-    """All that an encoder needs: a binary file object to write to."""
+    """The part of a binary file object that an encoder needs."""
 
     def write(self, payload: Any, /) -> Any: ...
 
 
 Encoder = Callable[[ByteStream, Iterator[pa.RecordBatch]], int]
-"""Writes batches to a stream and returns how many rows there were."""
+"""Writes record batches to a stream and returns the number of rows."""
 
 
 def checked_format(file_format: str) -> str:
-    """The format. Raises: InvalidInputError where we do not write it."""
+    """The format, if it is one of `EXTENSIONS`. Raises: InvalidInputError."""
     if file_format not in EXTENSIONS:
         raise InvalidInputError(f"format {file_format!r} is not one of {', '.join(EXTENSIONS)}")
     return file_format
 
 
 def encode_lines(stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write the first column's texts, each with a line feed after it; null is an empty line."""
+    """Write the first column, a line per value; null is an empty line."""
     rows = 0
     nothing, line_feed = pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string())
     for batch in batches:
@@ -61,15 +61,15 @@ def encode_lines(stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
         lines = pc.binary_join_element_wise(texts, nothing, line_feed)
         _, offsets, characters = lines.buffers()
         ends = np.frombuffer(offsets, np.int64)
-        # The texts of a column lie one after the other: what stands between its first and last offset is
-        # the file's next bytes, without a look at any of its rows.
+        # Values of a column are contiguous: the bytes between its first and last offset are the file's
+        # next bytes, and no row is looked at.
         stream.write(memoryview(characters)[ends[lines.offset] : ends[lines.offset + len(lines)]])
         rows += batch.num_rows
     return rows
 
 
 def encoder_of(file_format: str, schema: pa.Schema, compression: str | None) -> Encoder:
-    """How to write rows of `schema` as Parquet or Arrow file.
+    """An encoder of rows of `schema` as a Parquet or Arrow file.
 
     Raises: InvalidInputError for a compression that the format does not have.
     """
@@ -84,7 +84,7 @@ def encoder_of(file_format: str, schema: pa.Schema, compression: str | None) -> 
 
 
 class _TableEncoder:
-    """Picklable by its parts: it is made on the driver and used in tasks."""
+    """Picklable: created on the driver, used in tasks."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ def _arrow_writer(stream: Any, schema: pa.Schema, compression: str | None) -> An
 
 
 def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Join Spark's small batches, with the file's names and types."""
+    """Join Spark's small record batches into tables with the file's names and types."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:

@@ -1,8 +1,8 @@
 """What a Spark task does for files: write its partition, as a part of one file or as a file of its own.
 
 Owns the work inside a task; the driver's plan is in `files`, the bytes in `file_formats`. Nothing that a
-task writes is visible: it gives back what a later commit needs, and what is not given back is named after
-the attempt, for clean-up to find.
+task writes is visible. It returns what the commit needs; whatever is not returned carries the attempt in
+its name, so clean-up finds it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import Encoder
-from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
+from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.storage import open_store
 
 __all__ = ["FileJob", "FileNames", "WriteFileTask"]
 
 
-_PARTITION = "\N{NULL}"  # no object's name can hold it
+_PARTITION = "\N{NULL}"  # cannot occur in an object's name
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class FileJob:
     """How to write files of one kind under one attempt, in any process.
 
     Attributes:
-        file_format: as the report shall say.
+        file_format: recorded in the report.
         encoder: rows to bytes.
-        header: stands before the rows, where there is one.
+        header: written before the rows; may be empty.
         file_options: names of temporary objects, chunk size.
     """
 
@@ -63,7 +63,7 @@ class FileJob:
 
 @dataclass(frozen=True)
 class FileNames:
-    """Where the partitions go: all to one file, or each to its own in a folder, numbered from 0."""
+    """Where the partitions go: all into one file, or each into its own in a folder, numbered from 0."""
 
     pattern: str
 
@@ -81,9 +81,9 @@ class FileNames:
 
 @dataclass(frozen=True)
 class WriteFileTask:
-    """Writes a partition; called by `mapInArrow` with its batches. Gives nothing for an empty one.
+    """Writes a partition; called by `mapInArrow` with its record batches.
 
-    Otherwise gives one outcome with `partition` (its number, from 0) and `report`.
+    Yields one outcome with `partition` (its number, from 0) and `report`; nothing for an empty partition.
     """
 
     job: FileJob
@@ -100,7 +100,7 @@ class WriteFileTask:
         try:
             report = self.job.write(self.names.uri(partition), chain([first], batches))
         except InvalidInputError as error:
-            # The same rows are wrong again on a retry: the driver is told instead of four tasks failing.
-            yield refusal_batch(error)
+            # A retry would fail on the same rows: the refusal goes to the driver, and the task succeeds.
+            yield refusal_row(error)
             return
-        yield outcome_batch({"partition": partition, "report": report.to_json()})
+        yield outcome_row({"partition": partition, "report": report.to_json()})

@@ -1,7 +1,7 @@
-"""Files from DataFrames, that appear with a checkpoint: one file from many tasks, or one a task.
+"""Files from DataFrames, published with a checkpoint: one file from many tasks, or one per task.
 
-Owns the plan on the driver: lines made by Spark SQL, names, the one action, the order of the parts. Does
-not own the work inside a task (`file_tasks`), bytes (`file_formats`), or publishing (`checkpoint`).
+Owns the plan on the driver: lines as Spark SQL expressions, names, the one action, the order of the parts.
+Does not own the work inside a task (`file_tasks`), bytes (`file_formats`), or publishing (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ def write_files(
 ) -> tuple[FileReport, ...]:
     """Write the rows of `df` durably and invisibly: steps 2 and 3 for files.
 
-    Runs one action on `df`. With `single_file` every task writes a part, and the parts, in the order of
-    the partitions, become *one* object at `uri`; nothing is moved through one machine. Otherwise each
-    partition becomes `<uri>/part-<number><extension>`. An empty partition makes nothing; a DataFrame
-    without rows makes one file without rows.
+    Runs one action on `df`. With `single_file` every task writes a part, and the parts become *one* object
+    at `uri`, in partition order, without passing through one machine. Otherwise each partition becomes
+    `<uri>/part-<number><extension>`. An empty partition writes nothing; a DataFrame without rows writes
+    one file without rows. The same rows in the same partitions give the same bytes.
 
     Args:
-        df: sorted within and across partitions as the file shall be.
+        df: in the order of the file, within and across partitions.
         uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store.
-        attempt: what step 1 gave.
+        attempt: from step 1.
         format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
-        single_file: `None`: yes for `jsonl`, `csv` and `text`; the others cannot be joined.
+        single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined.
         options: of Spark's `to_json` or `to_csv` (so null fields are left out of JSON unless
             `ignoreNullFields` is `false`); for `csv` also `header`; for `parquet` and `arrow` only
-            `compression` (`snappy`; none).
-        file_options: names of temporary objects; as the coordinator has them.
-        progress: called with (tasks that have ended, tasks known of) while they run.
+            `compression` (default: `snappy` for `parquet`, none for `arrow`).
+        file_options: names of temporary objects; the same as the coordinator's.
+        progress: called with (finished tasks, known tasks) while they run.
 
-    Raises: InvalidInputError (kind `unsupported_type` naming the column, or what else is wrong with the
-    call), UnavailableError. The same rows in the same partitions make the same bytes.
+    Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
+    wrong with the call), UnavailableError.
     """
     checked_format(format)
     one_file = format in LINE_FORMATS if single_file is None else single_file
@@ -81,7 +81,7 @@ def write_files(
     job = FileJob(
         attempt, format, encoder, b"" if one_file else header, file_options or GSFileSystemOptions()
     )
-    # The one action: a second one would write everything again.
+    # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
     found.sort(key=lambda outcome: int(outcome["partition"]))
@@ -100,21 +100,21 @@ def lines(
 ) -> DataFrame:
     """The rows as lines of a `jsonl`, `csv` or `text` file, in one column `value`.
 
-    What a sink of such files takes: a data source is not told of Spark's own `to_json` and `to_csv`. A
-    header is the sink's option `header_line`.
+    The input of a sink that writes such files: a data source cannot call Spark's `to_json` and `to_csv`
+    itself. For a header, set the sink's option `header_line`.
 
     Raises: InvalidInputError as `write_files`.
     """
     if format not in LINE_FORMATS:
-        raise InvalidInputError(f"lines are of {', '.join(LINE_FORMATS)}, not {format!r}")
+        raise InvalidInputError(f"a format of lines is one of {', '.join(LINE_FORMATS)}, not {format!r}")
     if not df.columns:
-        raise InvalidInputError("a DataFrame without columns makes no lines")
+        raise InvalidInputError("a DataFrame without columns has no lines")
     return df.select(_line(df, format, dict(options or {})).alias("value"))
 
 
 def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) -> tuple[DataFrame, Encoder]:
     if not df.columns:
-        raise InvalidInputError("a DataFrame without columns makes no file")
+        raise InvalidInputError("a DataFrame without columns cannot be written to a file")
     if file_format in LINE_FORMATS:
         return df.select(_line(df, file_format, options).alias("line")), encode_lines
     compression = options.pop("compression", None)
@@ -123,30 +123,28 @@ def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) 
             f"{file_format} takes only option compression, not {', '.join(sorted(options))}"
         )
     encoder = encoder_of(file_format, arrow_schema(df.schema, f"{file_format} file"), compression)
-    # By place: Spark does not find every name again (dots, backticks). The encoder has the names.
+    # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
     return df.toDF(*[f"c{place}" for place in range(len(df.columns))]), encoder
 
 
 def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
     if file_format == "text":
         if len(df.columns) != 1 or not isinstance(df.schema[0].dataType, st.StringType):
-            raise InvalidInputError(
-                f"text needs exactly one text column, and there is {df.schema.simpleString()}"
-            )
+            raise InvalidInputError(f"text needs exactly one text column, not {df.schema.simpleString()}")
         if options:
-            raise InvalidInputError(f"text takes no options, and got {', '.join(sorted(options))}")
+            raise InvalidInputError(f"text takes no options, but got {', '.join(sorted(options))}")
         return exact_column(df.columns[0])
     arrow_schema(st.StructType([st.StructField(name, st.StringType()) for name in df.columns]), file_format)
     row = F.struct("*")
     if file_format == "jsonl":
         if options.get("pretty", "false").lower() != "false":
-            raise InvalidInputError("pretty JSON takes several lines a row: a jsonl file has one")
+            raise InvalidInputError("pretty JSON has several lines per row; a jsonl file has one")
         return F.to_json(row, options)
     return F.to_csv(row, options)
 
 
 def _header(df: DataFrame, options: dict[str, str]) -> bytes:
-    """The line of names, quoted as the rows are. Takes `header` out of the options."""
+    """The header line, quoted like the rows. Removes `header` from the options."""
     if options.pop("header", "true").lower() != "true":
         return b""
     names = st.StructType([st.StructField(f"c{index}", st.StringType()) for index in range(len(df.columns))])
@@ -159,7 +157,7 @@ def _header(df: DataFrame, options: dict[str, str]) -> bytes:
 
 
 def absolute_uri(uri: str, store_uri: str) -> str:
-    """The URI that tasks open; a name without a scheme is one in the job's store."""
+    """The URI that tasks open; a name without a scheme is resolved in the job's store."""
     store = open_shared_store(store_uri)
     try:
         absolute = uri if "://" in uri else store.uri_of(uri.rstrip("/"))
@@ -170,7 +168,7 @@ def absolute_uri(uri: str, store_uri: str) -> str:
 
 
 def joined(parts: Sequence[FileReport]) -> FileReport:
-    """The parts of one file as one: their bytes follow each other in this order."""
+    """One report for the parts of a file, whose bytes are concatenated in this order."""
     final: GSBlobIdentifier = parts[0].recoverable.final_blob_identifier
     ids = [object_id for part in parts for object_id in part.recoverable.component_object_ids]
     components = tuple(component for part in parts for component in part.components)

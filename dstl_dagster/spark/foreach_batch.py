@@ -1,7 +1,7 @@
-"""`foreachBatch` with checkpoints: state and any number of files of a micro-batch, true together.
+"""`foreachBatch` with checkpoints: state and any number of files of a micro-batch, committed together.
 
-Owns what a micro-batch's repetition means for the user's function. Does not own steps 1 to 3 (`batch`) nor
-which batch may come next (`query_batches`).
+Owns what happens when Spark repeats a micro-batch. Does not own steps 1 to 3 (`batch`), nor which
+micro-batch may come next (`micro_batches`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InternalError
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
+from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
 
 __all__ = ["checkpointed_batches"]
@@ -36,51 +36,52 @@ def checkpointed_batches(
     take_over: bool = False,
     clean_up_every: int = 10,
 ) -> Callable[[DataFrame, int], None]:
-    """What to give to `writeStream.foreachBatch`: each micro-batch becomes one checkpoint of `job`, once.
+    """A function for `writeStream.foreachBatch`: each micro-batch becomes one checkpoint of `job`, once.
 
-    `update` is called with the open batch and the micro-batch's rows, and writes with `merge_state`,
-    `write_state` and `write_files` of the batch. Then the checkpoint is completed and its files are
-    published. Where it raises, nothing of the batch is ever visible, and the query fails. A batch that
-    Spark repeats after a crash is not given to `update` again if its checkpoint is complete.
+    `update` is called with the open batch and the micro-batch's rows, and writes with the batch's
+    `merge_state`, `write_state` and `write_files`. Then the checkpoint is completed and its files are
+    published. If `update` raises, the attempt is aborted, nothing of it is ever visible, and the query
+    fails. A micro-batch that Spark repeats after a crash is not passed to `update` again if its checkpoint
+    is complete.
 
     Args:
         store: the job's, as a URI that tasks can open.
-        adopt_after, take_over, clean_up_every: as options of the sink.
+        adopt_after, take_over, clean_up_every: as in the options of the sink.
 
     The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
 
     def run(rows: DataFrame, batch_id: int) -> None:
-        batch = QueryBatch(_query_id(rows), batch_id)
+        micro_batch = MicroBatch(_query_id(rows), batch_id)
         with closing(open_shared_store(store)) as opened:
             coordinator = CheckpointCoordinator(
-                job, opened, options, owner=f"spark query {batch.query_id}", file_options=file_options
+                job, opened, options, owner=f"spark query {micro_batch.query_id}", file_options=file_options
             )
-            _run(coordinator, batch, rows)
+            _run(coordinator, micro_batch, rows)
 
-    def _run(coordinator: CheckpointCoordinator, now: QueryBatch, rows: DataFrame) -> None:
+    def _run(coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:
         def check(parent: Checkpoint | None) -> None:
-            last = None if parent is None else QueryBatch.last_of(parent.positions)
-            now.require_after(last, adopt_after)
+            last = None if parent is None else MicroBatch.last_of(parent.positions)
+            micro_batch.require_after(last, adopt_after)
 
         latest = coordinator.latest()
-        if latest is not None and now.is_in(QueryBatch.last_of(latest.positions)):
-            log.info("batch %s is already in a checkpoint", now)
+        if latest is not None and micro_batch.is_in(MicroBatch.last_of(latest.positions)):
+            log.info("micro-batch %s is already in a checkpoint", micro_batch)
             coordinator.compose_commit()
-            _run_to_the_end(rows)
+            _drain(rows)
             return
-        with _CompletedBatch(
-            coordinator, clean_up_every, now.idempotency_key, take_over=take_over, check=check
+        with _CompletingBatch(
+            coordinator, clean_up_every, micro_batch.idempotency_key, take_over=take_over, check=check
         ) as batch:
-            batch.move_position(POSITION, now.position)
+            batch.move_position(POSITION, micro_batch.position)
             update(batch, rows)
 
     return run
 
 
-class _CompletedBatch(CheckpointBatch):
-    """A batch whose checkpoint is completed here, on leaving, instead of by later steps elsewhere."""
+class _CompletingBatch(CheckpointBatch):
+    """Completes its checkpoint on leaving, instead of handing over to steps that run elsewhere."""
 
     def __init__(
         self, coordinator: CheckpointCoordinator, clean_up_every: int, key: str, **arguments: Any
@@ -96,10 +97,10 @@ class _CompletedBatch(CheckpointBatch):
 def _query_id(rows: DataFrame) -> str:
     query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise InternalError("Spark did not say of which query this micro-batch is: use it in foreachBatch")
+        raise InternalError("these rows are not of a streaming query: use the function in foreachBatch")
     return query_id
 
 
-def _run_to_the_end(rows: DataFrame) -> None:
-    """A plan before us may have state of its own, which Spark wants completed for this batch."""
+def _drain(rows: DataFrame) -> None:
+    """Run the plan, whose stateful operators Spark wants to finish this micro-batch."""
     rows.write.format("noop").mode("overwrite").save()

@@ -1,6 +1,6 @@
 """Keyed updates by DataFrame operations: a batch's rows against the state's rows of the same keys.
 
-Owns the plan: one shuffle of the batch by key group, a look-up in the tasks, the user's expressions in Spark,
+Owns the plan: one shuffle of the rows by key group, a look-up in the tasks, the user's expressions in Spark,
 and the write without another shuffle. Does not own the work inside the tasks (`merge_tasks`).
 """
 
@@ -45,11 +45,11 @@ def merge_state(
     options: FsStateChangelogOptions | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
-    """Merge a batch's rows, one a key, into the state of `operator`: steps 2 and 3 for it.
+    """Merge a batch's rows, one per key, into the state of `operator`: steps 2 and 3 for its state.
 
-    Runs one action on `changes`. In expressions `new` is a row of `changes` and `old` the state's row of
-    its key, null where there is none. Only rows that come out other than they were are written; a key is
-    deleted only where it was there.
+    Runs one action on `changes`. In expressions, `new` is a row of `changes` and `old` the state's row of
+    the same key, null if it has none. Only rows whose value changes are written, and only keys that are in
+    the state are deleted.
 
         merge_state(
             totals, attempt, operator="aircraft", keys=["tail"],
@@ -59,13 +59,13 @@ def merge_state(
         )
 
     Args:
-        changes: one row a key, such as aggregates.
-        update: for each column that changes, how; as SQL, or a Column over `F.col("old.…")`. Other columns
-            stay as they are. Results are cast to the column's type.
-        schema: the state's columns, keys included. Later it may add columns and widen types.
-        delete: which keys are removed; null counts as no.
+        changes: one row per key, such as aggregates.
+        update: an expression for each column to update: SQL, or a Column over `F.col("old.…")`. Other
+            columns keep their value. Results are cast to the column's type.
+        schema: the state's columns, keys included. Later batches may add columns and widen types.
+        delete: which keys to delete; null means no.
 
-    Others as of `write_state`; raises as it does.
+    The other arguments, and the errors, are those of `write_state`.
     """
     with batch_of(attempt) as batch:
         plan = _Merge(changes, batch, operator, keys, schema, max_parallelism)
@@ -80,7 +80,7 @@ def merge_state(
         options=options or batch_options(),
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
-    # The one action: a second one would write everything again.
+    # The only action: a second one would write everything again.
     with watched(changes.sparkSession, progress):
         found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
     return report_of(operator, plan.schema, found)
@@ -114,18 +114,20 @@ class _Merge:
         self._columns = spark_schema(self.schema.columns)
         missing = [name for name in keys if name not in changes.columns]
         if missing:
-            raise InvalidInputError(f"key column {missing[0]!r} is not among the changes' {changes.columns}")
+            raise InvalidInputError(
+                f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
+            )
 
     def refuse_unknown(self, update: Mapping[str, Expression]) -> None:
         names = [name for name in self._columns.names if name not in self.schema.key_columns]
         unknown = [name for name in update if name not in names]
         if unknown:
             raise InvalidInputError(
-                f"update names {unknown[0]!r}, which is no value column of the state: {', '.join(names)}"
+                f"update names {unknown[0]!r}, which is not a value column of the state: {', '.join(names)}"
             )
 
     def looked_up(self, count: int) -> DataFrame:
-        """`new`, `old`, `repeated` and `key_group` of every changed row, each task's of its own range."""
+        """`new`, `old`, `repeated` and `key_group` of every changed row; each task has its own range."""
         schema = self.schema
         fields = []
         for name in self._changes.columns:
@@ -139,7 +141,7 @@ class _Merge:
         ranged = keyed.repartitionById(
             count, task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
         )
-        gives = st.StructType(
+        result = st.StructType(
             [
                 rows.schema["new"],
                 st.StructField("old", self._columns),
@@ -147,21 +149,21 @@ class _Merge:
                 st.StructField("key_group", st.IntegerType()),
             ]
         )
-        return ranged.mapInArrow(LookUpTask(self._before), gives)
+        return ranged.mapInArrow(LookUpTask(self._before), result)
 
     def merged(
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None
     ) -> DataFrame:
-        """The state's columns by place, and what the writing task needs beside them."""
-        made = []
+        """The state's columns by position, then what else the writing task needs."""
+        columns = []
         for place, field in enumerate(self._columns):
             side = "new" if field.name in self.schema.key_columns else "old"
             column = F.col(side).getField(field.name)
             if field.name in update:
                 column = _column(update[field.name]).cast(field.dataType)
-            made.append(column.alias(f"c{place}"))
+            columns.append(column.alias(f"c{place}"))
         deleted = F.lit(False) if delete is None else F.coalesce(_column(delete), F.lit(False))
-        return rows.select(*made, deleted.alias("deleted"), "old", "repeated", "key_group")
+        return rows.select(*columns, deleted.alias("deleted"), "old", "repeated", "key_group")
 
 
 def _column(expression: Expression) -> Column:

@@ -1,4 +1,4 @@
-"""What a Spark task does to merge changes into keyed state: look its keys up, and write what became other.
+"""What a Spark task does to merge changes into keyed state: look up its keys, then write what changed.
 
 Owns the work inside both tasks. Does not own the plan between them (`merge`), where Spark evaluates the
 user's expressions.
@@ -29,17 +29,17 @@ _OUTPUT_ROWS = 16 * 1024
 class LookUpTask:
     """Puts the state's row beside each changed row; called by `mapInArrow`.
 
-    Takes (`new`: struct of a changed row, `key_group`). Gives these, with (`old`: the state's row or null,
-    `repeated`) between. Reads the key groups of its rows alone. Holds its rows.
+    Takes (`new`: struct of a changed row, `key_group`) and yields (`new`, `old`: the state's row or null,
+    `repeated`, `key_group`). Reads only the key groups of its rows. Buffers all of its rows.
 
     Attributes:
-        state: at the parent checkpoint, with the schema that it will have.
+        state: at the parent checkpoint, with the schema of the checkpoint being written.
     """
 
     state: StateAt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [batch for batch in batches if batch.num_rows]
+        given = [each for each in batches if each.num_rows]
         if not given:
             return
         rows = pa.Table.from_batches(given).combine_chunks()
@@ -54,7 +54,7 @@ class LookUpTask:
         with_state = pairs.filter(pairs.column("before_max").is_valid())
         at[with_state.column("after_max").to_numpy()] = with_state.column("before_max").to_numpy()
         found[with_state.column("after_max").to_numpy()] = True
-        # A key of two rows is an error, which the writing task words: it must see them all then.
+        # A key with two rows is an error that the writing task raises: it must then see every row.
         repeated = pairs.num_rows < len(new)
         old = self._old_rows(state, at, found)
         flags = pa.array(np.full(len(new), repeated))
@@ -84,10 +84,10 @@ class LookUpTask:
 
 
 def touched_ranges(key_groups: npt.NDArray[np.int32]) -> list[KeyGroupRange]:
-    """Ranges that hold these key groups. Pure.
+    """The ranges to read for these key groups. Pure.
 
-    Where half of a stretch is touched it is read in one go: what is not needed costs less than opening each
-    file again for each gap.
+    If more than half of the span from the first to the last is touched, all of it is read at once: the
+    extra rows cost less than opening each file again for every gap.
     """
     touched = np.unique(key_groups)
     first, last = int(touched[0]), int(touched[-1])
@@ -103,7 +103,7 @@ def touched_ranges(key_groups: npt.NDArray[np.int32]) -> list[KeyGroupRange]:
 
 @dataclass(frozen=True)
 class MergeStateTask(WriteStateTask):
-    """Appends those of the merged rows that differ from the state; called by `mapInArrow`.
+    """Appends the merged rows that differ from the state; called by `mapInArrow`.
 
     Takes the state's columns, then whether the row is deleted, `old`, `repeated` and the key group.
     """
@@ -115,15 +115,15 @@ class MergeStateTask(WriteStateTask):
         *columns, deleted, old, repeated, key_groups = batch.columns
         if batch.num_rows and repeated[0].as_py():
             return pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
-        known = old.is_valid().to_numpy(zero_copy_only=False)
-        gone = deleted.fill_null(False).to_numpy(zero_copy_only=False)
-        types = [self.schema.columns.field(name) for name in self.columns]
-        target = pa.schema(types)
-        is_now = pa.table([each.cast(f.type) for each, f in zip(columns, types, strict=True)], schema=target)
-        was = pa.table(
-            [old_column.cast(f.type) for old_column, f in zip(old.flatten(), types, strict=True)],
-            schema=target,
-        )
-        other = np.where(gone, known, ~known | ~same_rows(was, is_now))
-        kept = pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
-        return kept.filter(pa.array(other))
+        in_state = old.is_valid().to_numpy(zero_copy_only=False)
+        to_delete = deleted.fill_null(False).to_numpy(zero_copy_only=False)
+        fields = [self.schema.columns.field(name) for name in self.columns]
+        before, after = self._typed(old.flatten(), fields), self._typed(columns, fields)
+        changed = np.where(to_delete, in_state, ~in_state | ~same_rows(before, after))
+        merged = pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
+        return merged.filter(pa.array(changed))
+
+    @staticmethod
+    def _typed(columns: list[pa.Array], fields: list[pa.Field]) -> pa.Table:
+        typed = [column.cast(field.type) for column, field in zip(columns, fields, strict=True)]
+        return pa.table(typed, schema=pa.schema(fields))

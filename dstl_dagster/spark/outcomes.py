@@ -1,6 +1,6 @@
-"""How a task tells the driver what it made: one row with one column of JSON.
+"""How a task returns its outcome to the driver: one row with one column of JSON.
 
-Owns the row's form and the way a refusal travels. Does not own what an outcome says.
+Owns the form of the row, and how a refusal travels. Does not own an outcome's fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["OUTCOME_SCHEMA", "outcome_batch", "outcomes", "refusal_batch"]
+__all__ = ["OUTCOME_SCHEMA", "outcome_row", "outcomes", "refusal_row"]
 
 OUTCOME_SCHEMA = "outcome string"
 """The schema of the rows, for `mapInArrow`."""
@@ -21,20 +21,20 @@ OUTCOME_SCHEMA = "outcome string"
 _REFUSED = "refused"
 
 
-def outcome_batch(outcome: dict[str, Any]) -> pa.RecordBatch:
-    """One row that carries a plain JSON object."""
+def outcome_row(outcome: dict[str, Any]) -> pa.RecordBatch:
+    """A record batch of one row, which holds a plain JSON object."""
     return pa.record_batch([pa.array([json.dumps(outcome)])], ["outcome"])
 
 
-def refusal_batch(error: InvalidInputError) -> pa.RecordBatch:
-    """One row that says why the task's input was refused."""
-    return outcome_batch({_REFUSED: {"message": error.message, "kind": error.kind}})
+def refusal_row(error: InvalidInputError) -> pa.RecordBatch:
+    """A record batch of one row, which holds why the task refused its input."""
+    return outcome_row({_REFUSED: {"message": error.message, "kind": error.kind}})
 
 
 def outcomes(rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """The objects that the collected rows carry, in the order of the tasks.
+    """The outcomes in the collected rows, in the order of the tasks.
 
-    Raises: InvalidInputError with the words of the first task that refused its input.
+    Raises: InvalidInputError, as the first task that refused its input raised it.
     """
     found = [json.loads(row[0]) for row in rows]
     for outcome in found:

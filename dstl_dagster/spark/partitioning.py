@@ -1,7 +1,7 @@
 """Rows by key group, in Spark.
 
-Owns the expressions: a key's group, the task that has the group, and the shuffle between. Does not own the
-hash itself: it is Spark's, and `state.hashing` has the same one.
+Owns the expressions for a key's group and a group's task, and the shuffle by them. Does not own the hash:
+it is Spark's, and `state.hashing` computes the same one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def key_group_of_columns(keys: Sequence[Column], max_parallelism: int) -> Column
 
 
 def task_of_key_group(key_group: Column, partitions: int, max_parallelism: int) -> Column:
-    """Which of the tasks has this key group; as `state.partitioning.ranges_of_tasks` says."""
+    """The task that has this key group; agrees with `state.partitioning.ranges_of_tasks`."""
     return F.floor(key_group * F.lit(partitions) / F.lit(max_parallelism)).cast("int")
 
 
 def default_partitions(df: DataFrame, max_parallelism: int) -> int:
-    """As many tasks as Spark's shuffles have, or key groups."""
+    """As many tasks as a shuffle of Spark has, but at most one per key group."""
     return min(max_parallelism, int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
 
 
@@ -40,17 +40,18 @@ def by_key_group(
     max_parallelism: int = DEFAULT_MAX_PARALLELISM,
     partitions: int | None = None,
 ) -> DataFrame:
-    """The same rows, each task's of its own contiguous range of key groups.
+    """The same rows, with a contiguous range of key groups for each task.
 
-    What `format("dstl")` likes best to write: no two tasks have a key in common then, which it sees without
-    reading anything back, and a later read of some key groups opens few files. Give the key columns the
-    types that the state has, and its `max_parallelism`.
+    The best input for `format("dstl")`: no two tasks share a key, which the commit then sees without reading
+    anything back, and a later read of some key groups opens few files. The key columns must have the types
+    of the state, and `max_parallelism` must be the state's.
 
     Raises: InvalidInputError: no key, a name that is not a column, more partitions than key groups.
     """
     missing = [name for name in keys if name not in df.columns]
     if missing or not keys:
-        raise InvalidInputError(f"keys are names of {', '.join(df.columns)}; there is no {missing or 'key'}")
+        what = f"column {missing[0]!r}" if missing else "an empty list of keys"
+        raise InvalidInputError(f"cannot partition by {what}: name some of {', '.join(df.columns)}")
     count = default_partitions(df, max_parallelism) if partitions is None else partitions
     ranges_of_tasks(count, max_parallelism)  # refuses more tasks than key groups
     group = key_group_of_columns([exact_column(name) for name in keys], max_parallelism)

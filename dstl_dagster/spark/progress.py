@@ -1,7 +1,7 @@
-"""How far a long action of ours is, while it runs.
+"""Progress of a long action, while it runs.
 
-Owns asking Spark, from a thread beside the action. A hint, for people: nothing is decided by it, and an
-action that is asked about is not slower or other than one that is not.
+Owns polling Spark from a thread beside the action. A hint for people: nothing is decided by it, and it
+neither slows nor changes the action.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["Progress", "watched"]
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Called with (tasks that have ended, tasks that are known of); the second may grow."""
+"""Called with (finished tasks, known tasks); the second may grow."""
 
 _POLL_SECONDS = 0.5
 
 
 @contextmanager
 def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Tell `progress` of the jobs that this thread runs in the block, whenever it changes, and at the end.
+    """Report to `progress` the Spark jobs that this thread runs in the block: on each change, and at the end.
 
-    `progress` is called from another thread. What it raises is logged, and it is not called again.
+    `progress` is called from another thread. If it raises, the error is logged, and it is not called again.
     """
     if progress is None:
         yield
@@ -50,20 +50,20 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
 
 
 def _watch(spark: SparkSession, tag: str, progress: Progress, over: threading.Event) -> None:
-    told: tuple[int, int] | None = None
+    reported: tuple[int, int] | None = None
     try:
         while True:
             last = over.wait(_POLL_SECONDS)
             found = _tasks(spark, tag)
-            if found != told and found[1]:
-                told = found
+            if found != reported and found[1]:
+                reported = found
                 progress(*found)
             if last:
                 return
     except Py4JError as error:
-        log.info("Spark cannot be asked how far it is: %s", error)
+        log.info("cannot read the progress from Spark: %s", error)
     except Exception:
-        log.warning("progress is not shown any more", exc_info=True)
+        log.warning("progress is no longer reported", exc_info=True)
 
 
 def _tasks(spark: SparkSession, tag: str) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Keyed state as DataFrames: append the rows that changed, read the rows that there are.
+"""Keyed state as DataFrames: append the rows that changed, read the rows of a checkpoint.
 
 Owns the plan on the driver: which key group a key has, which task has which key groups, and that there is
-exactly one action. Does not own the work inside a task (`state_tasks`), the meaning of changes (`state`),
-nor what makes a checkpoint of them (`checkpoint`).
+exactly one action. Does not own the work inside a task (`state_tasks`), the meaning of changes
+(`dstl_dagster.state`), nor the checkpoint they become part of (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ def write_state(
     """Append changed rows of `operator` to the changelog, durably: steps 2 and 3 for its state.
 
     Runs one action on `df`. Each row replaces the row of its key; a column that is left out becomes null.
-    In one checkpoint a key may occur once. Null in a key column is a value like any other, equal to itself
+    A key may occur once per checkpoint. Null in a key column is a value like any other, equal to itself
     (as in GROUP BY; not as in a join on `=`). Key columns, their order and types, and `max_parallelism`
     are frozen by the first checkpoint that has the operator; narrower key types are cast to them.
 
     Args:
         df: the changed rows only.
-        attempt: what step 1 gave; or the batch that holds it, whose parent is known then.
+        attempt: from step 1; or the batch that holds it, which knows the parent without a look-up.
         operator: names this state within the job.
         keys: the key columns.
         max_parallelism: number of key groups, 1 to 32,768; `None`: the state's own, 128 for a new one.
         partitions: tasks that write, at most `max_parallelism`; `None`: as many as Spark's shuffles have.
-        deleted: a boolean column (by name: it is then not part of the state) or expression that says
-            which rows delete their key. Null counts as no.
-        options: of the changelog; `None`: `keyed_writer.batch_options`.
-        progress: called with (tasks that have ended, tasks known of) while they run.
+        deleted: the rows that delete their key: a boolean column by name (which is then not part of the
+            state), or an expression. Null means no.
+        options: of the changelog; `None`: `keyed.batch_options()`.
+        progress: called with (finished tasks, known tasks) while they run.
 
-    Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, `unsupported_type`, or another that
-    says what is wrong with the call. Nothing was appended then that a report would name.
+    Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, or a kind that says
+    what else is wrong with the call); what tasks appended until then is in no report.
     """
     with batch_of(attempt) as batch:
         plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted)
@@ -83,14 +83,14 @@ def write_state(
         ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
         options=options or batch_options(),
     )
-    # The one action: a second one would write everything again.
+    # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
     return report_of(operator, plan.schema, found)
 
 
 def report_of(operator: str, schema: StateSchema, found: Sequence[Mapping[str, Any]]) -> OperatorReport:
-    """What tasks that each wrote some key groups say together: `handle`, `upserts` and `deletes` of each."""
+    """The report of tasks that wrote some key groups each, from their `handle`, `upserts` and `deletes`."""
     handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in found]
     return OperatorReport(
         operator=operator,
@@ -115,17 +115,17 @@ def read_state(
     """The rows of `operator` at a checkpoint, as a DataFrame. Lazy, and deterministic.
 
     Args:
-        checkpoint: `None` where there is none yet.
-        operator: as it was written.
+        checkpoint: `None` if the job has none yet.
+        operator: the name it was written under.
         store: the job's.
-        schema: what to expect, as Spark has it (a text such as `"id BIGINT, name STRING"` too). Needed
-            where the operator has no state yet. Its columns come first; those that the state lacks are
-            null, and types widen to hold both. No column of the state is left out.
+        schema: the expected Spark schema, or its text such as `"id BIGINT, name STRING"`. Required while
+            the operator has no state. Its columns come first; those that the state lacks are null, and
+            types widen to hold both. No column of the state is left out.
         partitions: tasks that read; `None`: by the size of the state.
 
     Raises: InvalidInputError: no state and no schema (kind `no_state`), or a schema that does not fit
-    (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. A checkpoint that is deleted
-    after this call makes the action on the DataFrame fail and say so.
+    (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. If the checkpoint is deleted
+    after this call, the action on the DataFrame fails with an error that names it.
     """
     what = f"state of operator {operator!r}"
     expected = expected_schema(spark, schema)
@@ -138,7 +138,7 @@ def read_state(
                 else f"checkpoint {checkpoint.checkpoint_id} has none"
             )
             raise InvalidInputError(
-                f"no {what} yet ({where}): give `schema` to begin with an empty one",
+                f"no {what} yet ({where}): pass `schema` to begin with an empty one",
                 kind=ErrorKind.NO_STATE,
             )
         return _empty(spark, expected)
@@ -168,7 +168,7 @@ def _plan_write(
     deleted: str | Column | None,
 ) -> _WritePlan:
     if not operator:
-        raise InvalidInputError("state needs an operator's name, such as 'aircraft'")
+        raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     columns = _state_columns(df, deleted)
     given = arrow_schema(columns, f"state of operator {operator!r}")
     schema = schema_to_write(given, keys, max_parallelism, batch.schema(operator))
@@ -182,9 +182,9 @@ def _plan_write(
         exact_column(name).cast(stored[name]) if name in keys else exact_column(name)
         for name in columns.names
     ]
-    places = [f"c{place}" for place in range(len(given_columns))]
-    rows = df.select(*given_columns, _flag(deleted)).toDF(*places, "deleted")
-    hashed = [F.col(places[columns.names.index(name)]) for name in schema.key_columns]
+    by_position = [f"c{place}" for place in range(len(given_columns))]
+    rows = df.select(*given_columns, _flag(deleted)).toDF(*by_position, "deleted")
+    hashed = [F.col(by_position[columns.names.index(name)]) for name in schema.key_columns]
     keyed = rows.withColumn("key_group", key_group_of_columns(hashed, schema.max_parallelism))
     task = task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
     return _WritePlan(schema, tuple(columns.names), count, keyed.repartitionById(count, task))
@@ -209,7 +209,7 @@ def _flag(deleted: str | Column | None) -> Column:
 def schema_to_write(
     given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
 ) -> StateSchema:
-    """The given columns and what the state has already: so the last report always tells all columns."""
+    """The given columns and those that the state already has, so that the last report always lists all."""
     if before is None:
         return StateSchema.of(given, keys, max_parallelism or DEFAULT_MAX_PARALLELISM)
     fields = []
@@ -222,7 +222,7 @@ def schema_to_write(
 
 
 def expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:
-    """The schema, also where it is given as text."""
+    """The schema, parsed if it is given as text."""
     if isinstance(schema, str):
         return spark.createDataFrame([], schema).schema
     return schema
@@ -230,5 +230,5 @@ def expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> 
 
 def _empty(spark: SparkSession, schema: st.StructType) -> DataFrame:
     nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
-    # Spark sees that this is empty, and prunes what is joined with it.
+    # The optimizer sees that this is empty, and prunes joins with it.
     return spark.range(1).select(*nulls).where(F.lit(False))

@@ -1,11 +1,11 @@
 """What a Spark task does for keyed state: write one range of key groups, or read some.
 
-Owns the work inside a task, and nothing on the driver (`state`). Both jobs are frozen values that carry
-all a task needs; results are rows of JSON, or Arrow batches. Imports neither pyspark nor Dagster.
+Owns the work inside a task; the driver's plan is in `state`. Both tasks are frozen values that carry all they
+need, and return rows of JSON or Arrow record batches. Imports neither pyspark nor Dagster.
 
-A task ends only when what it wrote is durable: a Python worker that Spark cancels is killed without a
-`finally`, so nothing may be left to a later moment. What a killed or repeated task wrote is named after the
-attempt and in no report; clean-up finds it.
+A task ends only when what it wrote is durable: a Python worker that Spark cancels is killed without running
+`finally`, so nothing may be put off. What a killed or repeated task wrote carries the attempt in its name
+and is in no report; clean-up finds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.spark.outcomes import outcome_batch, refusal_batch
+from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
 
@@ -33,16 +33,16 @@ _OUTPUT_ROWS = 16 * 1024
 
 @dataclass(frozen=True)
 class WriteStateTask:
-    """Appends the changed rows of one range of key groups, and gives back one handle.
+    """Appends the changed rows of one range of key groups, and returns one handle.
 
-    Called by `mapInArrow` with the rows' batches: the given columns, whether the row is a tombstone, and
-    its key group. They are known by place, because Spark does not find every name again. Gives one outcome
-    with `handle`, `upserts` and `deletes`; none where there are no rows.
+    Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
+    key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
+    `handle`, `upserts` and `deletes`; none if there are no rows.
 
     Attributes:
-        columns: the names of the given columns, in the batches' order.
-        schema: the state's, which may have more.
-        ranges: of all tasks; the rows say which one is this task's.
+        columns: the names of the given columns, in the order of the record batches.
+        schema: the state's, which may have more columns.
+        ranges: of all tasks; the rows' key groups determine which one is this task's.
     """
 
     attempt: Attempt
@@ -56,11 +56,11 @@ class WriteStateTask:
         try:
             outcome = self._write(batches)
         except InvalidInputError as error:
-            # The same rows are wrong again on a retry: the driver is told instead of four tasks failing.
-            yield refusal_batch(error)
+            # A retry would fail on the same rows: the refusal goes to the driver, and the task succeeds.
+            yield refusal_row(error)
             return
         if outcome is not None:
-            yield outcome_batch(outcome)
+            yield outcome_row(outcome)
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any] | None:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -85,7 +85,7 @@ class WriteStateTask:
         yield encoder.finish()
 
     def _own_range(self, batch: pa.RecordBatch) -> KeyGroupRange:
-        """By the rows and not by the task's number, which Spark promises nothing about."""
+        """By the rows, and not by the task's number: Spark does not promise which task gets which range."""
         key_group = batch.column(-1)[0].as_py()
         return next(each for each in self.ranges if each.contains(key_group))
 
@@ -96,9 +96,9 @@ class WriteStateTask:
 
 @dataclass(frozen=True)
 class ReadStateTask:
-    """Reads the state of some ranges of key groups: one for each row that it is called with.
+    """Reads the state of some ranges of key groups, one for each row that it is called with.
 
-    Called by `mapInArrow` with batches of one integer column, which counts in `ranges`.
+    Called by `mapInArrow` with record batches of one integer column: indices into `ranges`.
     """
 
     state: StateAt

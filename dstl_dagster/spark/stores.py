@@ -1,7 +1,7 @@
-"""What the driver opens for its tasks' sake: stores that they can open as well, and batches on them.
+"""Stores that the driver and its tasks can both open, and batches on them.
 
-Owns that check, and finding the batch of an attempt that came from elsewhere. Does not own stores (`storage`)
-nor batches (`checkpoint`).
+Owns that check, and resuming the batch of an attempt that was opened elsewhere. Does not own stores
+(`storage`) or batches (`checkpoint.Batch`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["batch_of", "open_shared_store", "require_shared"]
 
 
 def require_shared(store_uri: str) -> None:
-    """Raises: InvalidInputError (kind `store_not_shared`) where only this process sees the store."""
+    """Raises: InvalidInputError (kind `store_not_shared`) if only this process sees the store."""
     if store_uri.startswith("memory:"):
         raise InvalidInputError(
             f"Spark's tasks are other processes and cannot see {store_uri}: use file:///folder or gs://bucket",
@@ -33,7 +33,7 @@ def open_shared_store(store_uri: str) -> ObjectStore:
 
 @contextmanager
 def batch_of(work: Attempt | Batch) -> Iterator[Batch]:
-    """The batch as it is given, with its parent; of a bare attempt, the parent is looked up in its store.
+    """The given batch; or a bare attempt's, whose parent is read from its store.
 
     Raises: InvalidInputError (kind `store_not_shared`); as `Batch.resume`.
     """

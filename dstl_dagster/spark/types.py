@@ -1,8 +1,8 @@
-"""Spark SQL types as Arrow types and back, for what is stored; and columns by their exact names.
+"""Spark SQL types to the Arrow types they are stored as, and back; and columns by their exact names.
 
-Owns which Spark types can be stored at all, their one Arrow form, and how a column's name is quoted. Does not
-own Spark's own conversion of rows to Arrow and back: its result is cast to this form, so that stored bytes do
-not depend on a session's settings (time zone, large types).
+Owns which Spark types can be stored, the one Arrow form of each, and how a column's name is quoted. Does not
+own Spark's conversion of rows to Arrow and back: its result is cast to this form, so stored bytes do not
+depend on a session's settings (time zone, large types).
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
 def arrow_schema(schema: st.StructType, what: str) -> pa.Schema:
     """The Arrow schema in which rows of this Spark schema are stored; every field nullable.
 
-    Raises: InvalidInputError (kind `unsupported_type`) naming the column, its type and `what` cannot keep
-    it; (kind `invalid_input`) where two columns have one name by Spark's rules, which ignore case.
+    Raises: InvalidInputError (kind `unsupported_type`) naming `what`, the column and its type; (kind
+    `invalid_input`) if two columns have the same name, compared without case as in Spark.
     """
     seen: dict[str, str] = {}
     for name in schema.names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            raise InvalidInputError(f"{what}: columns {other!r} and {name!r} have the same name: rename one")
+        first = seen.setdefault(name.lower(), name)
+        if first is not name:
+            raise InvalidInputError(f"{what}: columns {first!r} and {name!r} have the same name: rename one")
     return pa.schema(
         [pa.field(field.name, _arrow_type(field.dataType, field.name, what)) for field in schema]
     )
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
-    """The Spark schema of stored rows. Inverse of `arrow_schema`, but for nullability."""
+    """The Spark schema of stored rows. Inverse of `arrow_schema`, except for nullability."""
     return st.StructType([st.StructField(field.name, _spark_type(field.type)) for field in schema])
 
 
 def _arrow_type(spark_type: st.DataType, column: str, what: str) -> pa.DataType:
     for kind, arrow_type in _ATOMIC:
-        # By exact class: a subclass (of a collation, a length, another library's) means something else.
+        # By exact class: a subclass (with a collation, with a length, of another library) is another type.
         if type(spark_type) is kind:
             return arrow_type
     match spark_type:
@@ -87,7 +87,7 @@ def _arrow_field(field: st.StructField, column: str, what: str) -> pa.Field:
 
 
 def _is_plain_text(text: st.StringType) -> bool:
-    """Not of a collation: that changes which values are equal, and would be lost."""
+    """Without a collation: it changes which values are equal, and would be lost."""
     return getattr(text, "collation", "UTF8_BINARY") == "UTF8_BINARY"
 
 

@@ -1,7 +1,7 @@
-"""Keyed state as changes of the log: rows to changes and back, and what many changes come to.
+"""Keyed state as changes in a log: rows to changes and back, and the state that many changes fold into.
 
-Owns the bytes of a change, the schema that stands before changes, and their meaning. Does not own the log
-(`changelog`) or where rows come from (`spark`): pyarrow and numpy are all it needs.
+Owns the bytes of a change, the schema that precedes changes, and their meaning. Does not own the log
+(`changelog`) or where rows come from (`spark`). Needs only pyarrow and numpy.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Rows of keyed state to changes of the log, and back.
 
-Owns the bytes of a change: the Arrow IPC record batch message (no schema) of changed rows of *one* key
+Owns the bytes of a change: an Arrow IPC record batch message (without schema) of changed rows of *one* key
 group, columns as in `StateSchema.wire`. A tombstone has its key and nulls. Does not own how changes reach
 the log, nor what several changes of a key mean (`fold`).
 
-Nothing here goes through rows one by one: the cost is Arrow's, plus a constant for each key group.
+Nothing here loops over rows in Python: the cost is Arrow's, plus a constant for each key group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dstl_dagster.state.schema import StateSchema
 __all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "delete_flags", "encode_changes"]
 
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
-_LARGEST_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
+_MAX_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
 
 Groups = npt.NDArray[np.uint16]
 Hashes = npt.NDArray[np.int32]
@@ -32,7 +32,7 @@ Hashes = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class EncodedChanges:
-    """What a changelog writer's `append_batch` takes, ascending by key group.
+    """The input of a changelog writer's `append_batch`, ascending by key group.
 
     Attributes:
         key_groups: int32, one for each change.
@@ -51,17 +51,17 @@ def encode_changes(
     *,
     hashes: Hashes | None = None,
 ) -> EncodedChanges:
-    """One change for every key group that occurs, its rows in the order in which they stand in `rows`.
+    """One change for every key group that occurs, its rows in the order of `rows`.
 
     Args:
-        schema: what the state looks like; `rows` are brought into its types.
-        rows: columns by name; a column of the schema that is not among them is null.
+        schema: of the state; `rows` are cast to its types.
+        rows: columns by name; a column of the schema that is missing becomes null.
         key_groups: of each row, 0 to `max_parallelism` - 1.
-        deleted: which rows are tombstones (null: no). Their values beside the key are not kept.
-        hashes: of the rows' keys (`hashing.key_hashes`), where the caller has them already.
+        deleted: the rows that are tombstones (null: no). Only their key is kept.
+        hashes: of the rows' keys (`hashing.key_hashes`), if the caller already has them.
 
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
-    column that the schema does not know, a value that does not fit, more than 2 GiB at once.
+    column that is not in the schema, a value that does not fit its type, more than 2 GiB at once.
     """
     chunk = _Chunk.of(schema, rows, key_groups, deleted)
     _refuse_repeated(schema, [chunk], [key_hashes(chunk.wire, schema) if hashes is None else hashes])
@@ -71,7 +71,7 @@ def encode_changes(
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
     """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer.
 
-    Raises: FormatError where the bytes are not a whole change of this schema.
+    Raises: FormatError if the bytes are not one whole change of this schema.
     """
     buffer = change if isinstance(change, pa.Buffer) else pa.py_buffer(change)
     try:
@@ -79,22 +79,22 @@ def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBa
         message = pa.ipc.read_message(source)
         trailing_bytes = buffer.size - source.tell()
         rows = pa.ipc.read_record_batch(message, schema.wire)
-        # Lengths and offsets inside the message are the writer's word: wrong ones would read beside it.
+        # Lengths and offsets inside the message are not trusted: a wrong one would read out of bounds.
         rows.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
-        raise FormatError(f"{buffer.size} bytes are no change of keyed state: {error}") from error
+        raise FormatError(f"{buffer.size} bytes are not a change of keyed state: {error}") from error
     if trailing_bytes:
-        raise FormatError(f"a change of keyed state is followed by {trailing_bytes} bytes of something else")
+        raise FormatError(f"a change of keyed state is followed by {trailing_bytes} unknown bytes")
     if rows.column(rows.num_columns - 1).null_count:
-        raise FormatError("a change of keyed state does not say of every row whether it is deleted")
+        raise FormatError("a change of keyed state has a row whose delete flag is null")
     return rows
 
 
 class ChangeEncoder:
-    """Encodes a stream of batches in chunks, for one writer. One thread.
+    """Encodes a stream of record batches in chunks, for one writer. One thread.
 
-    Holds about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
-    in a checkpoint, and its repetition can stand in a later chunk. So it is at the end that one is refused.
+    Buffers about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
+    per checkpoint, and may be repeated in a later chunk, so `finish` refuses repeated keys.
     """
 
     def __init__(self, schema: StateSchema, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
@@ -125,9 +125,9 @@ class ChangeEncoder:
         *,
         hashes: Hashes | None = None,
     ) -> EncodedChanges | None:
-        """Take rows, as `encode_changes` does; give a chunk of changes when one is full.
+        """Add rows, as for `encode_changes`; returns a chunk of changes once it is full.
 
-        `hashes`: of the rows' keys (`hashing.key_hashes`), where the caller has them already.
+        `hashes`: of the rows' keys (`hashing.key_hashes`), if the caller already has them.
         """
         chunk = _Chunk.of(self._schema, rows, key_groups, deleted)
         keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)
@@ -141,9 +141,9 @@ class ChangeEncoder:
         return self._take_waiting() if self._waiting_bytes >= self._chunk_bytes else None
 
     def finish(self) -> EncodedChanges | None:
-        """Give what is left.
+        """The last chunk; `None` if no rows are left.
 
-        Raises: InvalidInputError (kind `duplicate_key`); what `add` gave before must then not be used.
+        Raises: InvalidInputError (kind `duplicate_key`); what `add` returned must then not be used.
         """
         last = self._take_waiting() if self._waiting else None
         _refuse_repeated(self._schema, self._keys, self._hashes)
@@ -177,7 +177,7 @@ class _Chunk:
     @classmethod
     def joined(cls, chunks: list[_Chunk]) -> _Chunk:
         """All rows, by key group; rows of a group keep their order."""
-        # In one piece first: rows are taken from many pieces more slowly than they are copied.
+        # Concatenated first: taking rows from many pieces is slower than the copy.
         wire = pa.concat_tables([chunk.wire for chunk in chunks]).combine_chunks()
         groups = np.concatenate([chunk.groups for chunk in chunks])
         if bool((groups[1:] >= groups[:-1]).all()):
@@ -197,7 +197,7 @@ class _Chunk:
         ]
         offsets = np.zeros(len(present) + 1, np.int64)
         np.cumsum([pa.ipc.get_record_batch_size(part) for part in parts], out=offsets[1:])
-        if offsets[-1] > _LARGEST_ENCODED_BYTES:
+        if offsets[-1] > _MAX_ENCODED_BYTES:
             raise InvalidInputError(f"{offsets[-1]} bytes of changes at once: encode at most 2 GiB at a time")
         buffers = [None, pa.py_buffer(offsets.astype(np.int32)), _messages(parts, int(offsets[-1]))]
         changes = pa.Array.from_buffers(pa.binary(), len(present), buffers)
@@ -205,7 +205,7 @@ class _Chunk:
 
 
 def _refuse_repeated(schema: StateSchema, chunks: list[_Chunk], hashes: list[Hashes]) -> None:
-    """Compare the keys of rows whose hashes are equal, which are few, and no others."""
+    """Compare only the keys of rows whose hashes are equal; they are few."""
     if not hashes:
         return
     in_order = np.sort(np.concatenate(hashes))
@@ -221,17 +221,17 @@ def _refuse_repeated(schema: StateSchema, chunks: list[_Chunk], hashes: list[Has
 
 
 def _messages(parts: list[pa.RecordBatch], size: int) -> pa.Buffer:
-    """The messages of all parts end to end, `size` bytes: an IPC stream without the schema it begins with."""
+    """The messages of all parts end to end, `size` bytes: an IPC stream without its leading schema."""
     schema = parts[0].schema
     schema_bytes = schema.serialize().size
-    # Of its size at once: one that grows is copied again and again.
+    # Allocated at its final size: a growing buffer is copied again and again.
     stream = pa.allocate_buffer(schema_bytes + size)
     sink = pa.FixedSizeBufferWriter(stream)
     writer = pa.ipc.RecordBatchStreamWriter(sink, schema)
     for part in parts:
         writer.write_batch(part)
     if sink.tell() != stream.size:
-        raise InternalError(f"Arrow wrote {sink.tell()} bytes of messages where it had said {stream.size}")
+        raise InternalError(f"Arrow wrote {sink.tell()} bytes of messages, but had announced {stream.size}")
     return stream.slice(schema_bytes)
 
 
@@ -262,7 +262,7 @@ def _in_wire_form(
         return pa.table(
             [*(_stored_column(rows, field) for field in schema.columns), flags], schema=schema.wire
         )
-    # Taking row "null" gives a null of any type: what is deleted must not stay readable in the log.
+    # A null index takes a null of any type: the values of a deleted row must not stay readable in the log.
     kept = pa.array(np.arange(rows.num_rows), mask=flags.to_numpy(zero_copy_only=False))
     columns = []
     for field in schema.columns:
@@ -273,7 +273,7 @@ def _in_wire_form(
 
 
 def delete_flags(deleted: pa.Array | pa.ChunkedArray | None, row_count: int) -> pa.Array:
-    """Of each row, whether it is a tombstone: nulls, and none at all, say no. Raises: InvalidInputError."""
+    """For each row, whether it is a tombstone; nulls, or no flags, mean no. Raises: InvalidInputError."""
     if deleted is None:
         return pa.array(np.zeros(row_count, np.bool_))
     if len(deleted) != row_count:

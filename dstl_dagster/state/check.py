@@ -1,4 +1,4 @@
-"""Whether changes of a log are keyed state that can be read back. Owns that walk, a batch at a time."""
+"""Whether the changes of a log are keyed state that can be read back. Owns that scan, one batch at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["check_changes"]
 
 
 def check_changes(log: Iterable[pa.RecordBatch], schema: StateSchema) -> int:
-    """Decode every change of one handle, as `StateFold` would, and keep none.
+    """Decode every change of one handle, as `StateFold` would, and discard the rows.
 
     Args:
-        log: batches of (key_group: int32, change: binary or binary_view).
-        schema: what the state looks like; it must hold the rows of every schema in the log.
+        log: record batches of (key_group: int32, change: binary or binary_view).
+        schema: of the state; it must hold the rows of every schema in the log.
 
     Returns: the number of rows. Raises: FormatError.
     """

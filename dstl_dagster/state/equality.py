@@ -1,6 +1,6 @@
-"""Whether values are the same, over many rows at once, whatever their type.
+"""Equality of values of any type, over many rows at once.
 
-Owns equality of *values*: exact, bit for bit, null equal to null. Does not own that of keys (`keys`).
+Owns equality of *values*: exact, bit for bit, null equal to null. Does not own equality of keys (`keys`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 def same_rows(one: pa.Table, other: pa.Table) -> Flags:
-    """For each row number, whether both tables, of one schema and length, have the same values there."""
+    """For each row, whether two tables of the same schema and length have the same values in it."""
     same = np.ones(one.num_rows, np.bool_)
     for left, right in zip(one.columns, other.columns, strict=True):
         same &= same_values(left.combine_chunks(), right.combine_chunks())
@@ -26,10 +26,10 @@ def same_rows(one: pa.Table, other: pa.Table) -> Flags:
 
 
 def same_values(one: pa.Array, other: pa.Array) -> Flags:
-    """For each place, whether two arrays of one stored type and length have the same value there.
+    """For each index, whether two arrays of the same stored type and length have the same value.
 
-    Floating point is compared by its bits, so that NaN is equal to itself, and zero with another sign is
-    another value. Entries of maps stand in an order, and it counts.
+    Floating point is compared by its bits: NaN equals itself, and -0.0 differs from 0.0. The order of a
+    map's entries counts.
     """
     one_valid, other_valid = (each.is_valid().to_numpy(zero_copy_only=False) for each in (one, other))
     same: Flags = one_valid == other_valid

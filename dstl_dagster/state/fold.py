@@ -1,8 +1,8 @@
-"""Changes of the log to rows of state: the last word on each key, and nothing where that is a tombstone.
+"""Changes of the log folded into rows of state: the last change of each key, unless it is a tombstone.
 
-Owns what a sequence of changes means. Does not own reading the log, nor which key groups a task is
-responsible for. Works a few key groups at a time: whatever the state's size, the memory beyond the
-changes themselves is that of some ten thousand rows, or of the largest key group.
+Owns what a sequence of changes means. Does not own reading the log, nor which key groups a task has. Works
+on a few key groups at a time: whatever the size of the state, memory beyond the changes themselves is that
+of some ten thousand rows, or of the largest key group.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _RUN_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class FoldedRun:
-    """The last word on each key of some whole key groups, in the order in which it was said.
+    """The last change of each key in some whole key groups, in log order.
 
     Attributes:
-        rows: in wire form, so that tombstones show.
+        rows: in wire form, tombstones included.
         key_groups: of each row.
     """
 
@@ -49,7 +49,7 @@ class FoldedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One change, as it waits: which handle it came with, and the index of its schema."""
+    """One collected change: the number of its handle, and the index of its schema."""
 
     handle: int
     schema: int
@@ -60,9 +60,9 @@ class StateFold:
     """Collects the changes of some key groups, in log order, and folds them into rows. One thread.
 
     Args:
-        schema: what the rows shall look like; it must hold the rows of every schema met in the log.
-        key_groups: the range whose rows are wanted; changes of others are passed over. A change that is
-            kept is a view of its batch, so a reader that yields only this range saves memory.
+        schema: of the resulting rows; it must hold the rows of every schema in the log.
+        key_groups: the range to fold; changes of other key groups are skipped. A collected change is a
+            view of its record batch, so a log that yields only this range saves memory.
     """
 
     def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
@@ -73,12 +73,12 @@ class StateFold:
         self._changes: dict[int, list[_Change]] = {}
 
     def add(self, log: Iterable[pa.RecordBatch]) -> None:
-        """Take one handle's changes: batches of (key_group: int32, change: binary or binary_view).
+        """Add one handle's changes: record batches of (key_group: int32, change: binary or binary_view).
 
-        A metadata change (key group -1) is the schema of what follows it. In one handle a key occurs once:
-        that is how a checkpoint is written.
+        A metadata change (key group -1) is the schema of the changes after it. A key occurs once per handle,
+        because a key may occur once per checkpoint.
 
-        Raises: FormatError where the first change is no schema, or bytes are not ours.
+        Raises: FormatError if the first change is not a schema, or the bytes are not ours.
         """
         described = False
         self._handles += 1
@@ -86,14 +86,14 @@ class StateFold:
             described = self._add_batch(batch, described)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows that are left, as `runs` gives them, in the user's columns."""
+        """The rows of `runs` without tombstones, in the user's columns."""
         for run in self.runs():
             yield run.alive().rows.select(self._schema.columns.names)
 
     def runs(self) -> Iterator[FoldedRun]:
-        """The last changes, some whole key groups a run, ascending; the same log gives the same order.
+        """The last changes, in runs of whole key groups, ascending; the same log gives the same order.
 
-        Frees the changes as it goes: it can be walked once. Raises: FormatError.
+        Frees the changes as it goes, so it can be consumed only once. Raises: FormatError.
         """
         run: list[int] = []
         run_bytes = 0
@@ -121,7 +121,7 @@ class StateFold:
                 self._changes.setdefault(key_group, []).append(kept)
             else:
                 raise FormatError(
-                    "the changes of keyed state begin without their schema: this is another log"
+                    "the changes of keyed state begin without their schema: this is not a log of keyed state"
                 )
         return described
 
@@ -142,12 +142,12 @@ class StateFold:
             for change in changes:
                 rows = decode_change(self._schemas[change.schema], change.payload)
                 by_schema.setdefault(change.schema, []).append((key_group, rows))
-        # A later schema is later in the log, so the order that matters, of one key's changes, is kept.
+        # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
         ordered = [by_schema[index] for index in sorted(by_schema)]
         everything = pa.concat_tables(self._conformed([rows for _, rows in changes]) for changes in ordered)
         groups = [(group, rows.num_rows) for changes in ordered for group, rows in changes]
         key_groups = np.repeat(*np.array(groups, np.int32).T)
-        if not repeated:  # each key group is of one handle, as right after a base: no key occurs twice
+        if not repeated:  # each key group comes from one handle, as right after a base: no key occurs twice
             return FoldedRun(everything, key_groups)
         last = last_occurrences(everything, self._schema.key_columns)
         return FoldedRun(everything.take(pa.array(last)), key_groups[last])

@@ -1,12 +1,12 @@
-"""Which key group a key lies in: Spark's Murmur3 in numpy, so that state is found without Spark.
+"""The key group of a key: Spark's Murmur3 in numpy, so that state can be looked up without Spark.
 
-Owns the hash of every type that can be a key, and key groups from it. Does not own which types those are
+Owns the hash of every type that can be a key, and the key group from it. Does not own which types those are
 (`types.can_be_key`) nor which task has which key group (`partitioning`).
 
 Source: Spark's `Murmur3Hash` expression (`F.hash`, seed 42). It is Austin Appleby's MurmurHash3_x86_32 with
-one peculiarity, kept here: bytes behind the last whole word are mixed in one by one, each as a signed
-number, as if it were a word. Columns are folded in order, each hash the seed of the next; a null leaves the
-hash as it is. The hash depends on the type: int 5 and bigint 5 differ.
+one deviation, kept here: the bytes after the last whole word are mixed in one by one, each sign-extended to
+a word. Columns are hashed in order, each hash the seed of the next; a null leaves the hash unchanged. The
+hash depends on the type: int 5 and bigint 5 differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["group_of_hashes", "hash_columns", "key_group_of", "key_hashes"]
 
 _SEED = 42
 _LONG_DECIMAL_DIGITS = 18
-"""Up to so many digits Spark hashes a decimal as the long that it holds without its point."""
+"""Up to this precision, Spark hashes a decimal as its unscaled long."""
 
 Hashes = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
@@ -34,27 +34,27 @@ def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s
     """The key group of each row, 0 to `max_parallelism` - 1: `pmod(hash(keys), max_parallelism)`.
 
     Args:
-        rows: has the key columns by name; other columns are passed over. Keys are brought into the
-            schema's types first, since the hash depends on the type.
+        rows: with the key columns by name; other columns are ignored. Keys are cast to the schema's
+            types first, because the hash depends on the type.
 
-    Raises: InvalidInputError where a key column is missing or does not fit its type.
+    Raises: InvalidInputError if a key column is missing or does not fit its type.
     """
     return group_of_hashes(key_hashes(rows, schema), schema.max_parallelism)
 
 
 def key_hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
-    """Spark's `hash` of each row's key. Equal keys have equal ones; raises as `key_group_of`."""
+    """Spark's `hash` of each row's key; equal keys have equal hashes. Raises as `key_group_of`."""
     return hash_columns([_key_column(rows, schema.columns.field(name)) for name in schema.key_columns])
 
 
 def group_of_hashes(hashes: Int32s, max_parallelism: int) -> Int32s:
     """The key groups of keys with these hashes."""
-    # The remainder of numpy has the divisor's sign, as pmod's.
+    # numpy's remainder has the sign of the divisor, like pmod's.
     return np.mod(hashes, np.int32(max_parallelism)).astype(np.int32)
 
 
 def hash_columns(columns: list[pa.Array]) -> Int32s:
-    """Spark's `hash` of each row of equally long columns, each of a stored type that can be a key."""
+    """Spark's `hash` of each row of columns of one length, each of a stored type that can be a key."""
     hashes = np.full(len(columns[0]), _SEED, np.uint32)
     for column in columns:
         valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -67,7 +67,7 @@ def hash_columns(columns: list[pa.Array]) -> Int32s:
 
 def _key_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in rows.schema.names:
-        raise InvalidInputError(f"key column {field.name!r} is missing: give null where a key has no value")
+        raise InvalidInputError(f"key column {field.name!r} is missing: pass null for a key without a value")
     column = rows.column(field.name)
     try:
         typed = column if column.type == field.type else column.cast(field.type)
@@ -96,7 +96,7 @@ def _hash_present(column: pa.Array, seeds: Hashes) -> Hashes:
         stored = column.buffers()[2]
         payload = np.zeros(0, np.uint8) if stored is None else np.frombuffer(stored, np.uint8)
         return _hash_texts(payload, starts, np.diff(offsets).astype(np.int64), seeds)
-    raise InvalidInputError(f"a key of type {kind} has no hash: bring it into the state's type")
+    raise InvalidInputError(f"a key of type {kind} has no hash: cast it to the state's type")
 
 
 def _hash_ints(values: Int32s, seeds: Hashes) -> Hashes:
@@ -115,8 +115,8 @@ def _hash_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
     if column.type.precision <= _LONG_DECIMAL_DIGITS:
         return _hash_longs(np.ascontiguousarray(halves[:, 0]), seeds)
     big_endian = np.ascontiguousarray(np.ascontiguousarray(halves).view(np.uint8)[:, ::-1])
-    # The shortest two's complement form, as Java's BigInteger gives it: at least one byte, and the sign
-    # still readable from the first.
+    # The shortest two's complement form, as Java's BigInteger.toByteArray: at least one byte, and a sign
+    # bit in the first.
     negative = big_endian[:, 0] >= 0x80
     fill = np.where(negative, 0xFF, 0).astype(np.uint8)
     filling = big_endian == fill[:, None]
@@ -129,7 +129,7 @@ def _hash_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_texts(payload: npt.NDArray[np.uint8], starts: Int64s, lengths: Int64s, seeds: Hashes) -> Hashes:
-    """All texts side by side, word by word: those that are still running come first."""
+    """All texts in parallel, word by word; sorted by length, so that the unfinished ones are a prefix."""
     order = np.argsort(-lengths, kind="stable")
     starts, lengths, hashes = starts[order], lengths[order], seeds[order]
     word_counts, ascending = lengths >> 2, -lengths
@@ -148,7 +148,7 @@ def _hash_texts(payload: npt.NDArray[np.uint8], starts: Int64s, lengths: Int64s,
 
 
 def _unaligned_words(payload: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """The little-endian word that begins at each byte; a view."""
+    """The little-endian word at each byte offset; a view."""
     count = max(0, len(payload) - 3)
     return np.ndarray((count,), np.dtype("<u4"), payload.data if count else b"", 0, (1,))
 

@@ -1,7 +1,7 @@
 """Equality of keys, over many rows at once.
 
 Owns what "the same key" means: equal in every key column, where null is a value like any other, equal to
-itself (as in GROUP BY, not as in `=`). Does not own how a key gets its key group: the producer says it.
+itself (as in GROUP BY, not as in `=`). Does not own a key's key group: the producer assigns it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 __all__ = ["last_occurrences", "refuse_repeated_keys", "whole_group_runs"]
 
 _RUN_ROWS = 32 * 1024
-"""Rows of a hash table that still fits the processor's cache: three times faster than one of millions."""
+"""Rows of a hash table that still fits into the CPU cache: three times faster than one of millions."""
 
 Indices = npt.NDArray[np.int64]
 
 
 def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
-    """The ascending indices of the rows that are the last one with their key."""
+    """The indices, ascending, of the last row of each key."""
     indexed = rows.select(list(key_columns)).append_column(_INDEX, pa.array(np.arange(rows.num_rows)))
     grouped = pa.TableGroupBy(indexed, list(key_columns), use_threads=False).aggregate([(_INDEX, "max")])
     return np.sort(grouped.column(f"{_INDEX}_max").to_numpy())
@@ -33,9 +33,9 @@ def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
 def refuse_repeated_keys(
     rows: pa.Table, key_columns: Sequence[str], sorted_groups: npt.NDArray[np.uint16]
 ) -> None:
-    """Pass if every key occurs once. `sorted_groups` is the key group of each row, ascending.
+    """Pass if every key occurs once. `sorted_groups`: the key group of each row, ascending.
 
-    Raises: InvalidInputError (kind `duplicate_key`) naming the first key that does not.
+    Raises: InvalidInputError (kind `duplicate_key`) naming the first repeated key.
     """
     names = list(key_columns)
     for start, end in whole_group_runs(sorted_groups):
@@ -47,7 +47,7 @@ def refuse_repeated_keys(
         times = repeated.pop("count_all")
         shown = ", ".join(f"{name}={repeated[name]!r}" for name in names)
         raise InvalidInputError(
-            f"key ({shown}) occurs {times} times in one checkpoint, where each key may occur once: aggregate "
+            f"key ({shown}) occurs {times} times in one checkpoint, but each key may occur once: aggregate "
             "the rows by key first",
             kind=ErrorKind.DUPLICATE_KEY,
         )
@@ -58,7 +58,7 @@ def whole_group_runs(
 ) -> Iterator[tuple[int, int]]:
     """Cut ascending key groups into runs [start, end) of whole key groups, each of about `least_rows`.
 
-    All rows of a key lie in one run, since they lie in one key group.
+    All rows of a key are in one run, because they are in one key group.
     """
     total = len(sorted_groups)
     start = 0

@@ -1,8 +1,8 @@
 """Contiguous ranges of key groups for parallel tasks. Pure arithmetic, the same for writers and readers.
 
 Source: Flink's `KeyGroupRangeAssignment`: task `i` of `n` has the key groups `g` with `g * n // m == i`,
-where `m` is max_parallelism. So the ranges are equal but for one, and any `n` up to `m` can be chosen anew
-at every write or read: that is what makes state independent of a job's parallelism.
+where `m` is max_parallelism. So the sizes of the ranges differ by at most one, and every write or read may
+choose any `n` up to `m`: this makes state independent of a job's parallelism.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["range_of_task", "ranges_of_tasks"]
 def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupRange:
     """The key groups of one task; never empty.
 
-    Raises: InvalidInputError where there are more tasks than key groups, or no such task.
+    Raises: InvalidInputError if there are more tasks than key groups, or no such task.
     """
     if not 1 <= task_count <= max_parallelism:
         raise InvalidInputError(
@@ -30,5 +30,5 @@ def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupR
 
 
 def ranges_of_tasks(task_count: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The ranges of all tasks, ascending; together they are all key groups, once."""
+    """The ranges of all tasks, ascending; together they cover every key group exactly once."""
     return tuple(range_of_task(task, task_count, max_parallelism) for task in range(task_count))

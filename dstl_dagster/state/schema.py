@@ -1,9 +1,9 @@
-"""What the rows of one operator's state look like, and how that may change from checkpoint to checkpoint.
+"""The schema of one operator's state, and how it may evolve from checkpoint to checkpoint.
 
 Owns the schema value, its bytes in the log (a metadata change) and the rules of evolution. Does not own
 the bytes of rows (`changes`).
 
-On storage it is a document of kind `state-schema` (see `format.envelope`) with the fields `key_columns`,
+At rest it is a document of kind `state-schema` (see `format.envelope`) with the fields `key_columns`,
 `max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns.
 """
 
@@ -24,10 +24,10 @@ __all__ = ["DEFAULT_MAX_PARALLELISM", "LARGEST_MAX_PARALLELISM", "RESERVED_PREFI
 
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 2**15
-"""Flink's own bound; it keeps a key group in 16 bits, where sorting is cheap."""
+"""Flink's own bound; a key group then fits into 16 bits, where sorting is cheap."""
 
 RESERVED_PREFIX = "__dstl_"
-"""Column names that begin so are ours."""
+"""Column names with this prefix are ours."""
 
 _DELETED = pa.field(f"{RESERVED_PREFIX}deleted", pa.bool_(), nullable=False)
 _KIND = "state-schema"
@@ -36,7 +36,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class StateSchema:
-    """The columns of one operator's state. Make it with `of`; the constructor only checks.
+    """The columns of one operator's state. Create it with `of`; the constructor only checks.
 
     Attributes:
         columns: every column in its stored type, nullable, without metadata, in the user's order.
@@ -58,7 +58,7 @@ class StateSchema:
             key_type = self.columns.field(name).type
             if not can_be_key(key_type):
                 raise InvalidInputError(
-                    f"column {name!r} of type {key_type} cannot be a key: take booleans, "
+                    f"column {name!r} of type {key_type} cannot be a key: use booleans, "
                     "whole numbers, decimals, text, binary, dates or time stamps",
                     kind=ErrorKind.UNSUPPORTED_TYPE,
                 )
@@ -73,14 +73,14 @@ class StateSchema:
         """The state schema for rows of an Arrow schema, each column in its stored type.
 
         Raises: InvalidInputError: no key, an unknown or repeated name, a name that begins with
-        `__dstl_`, a type that state cannot keep or that cannot be a key.
+        `__dstl_`, a type that cannot be stored or cannot be a key.
         """
         stored = pa.schema([pa.field(field.name, stored_type(field.type, field.name)) for field in columns])
         return cls(stored, tuple(key_columns), max_parallelism)
 
     @property
     def wire(self) -> pa.Schema:
-        """The columns of a change: the user's, and as the last one whether the row is a tombstone."""
+        """The columns of a change: the user's, then the delete flag."""
         return self.columns.append(_DELETED)
 
     @property
@@ -89,7 +89,7 @@ class StateSchema:
         return bytes(self.columns.serialize())
 
     def to_bytes(self) -> bytes:
-        """The metadata change that stands before the changes it describes."""
+        """The metadata change that precedes the changes it describes."""
         fields = {
             "key_columns": list(self.key_columns),
             "max_parallelism": self.max_parallelism,
@@ -99,33 +99,35 @@ class StateSchema:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> StateSchema:
-        """What `to_bytes` gave. Raises: FormatError (kind `newer_version` for a later release's)."""
+        """Inverse of `to_bytes`. Raises: FormatError (kind `newer_version` for a later release's)."""
         _, fields = decode_document(_KIND, _VERSION, payload, "the schema of keyed state")
         try:
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise FormatError(f"the schema of keyed state lacks what it must have: {error!r}") from error
+            raise FormatError(
+                f"the schema of keyed state lacks a field or has a wrong one: {error!r}"
+            ) from error
         return cls.from_parts(message, key_columns, max_parallelism)
 
     @classmethod
     def from_parts(
         cls, arrow_message: bytes, key_columns: Sequence[str], max_parallelism: int
     ) -> StateSchema:
-        """The schema from its stored parts, as a report or a manifest keeps them. Raises: FormatError."""
+        """The schema from its stored parts, as in a report or a manifest. Raises: FormatError."""
         try:
             columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
             return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
         except (pa.ArrowException, OSError, DstlError) as error:
-            raise FormatError(f"stored bytes are no schema of keyed state: {error}") from error
+            raise FormatError(f"stored bytes are not a schema of keyed state: {error}") from error
 
     def evolved_to(self, newer: StateSchema) -> StateSchema:
-        """The schema that holds the rows of both: this state's columns first, then what is new.
+        """The schema that holds the rows of both: this schema's columns first, then the new ones.
 
         A column may be added, left out (later rows have nulls there), or widened (`types.wider_type`).
 
-        Raises: InvalidInputError (kind `schema_change`): other key columns, key types or number of key
-        groups, or a column whose type changed in another way.
+        Raises: InvalidInputError (kind `schema_change`): different key columns, key types or number of key
+        groups, or a column whose type changed in any other way.
         """
         if newer.key_columns != self.key_columns:
             raise _change(
@@ -143,7 +145,7 @@ class StateSchema:
 
     def _joined(self, known: pa.Field, newer: pa.Field) -> pa.Field:
         if known.name in self.key_columns and newer.type != known.type:
-            # The hash of a key depends on its type: int 5 and bigint 5 lie in different key groups.
+            # The hash of a key depends on its type: int 5 and bigint 5 are in different key groups.
             raise _change(
                 f"key column {known.name!r} is {known.type} and cannot become {newer.type}: cast it"
             )
@@ -155,14 +157,14 @@ class StateSchema:
 
 def _change(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{what}; to begin again, write to an operator of another name", kind=ErrorKind.SCHEMA_CHANGE
+        f"{what}; to start over, write to an operator of another name", kind=ErrorKind.SCHEMA_CHANGE
     )
 
 
 def _check_names(names: Sequence[str], key_columns: Sequence[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InvalidInputError(f"column names must differ, but these are repeated: {', '.join(repeated)}")
+        raise InvalidInputError(f"column names must be unique, but these are repeated: {', '.join(repeated)}")
     ours = [name for name in names if name.startswith(RESERVED_PREFIX)]
     if ours:
         raise InvalidInputError(

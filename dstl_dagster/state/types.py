@@ -1,10 +1,10 @@
-"""Which Arrow types keyed state can keep, which can be keys, and how one may grow into another.
+"""Which Arrow types keyed state can store, which can be keys, and which type widens to which.
 
 Owns these three decisions. Does not own the bytes of a row (`changes`) or a schema (`schema`).
 
-One type has one form on storage: whatever the producer's settings were, text is `string`, instants are
-microseconds in UTC, and dictionaries are written out. So a state does not change type because a session
-was configured differently.
+Each type has one stored form, whatever the producer's settings: text is `string`, instants are microseconds
+in UTC, and dictionaries are decoded. So a state does not change type because a session was configured
+differently.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MAX_DECIMAL_PRECISION = 38
 
 
 def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
-    """The form in which a column of this type is kept. `column` names it in the error.
+    """The stored form of a column of this type. `column`: its name, for the error.
 
-    Raises: InvalidInputError (kind `unsupported_type`) where state cannot keep the type.
+    Raises: InvalidInputError (kind `unsupported_type`) if keyed state cannot store the type.
     """
     if pt.is_dictionary(arrow_type):
         return stored_type(arrow_type.value_type, column)
@@ -42,7 +42,7 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
     if pt.is_struct(arrow_type):
         fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
         return pa.struct([pa.field(f.name, stored_type(f.type, f"{column}.{f.name}")) for f in fields])
-    as_it_is = (
+    unchanged = (
         pt.is_boolean(arrow_type)
         or arrow_type in _INTEGERS
         or arrow_type in _FLOATS
@@ -51,9 +51,9 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
         or pt.is_time64(arrow_type)
         or arrow_type == pa.duration("us")
     )
-    if not as_it_is:
+    if not unchanged:
         raise InvalidInputError(
-            f"column {column!r} has type {arrow_type}, which keyed state cannot keep: "
+            f"column {column!r} has type {arrow_type}, which keyed state cannot store: "
             "cast it, or leave it out",
             kind=ErrorKind.UNSUPPORTED_TYPE,
         )
@@ -61,9 +61,9 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
 
 
 def can_be_key(arrow_type: pa.DataType) -> bool:
-    """Whether a stored type has one plain equality, the same in Arrow and in SQL.
+    """Whether a stored type has one equality, the same in Arrow and in SQL.
 
-    Floating point has not (NaN, and zero with two signs), and nested types are not hashed alike everywhere.
+    Floating point does not (NaN, signed zero), and nested types are not hashed alike everywhere.
     """
     return bool(
         pt.is_boolean(arrow_type)
@@ -77,10 +77,10 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The stored type that holds every value of both exactly, if it is one of the two families' own.
+    """The stored type that holds every value of both exactly; `None` if there is none in their family.
 
     Whole numbers widen to longer ones, float to double, decimals to more digits on either side of the
-    point. Everything else must be equal; `None` where it is not. Symmetric.
+    point. All other types must be equal. Symmetric.
     """
     if one == other:
         return one

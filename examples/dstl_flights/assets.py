@@ -48,7 +48,7 @@ JOB = JobAssets("nyc_flights", files="reports", operators=("aircraft", "routes")
 OWNERS = ["team:flights"]
 SOURCE = "flights"
 SHORT_SESSION = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A session of seconds never earns back what the JVM's second compiler takes from it."""
+"""In a session of seconds the JVM's optimizing compiler costs more than it saves."""
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 _PRELOADED = [
     "dstl_flights.assets",
@@ -60,12 +60,12 @@ _PRELOADED = [
     "dagster._core.storage.schedules",
     "dagster._core.storage.sqlite_storage",
 ]
-"""A step starts in a fraction of a second when it is forked from a process that has its imports, those of
-Dagster's own storage above all. A name that is not there is passed over."""
+"""A step starts in a fraction of a second when it is forked from a process that already has its imports,
+those of Dagster's storage above all. A module that does not exist is skipped."""
 STEP_PROCESSES = {"multiprocess": {"start_method": {"forkserver": {"preload_modules": _PRELOADED}}}}
-"""Each step a process of its own, with a Spark of its own: what one kill can reach is one step."""
+"""Each step runs in its own process, with its own Spark: one kill hits one step."""
 ONE_PROCESS: dict[str, Any] = {"in_process": {}}
-"""All steps in the process of the run, on the Spark session that runs there."""
+"""All steps run in the process of the run, on its Spark session."""
 FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
 
 
@@ -133,7 +133,7 @@ day_job = dg.define_asset_job(
 
 @dg.schedule(cron_schedule="0 6 * * *", job=day_job, execution_timezone="UTC")
 def next_day(context: dg.ScheduleEvaluationContext, changelog: ChangelogStorageResource) -> Any:
-    """Every morning one day of 2013: the one behind the last completed checkpoint."""
+    """Every morning one day of 2013: the one after the last completed checkpoint."""
     latest = changelog.coordinator(JOB.job).latest()
     day = next_partition(DAYS, None if latest is None else latest.positions[SOURCE])
     if day is None:
@@ -156,7 +156,7 @@ def build_definitions() -> dg.Definitions:
         assets=[flights, state, *specs],
         asset_checks=[checks],
         jobs=[day_job, cleanup, fold, verify, checks_job, build_restore_job(JOB)],
-        # All of them ship stopped.
+        # All of them ship stopped: turn them on in the UI.
         schedules=[
             next_day,
             build_cleanup_schedule(cleanup),
@@ -174,5 +174,5 @@ def build_definitions() -> dg.Definitions:
 
 
 def resolved_day_job() -> dg.JobDefinition:
-    """The day's job, for processes that build it anew."""
+    """The day's job, for processes that load it by reference."""
     return build_definitions().resolve_job_def(day_job.name)

@@ -1,6 +1,6 @@
 """The demo: real flights through Dagster and Spark, a kill in mid-step, and the proof that nothing broke.
 
-Owns what is run and what is printed. Running a day is `runs`, the proof is `verify`.
+Owns what runs and what is printed. Does not own running a day (`runs`) or the proof (`verify`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def main(days: int, folder: Path, fresh: bool) -> None:
     except DstlError as error:
         console.print(f"[red]The demo stopped:[/] {error}", soft_wrap=True)
         sys.exit(1)
-    console.print(
-        f"\nTook {time.monotonic() - started:.0f} s. Look at it in Dagster's page (Ctrl-C ends it):"
-    )
+    console.print(f"\nTook {time.monotonic() - started:.0f} s. Look at it in Dagster's UI (Ctrl-C stops it):")
     console.print(f"\n  {_page_command(folder)}\n", soft_wrap=True)
     sys.exit(0 if passed else 1)
 
@@ -71,7 +69,7 @@ def _demo(days: int, folder: Path, fresh: bool) -> bool:
     wanted = [str(date(2013, 1, 1) + timedelta(days=number)) for number in range(days)]
     new = [day for day in wanted if coordinator.applied(day) is None]
     if len(new) < len(wanted):
-        console.print(f"{len(wanted) - len(new)} days are already in checkpoints; going on behind them")
+        console.print(f"{len(wanted) - len(new)} days are already in checkpoints; continuing after them")
     with _noise_to(folder / "demo.log"), instance_in(folder) as instance, _session() as spark:
         for day in new:
             _run(instance, store, day, kill=day == new[len(new) // 2])
@@ -93,7 +91,7 @@ def _make_folder(folder: Path, fresh: bool) -> None:
         foreign = {entry.name for entry in folder.iterdir()} - _OURS
         if foreign:
             raise click.UsageError(
-                f"{folder} holds more than a demo ({', '.join(sorted(foreign))}): not deleted"
+                f"{folder} holds more than a demo's files ({', '.join(sorted(foreign))}): not deleted"
             )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,7 @@ def _make_folder(folder: Path, fresh: bool) -> None:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """One Spark for every day that runs in this process: only the first one pays for its start."""
+    """One Spark for all days that run in this process: only the first one pays for its start."""
     spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
     try:
         yield spark
@@ -112,7 +110,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _noise_to(log: Path) -> Iterator[None]:
-    """What Dagster and Spark print to stderr, in this process and all below it, goes to a file."""
+    """Redirect what Dagster and Spark print to stderr, in this process and its children, to a file."""
     kept = os.dup(sys.stderr.fileno())
     with log.open("ab") as target:
         os.dup2(target.fileno(), sys.stderr.fileno())
@@ -124,7 +122,7 @@ def _noise_to(log: Path) -> Iterator[None]:
 
 
 def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
-    """One day to its end, in this process; with `kill` its first try is in others, which are killed."""
+    """Run one day to its end, in this process; with `kill` its first try runs in others, which are killed."""
     line = _StepLine(day)
     if kill:
         ended = run_day_and_kill(instance, day, _writing(store), on_event=line.show)
@@ -135,14 +133,14 @@ def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bo
             line.end("")
             return
         line.end(f" [red]failed[/]: {escape(str(ended.failure))[:160]}")
-        line = _StepLine(day, "again from the failure")
+        line = _StepLine(day, "re-executed from failure")
         ended = run_day(instance, day, on_event=line.show, failed=ended, executor=ONE_PROCESS)
     line.end("")
     raise click.ClickException(f"{day} failed {_MAX_TRIES + 1} times; the last: {ended.failure}")
 
 
 def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
-    """True once the update step has written components of files, and is not done."""
+    """True once the update step has written components of files, and has not ended."""
 
     def decide(event: StepEvent) -> bool:
         if event.step != "update":
@@ -156,7 +154,7 @@ def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
 
 
 class _StepLine:
-    """One line a run: each step with its seconds, as it ends."""
+    """One line per run: each step with its seconds, as it ends."""
 
     def __init__(self, day: str, note: str = "") -> None:
         self._began: dict[str, float] = {}

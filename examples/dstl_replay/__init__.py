@@ -1,1 +1,1 @@
-"""A streaming job: a year of flights, replayed in the order of their schedule, into state and files."""
+"""A streaming job: a year of flights, replayed in schedule order, into state and files."""

@@ -1,6 +1,6 @@
-"""The streaming job itself: state per aircraft, and two files a micro-batch, in one checkpoint each.
+"""The streaming job itself: state per aircraft, and two sets of files, in one checkpoint per micro-batch.
 
-Run it, kill it, run it again: it goes on where its last checkpoint is.
+Run it, kill it, run it again: it resumes from its last checkpoint.
 
     python -m dstl_replay.job --folder /tmp/replay --rows-per-batch 40000
 """
@@ -34,7 +34,7 @@ AIRCRAFT: Final = "tail_number STRING, flights BIGINT, delay_minutes BIGINT, las
 
 
 def update(batch: CheckpointBatch, flights: DataFrame) -> None:
-    """One micro-batch: totals of the aircraft that flew, the late flights, and all flights."""
+    """Apply one micro-batch: totals of the aircraft that flew, the late flights, and all flights."""
     totals = (
         flights.where("tail_number IS NOT NULL")
         .groupBy("tail_number")
@@ -66,11 +66,11 @@ def update(batch: CheckpointBatch, flights: DataFrame) -> None:
 def start(
     spark: SparkSession, folder: Path, rows_per_batch: int, *, seconds: float = 0.0, sink: bool = False
 ) -> StreamingQuery:
-    """Start the query. Without `seconds` it ends when the year is over.
+    """Start the query. Without `seconds` it ends with the end of the year.
 
     Args:
         seconds: between batches, so that the year passes at that rate; 0: as fast as it goes.
-        sink: write each flight into state by the data source, instead of `update`.
+        sink: write each flight into state through the data source, instead of calling `update`.
     """
     spark.dataSource.register(FlightsReplay)
     flights = (
@@ -99,10 +99,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--rows-per-batch", type=int, default=40_000)
     parser.add_argument("--seconds", type=float, default=0.0, help="between batches")
-    parser.add_argument("--sink", action="store_true", help="by the data source, state alone")
+    parser.add_argument("--sink", action="store_true", help="through the data source, state only")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    # A task that fails is tried three times, as on a cluster.
+    # A failing task is tried three times, as on a cluster.
     spark = local_session("replay", conf={"spark.master": "local[2,3]"})
     try:
         start(

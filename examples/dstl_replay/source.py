@@ -1,7 +1,7 @@
-"""The flights as a stream: a data source that replays them in event-time order, so many rows a batch.
+"""The flights as a stream: a data source that replays them in event-time order.
 
-Owns the order, the offsets and the batches' sizes. An offset is a number of rows, so a batch that Spark asks
-for again has the same rows. Rows are read from an Arrow file that is made once, and mapped, not loaded.
+Owns the order, the offsets and the size of micro-batches. An offset is a number of rows, so a repeated
+micro-batch has the same rows. Rows are read from an Arrow file that is written once, and mapped, not loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLIGHTS = pa.schema(
         "cancelled": pa.bool_(),
     }
 )
-"""One row a flight, in the order of (scheduled, carrier, flight, origin). `scheduled` is local time."""
+"""One row per flight, in the order of (scheduled, carrier, flight, origin). `scheduled` is local time."""
 
 _ORDER = ("scheduled", "carrier", "flight", "origin")
 _SPARK = """
@@ -44,7 +44,7 @@ _SPARK = """
 
 
 def replay_file(folder: Path) -> Path:
-    """`folder`/flights.arrow: all flights in event-time order; made if it is not there yet."""
+    """`folder`/flights.arrow: all flights in event-time order; written if it does not exist yet."""
     target = folder / "flights.arrow"
     if target.exists():
         return target
@@ -74,7 +74,7 @@ def replay_file(folder: Path) -> Path:
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as made:
         with pa.ipc.new_file(made, FLIGHTS) as writer:
             writer.write_table(flights.combine_chunks(), max_chunksize=8192)
-        # Complete when it gets its name. Whoever comes second makes the same.
+        # Complete before it gets its name. Another process writes the same file.
         Path(made.name).replace(target)
     return target
 
@@ -114,7 +114,7 @@ class _Replay(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """The year is over: nothing arrives meanwhile."""
+        """Nothing to prepare: no new flights arrive."""
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_per_batch

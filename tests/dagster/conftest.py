@@ -25,7 +25,7 @@ _bucket_numbers = itertools.count(1)
 
 @dataclass
 class Days:
-    """The job `days`: run a day, and see what Dagster and the store say of it.
+    """The job `days`: run a day, and see what Dagster and the store have of it.
 
     Attributes:
         code: the module `days`.
@@ -67,7 +67,7 @@ class Days:
         return {stat.name: stat.generation for stat in self.store.list()}
 
     def components(self) -> list[str]:
-        """What files are composed of, by their names in the bucket, above the job's own prefix."""
+        """The components of files, by their names in the bucket, outside the job's own prefix."""
         bucket = self.store.in_bucket(self.store.bucket_name)
         return [stat.name for stat in bucket.list(COMPONENTS_PREFIX)]
 
@@ -85,7 +85,7 @@ class Days:
         return sorted(self.instance.get_dynamic_partitions("days_checkpoints"))
 
     def logged(self, result: dg.ExecuteInProcessResult) -> str:
-        """Everything that a run logged, a line a message."""
+        """Everything that a run logged, a line per message."""
         return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
 
     def failure(self, result: dg.ExecuteInProcessResult) -> tuple[str, str]:
@@ -107,7 +107,7 @@ class Days:
 
 @dataclass
 class Daemon:
-    """Does with a tick what Dagster's daemon does, effect by effect, and can be killed between any two.
+    """Does with a tick what Dagster's daemon does, effect by effect; can be killed between any two.
 
     Attributes:
         runs: every run that was launched: its key and the checkpoint that its config names.
@@ -121,7 +121,7 @@ class Daemon:
     options: dict[str, Any] = field(default_factory=dict)
 
     def tick(self, rng: random.Random | None = None) -> str | None:
-        """One tick, killed before one of its effects or not at all; what the page would say."""
+        """One tick, killed before one of its effects or not at all; returns what the page would show."""
         result = self._evaluate()
         effects = list(self._effects(result))
         for effect in effects[: len(effects) if rng is None else rng.randrange(len(effects) + 1)]:
@@ -196,8 +196,8 @@ def _last(step_key: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_bucket_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process looks at a bucket once; here each test is a process that has looked at none."""
+def no_bucket_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process checks a bucket once; here each test is a process that has checked none."""
     monkeypatch.setattr("dstl_dagster.orchestration.preflight._checked", set())
 
 

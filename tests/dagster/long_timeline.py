@@ -1,6 +1,6 @@
-"""A store in memory whose job has completed any number of checkpoints: old records are made when asked for.
+"""A store in memory whose job has completed any number of checkpoints: old records are generated on demand.
 
-The last of them is retained, with its manifest; a snapshot stands behind them, as it would.
+The last of them is retained, with its manifest; a snapshot follows them, as in a real timeline.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LongTimeline(MemoryObjectStore):
             coordinator.confirm(attempt)
             coordinator.compose_commit()
 
-    # ---- what makes the old records be there ----
+    # ---- generating the old records ----
 
     def _old(self, name: str) -> bytes | None:
         slot = NAMES.slot_of(name) if name.startswith(NAMES.timeline_prefix) else None

@@ -1,4 +1,4 @@
-"""What becomes of an attempt that a cancelled or failed run left open: the run status sensors end it."""
+"""An attempt that a cancelled or failed run left open: the run status sensors abort it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ENDED = {CANCELED: "canceled", FAILURE: "failed"}
 
 
 def left_open(days: Days, status: dg.DagsterRunStatus) -> tuple[dg.DagsterRun, Attempt]:
-    """A run that ended so, and the attempt that it opened."""
+    """A run with that ending, and the attempt that it opened."""
     run = dg.DagsterRun(job_name="days", run_id=str(uuid.uuid4()), status=status)
     days.instance.add_run(run)
     return run, days.coordinator(f"dagster-run:{run.run_id}").trigger()
 
 
 def evaluate(days: Days, run: dg.DagsterRun, *, bound: bool = False) -> str:
-    """What the sensor for that end says of the run."""
+    """What the sensor for that ending says about the run."""
     given = {"changelog": days.resource()}
     sensors = build_abort_sensors(days.code.JOB, **(given if bound else {}))
     (sensor,) = (each for each in sensors if each.name.endswith(ENDED[run.status]))
@@ -55,7 +55,7 @@ def finish_work(days: Days, attempt: Attempt) -> None:
 @pytest.mark.parametrize("status", list(ENDED))
 @pytest.mark.parametrize("bound", [False, True])
 def test_what_a_run_left_open_is_aborted(status: dg.DagsterRunStatus, bound: bool, days: Days) -> None:
-    """Nobody must wait for the job's next run; the sensor says which attempt it was, and the store why."""
+    """The attempt ends before the job's next run; the sensor names it, and the store has the reason."""
     run, _ = left_open(days, status)
     said = evaluate(days, run, bound=bound)
     assert said == f"aborted the attempt of run {run.run_id} on checkpoint 1"
@@ -64,8 +64,8 @@ def test_what_a_run_left_open_is_aborted(status: dg.DagsterRunStatus, bound: boo
     assert f"Dagster run {run.run_id} was {ENDED[status]}" in last.reason  # type: ignore[attr-defined]
 
 
-def test_the_same_end_told_twice_aborts_once(days: Days) -> None:
-    """A daemon that died behind the sensor asks it again."""
+def test_the_same_end_seen_twice_aborts_once(days: Days) -> None:
+    """A daemon that died after the sensor's tick evaluates it again."""
     run, _ = left_open(days, CANCELED)
     evaluate(days, run)
     assert "left no attempt" in evaluate(days, run)
@@ -73,7 +73,7 @@ def test_the_same_end_told_twice_aborts_once(days: Days) -> None:
 
 
 def test_a_failed_runs_finished_work_is_kept(days: Days) -> None:
-    """What is reported can still be completed: the run is to be executed again, not its Spark job."""
+    """A reported attempt can still be completed: re-execute the run from failure, without its Spark job."""
     run, attempt = left_open(days, FAILURE)
     finish_work(days, attempt)
     assert "re-execute it from failure to complete checkpoint 1" in evaluate(days, run)
@@ -81,7 +81,7 @@ def test_a_failed_runs_finished_work_is_kept(days: Days) -> None:
 
 
 def test_a_cancelled_runs_finished_work_is_not_kept(days: Days) -> None:
-    """Who cancels does not want it."""
+    """A cancelled run is not meant to be continued."""
     run, attempt = left_open(days, CANCELED)
     finish_work(days, attempt)
     evaluate(days, run)
@@ -89,7 +89,7 @@ def test_a_cancelled_runs_finished_work_is_not_kept(days: Days) -> None:
 
 
 def test_a_run_that_is_executed_again_keeps_its_attempt(days: Days) -> None:
-    """The re-execution goes on with it, or ends it itself."""
+    """A re-execution continues with the attempt, or ends it itself."""
     root, _ = left_open(days, FAILURE)
     days.instance.add_run(
         dg.DagsterRun(
@@ -106,7 +106,7 @@ def test_a_run_that_is_executed_again_keeps_its_attempt(days: Days) -> None:
 
 
 def test_somebody_elses_attempt_is_left_alone(days: Days) -> None:
-    """A run that ended says nothing of the attempt of another owner, nor of a completed checkpoint."""
+    """The end of a run does not touch another owner's attempt, nor a completed checkpoint."""
     run, _ = left_open(days, CANCELED)
     days.coordinator(f"dagster-run:{run.run_id}").trigger(take_over=True)
     other = dg.DagsterRun(job_name="days", run_id=str(uuid.uuid4()), status=CANCELED)
@@ -131,5 +131,5 @@ def test_an_interrupted_op_leaves_nothing_open(days: Days) -> None:
 
     days.body = interrupted
     assert not days.run("2024-01-01").success
-    # Each of the three tries that the op's retry policy gives it.
+    # Once for each of the three tries of the op's retry policy.
     assert days.kinds() == ["opened", "aborted"] * 3

@@ -46,7 +46,7 @@ def test_a_jobs_assets_hang_together() -> None:
 
 
 def test_owners_kinds_tags_freshness_and_columns_are_shown() -> None:
-    """What the caller says of a job stands on each of its assets."""
+    """What the caller sets for a job is on each of its assets."""
     columns = dg.TableSchema([dg.TableColumn("customer", "string")])
     specs = {
         spec.key: spec
@@ -96,18 +96,18 @@ def test_an_operators_event_shows_its_columns(days: Days) -> None:
     ],
 )
 def test_objects_of_a_bucket_link_to_the_console(name: str, page: str) -> None:
-    """A folder has another page than an object; whatever is in a name, the link is one."""
+    """A folder's page differs from an object's; the link is valid whatever characters a name has."""
     assert store_location("gs://box/dstl", name) == dg.MetadataValue.url(page)
 
 
 def test_objects_of_a_folder_are_paths() -> None:
-    """What lies on this machine is shown as a path, and anything else as it is."""
+    """A local store is shown as a path, any other store as text."""
     assert store_location("file:///data/store", "out/1") == dg.MetadataValue.path("/data/store/out/1")
     assert store_location("memory://x/job/", "out/1") == dg.MetadataValue.text("memory://x/job/out/1")
 
 
 def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
-    """At most eight numbers each, none of them an id or a count of bytes; each tells checkpoint and step."""
+    """At most eight numbers each, none an id or a count of bytes; each carries checkpoint and step."""
     days.run("2024-01-01")
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
@@ -119,8 +119,8 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
         ],
         "6": [files_materialization(assets, checkpoint, reporter, "2024-01-02")],
     }
-    for step, told in events.items():
-        for event in told:
+    for step, reported in events.items():
+        for event in reported:
             metadata = {name: entry.value for name, entry in event.metadata.items()}
             measures = {name for name, value in metadata.items() if isinstance(value, Number)}
             assert 1 <= len(measures) <= 8
@@ -134,5 +134,5 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 "dstl/step": step,
             }.items() <= tags.items()
             links = [entry for entry in event.metadata.values() if isinstance(entry, dg.UrlMetadataValue)]
-            assert links, "no way to the objects"
+            assert links, "no link to the objects"
             assert all(str(link.url).startswith("https://console.cloud.google.com/") for link in links)

@@ -1,4 +1,4 @@
-"""The asset checks of a job's checkpoints: each passes where all is well, and fails saying what is not."""
+"""The asset checks of a job's checkpoints: each passes if all is well, and otherwise names what is not."""
 
 from __future__ import annotations
 
@@ -56,11 +56,13 @@ def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
     assert said["objects_present"][1].startswith("1 objects, ")
     assert "0 objects, 0 B of at most 1 GiB" in said["orphan_bytes"][1]
     added = {name for name, generation in days.objects().items() if before.get(name) != generation}
-    assert added <= {"dstl/days/server-clock"}, "a check writes nothing but what asks the server's time"
+    assert added <= {"dstl/days/server-clock"}, (
+        "a check writes nothing but the object that reads the server's clock"
+    )
 
 
 def test_a_job_without_a_checkpoint_only_warns(days: Days) -> None:
-    """Before the first run nothing can be restored to, and nobody is woken for it."""
+    """Before the first run nothing can be restored, and no check fails because of it."""
     result = _run(days)
     found = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert not found["manifest_readable"].passed
@@ -68,7 +70,7 @@ def test_a_job_without_a_checkpoint_only_warns(days: Days) -> None:
 
 
 def test_a_lost_manifest_is_found(days: Days) -> None:
-    """Also one that only the last checkpoint's state needs; the other checks say what they cannot tell."""
+    """Also one that only the last checkpoint's state needs; the others say what they could not check."""
     days.run("2024-01-01")
     days.run("2024-01-02")
     first = days.coordinator().get(1)
@@ -105,7 +107,7 @@ def test_a_lost_object_is_found(damage: Callable[[Days, str], None], word: str, 
 
 
 def test_too_much_left_lying_about_is_found(days: Days) -> None:
-    """What dead attempts left counts against the budget."""
+    """The garbage of dead attempts counts against the budget."""
     days.run("2024-01-01")
     dead = days.coordinator().trigger()
     days.code.write_change(days.store, dead, b"left behind")
@@ -133,7 +135,7 @@ def test_an_old_checkpoint_is_found(days: Days) -> None:
 
 
 def test_a_store_that_is_away_is_no_finding(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step fails and is tried again: nothing is said of a job that could not be looked at."""
+    """The step fails and is retried: nothing is reported about a job that could not be read."""
     days.run("2024-01-01")
 
     class Away:

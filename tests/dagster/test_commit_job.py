@@ -1,4 +1,4 @@
-"""Step 6 left to Dagster: the sensor asks for a run of it, once as long as that may succeed."""
+"""Step 6 left to Dagster: the sensor requests a run of it, and no second one while that may succeed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dagster
 
 
-def told(days: Days, asset: str = "checkpoints") -> list[str | None]:
+def reported(days: Days, asset: str = "checkpoints") -> list[str | None]:
     """The partitions of all materialisations, in the order in which they were written."""
     return [event.partition for event in days.events(asset)]
 
 
 def test_a_completed_checkpoint_is_committed_by_a_run(days: Days, daemon_of: DaemonOf) -> None:
-    """The job left step 6: one run is asked for, and not again while it is alive or when it succeeded."""
+    """The job left step 6: one run is requested, and no other while it is alive or once it has succeeded."""
     daemon = daemon_of(commit=True)
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     daemon.tick()
@@ -37,7 +37,7 @@ def test_a_completed_checkpoint_is_committed_by_a_run(days: Days, daemon_of: Dae
 
 
 def test_a_renamed_sensor_asks_for_no_second_run(days: Days, daemon_of: DaemonOf) -> None:
-    """Dagster forgets run keys of another sensor; the runs themselves are what is asked."""
+    """Dagster forgets the run keys of another sensor, so the sensor looks at the runs themselves."""
     daemon = daemon_of(commit=True)
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     daemon.tick()
@@ -47,7 +47,7 @@ def test_a_renamed_sensor_asks_for_no_second_run(days: Days, daemon_of: DaemonOf
 
 
 def test_a_failed_commit_run_is_asked_for_again(days: Days, daemon_of: DaemonOf) -> None:
-    """Dagster never launches a failed run's key again; the sensor asks with another one, three times."""
+    """Dagster never launches the key of a failed run again; the sensor requests another one, three times."""
     daemon = daemon_of(commit=True)
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     for _ in range(5):
@@ -57,31 +57,31 @@ def test_a_failed_commit_run_is_asked_for_again(days: Days, daemon_of: DaemonOf)
 
 
 def test_a_committed_checkpoint_needs_no_run(days: Days, daemon_of: DaemonOf) -> None:
-    """The job commits by itself: no run is asked for."""
+    """The job commits by itself: no run is requested."""
     daemon = daemon_of(commit=True)
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     assert daemon.runs == []
 
 
-def test_the_commit_run_publishes_and_the_sensor_tells(days: Days, daemon_of: DaemonOf) -> None:
-    """The run does steps 6 and 7; what it published is told of by the next tick, once."""
+def test_the_commit_run_publishes_and_the_sensor_reports(days: Days, daemon_of: DaemonOf) -> None:
+    """The run does steps 6 and 7; the next tick reports what it published, once."""
     daemon = daemon_of(commit=True)
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     daemon.tick()
-    assert told(days, "files") == []
+    assert reported(days, "files") == []
     result = _run_commit(days, 1, tag="1")
     assert result.success
     assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
     daemon.end_runs(dg.DagsterRunStatus.SUCCESS)
     daemon.tick()
     daemon.tick()
-    assert told(days, "files") == ["2024-01-01"]
+    assert reported(days, "files") == ["2024-01-01"]
     assert days.kinds() == ["opened", "completed", "committed"]
 
 
 def test_a_mistaken_config_is_refused(days: Days, daemon_of: DaemonOf) -> None:
-    """The config must name the checkpoint of the run's tag; and it has no default to fall back to."""
+    """The config must name the checkpoint of the run's tag; and there is no default to fall back to."""
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     refused = _run_commit(days, 1, tag="2")
     assert "use commit_run_config" in days.failure(refused)[1]

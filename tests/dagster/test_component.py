@@ -1,4 +1,4 @@
-"""The component for YAML users: Dagster's own commands find, scaffold and check it; and what it makes."""
+"""The component for YAML users: Dagster's own commands find, scaffold and check it; and what it builds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def built(**fields: Any) -> dg.Definitions:
 
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's own call of pydantic
 def test_a_field_that_is_none_is_refused_by_name() -> None:
-    """A typing mistake in the YAML is not passed over."""
+    """A misspelled key in the YAML is an error."""
     with pytest.raises(Exception, match="num_retained"):
         CheckpointLineageComponent.resolve_from_yaml("{job: orders, store: 'file:///data', num_retained: 3}")
 
@@ -139,7 +139,7 @@ def test_it_makes_everything_of_a_job(days: Days) -> None:
 
 
 def test_two_jobs_in_two_stores_live_beside_each_other(days: Days, tmp_path: Path) -> None:
-    """Each component's sensor, checks and jobs look into its own store."""
+    """Each component's sensor, checks and jobs use its own store."""
     uris = {job: (tmp_path / job).as_uri() for job in ("days", "nights")}
     days.code.make_outside(uris["days"], "2024-01-01")
     defs = dg.Definitions.merge(*(built(job=job, store=uri) for job, uri in uris.items()))
@@ -176,7 +176,7 @@ def test_options_reach_the_coordinator(retained: Any, days: Days, tmp_path: Path
 
 
 def test_step_6_is_left_to_dagster_only_when_asked(days: Days, tmp_path: Path) -> None:
-    """With `commit` the sensor asks for a run of the commit job; without it never."""
+    """With `commit` the sensor requests runs of the commit job; without it, never."""
     uri = (tmp_path / "store").as_uri()
     days.code.make_outside(uri, "2024-01-01", until="completed")
     for commit in (False, True):

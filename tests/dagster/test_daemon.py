@@ -1,4 +1,4 @@
-"""A real daemon: a backfill runs days in order, and a daemon that is killed tells of each checkpoint once."""
+"""A real daemon: a backfill runs days in order, and a killed daemon reports each checkpoint once."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Daemon:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to it and to all that it started."""
+        """SIGKILL to it and to every process it started."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -142,7 +142,7 @@ def _launch(days: list[str], answered: Path) -> str:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.soak)])
 def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -> None:
-    """Asked for at once and in any order, ten days become ten checkpoints, one behind the other."""
+    """Requested at once and in any order, ten days become ten checkpoints, each on top of the one before."""
     days = [f"2024-01-{number:02}" for number in range(1, count + 1)]
     backfill = _launch(random.Random(7).sample(days, k=count), home / "answer.json")
     with dg.DagsterInstance.get() as instance:
@@ -155,10 +155,10 @@ def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -
         _wait_for(ended, "the backfill did not end", home)
         runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill}))
         assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * count
-        assert _told(instance) == [f"chk-{number:08}" for number in range(1, count + 1)]
+        assert _reported(instance) == [f"chk-{number:08}" for number in range(1, count + 1)]
     coordinator = CheckpointCoordinator("days", open_store(os.environ["DSTL_DAYS_URI"]))
     assert [checkpoint.positions["calendar"] for checkpoint in coordinator.list()] == days
-    # No run had to be refused: order is Dagster's doing here, not the refusal's.
+    # No run had to be refused: Dagster kept the order, not our check.
     kinds = [record.kind for record in coordinator.timeline.records()]
     assert kinds == ["opened", "completed", "committed"] * count
 
@@ -166,7 +166,7 @@ def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -
 @pytest.mark.dagster
 @pytest.mark.kill
 @pytest.mark.timeout(600)
-def test_a_daemon_killed_three_times_tells_once(
+def test_a_daemon_killed_three_times_reports_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, days_code: ModuleType
 ) -> None:
     """Killed while it writes what a tick reported, and started again: each checkpoint once, in order."""
@@ -175,24 +175,28 @@ def test_a_daemon_killed_three_times_tells_once(
     monkeypatch.setenv("DSTL_DAYS_FOLLOW", "1")
     daemon = Daemon(home)
     with dg.DagsterInstance.get() as instance:
-        for told in (CHECKPOINTS // 4, CHECKPOINTS // 2, 3 * CHECKPOINTS // 4):
+        for reported in (CHECKPOINTS // 4, CHECKPOINTS // 2, 3 * CHECKPOINTS // 4):
             daemon.start()
             try:
-                _wait_for(lambda told=told: _last_told(instance) >= told, "too few were told", home)
+                _wait_for(
+                    lambda reported=reported: _last_reported(instance) >= reported,
+                    "too few were reported",
+                    home,
+                )
             finally:
                 daemon.kill()
-            assert len(_told(instance)) < CHECKPOINTS, "killed too late to show anything"
+            assert len(_reported(instance)) < CHECKPOINTS, "killed too late to show anything"
         daemon.start()
         try:
-            _wait_for(lambda: len(_shown(instance)) == CHECKPOINTS, "not all were told", home)
+            _wait_for(lambda: len(_shown(instance)) == CHECKPOINTS, "not all were reported", home)
         finally:
             daemon.end()
         expected = [f"chk-{number:08}" for number in range(1, CHECKPOINTS + 1)]
-        assert _told(instance) == expected
+        assert _reported(instance) == expected
         assert _shown(instance) == expected
 
 
-def _told(instance: dg.DagsterInstance) -> list[str | None]:
+def _reported(instance: dg.DagsterInstance) -> list[str | None]:
     """The partitions of all materialisations of the checkpoints, in the order in which they were written."""
     found = instance.fetch_materializations(
         dg.AssetKey(["days", "checkpoints"]), limit=10 * CHECKPOINTS, ascending=True
@@ -200,8 +204,8 @@ def _told(instance: dg.DagsterInstance) -> list[str | None]:
     return [record.partition_key for record in found.records]
 
 
-def _last_told(instance: dg.DagsterInstance) -> int:
-    """The checkpoint of the newest event; 0 where there is none."""
+def _last_reported(instance: dg.DagsterInstance) -> int:
+    """The checkpoint of the newest event; 0 if there is none."""
     newest = instance.fetch_materializations(dg.AssetKey(["days", "checkpoints"]), limit=1).records
     return JobAssets.checkpoint_of(str(newest[0].partition_key)) if newest else 0
 

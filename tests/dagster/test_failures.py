@@ -1,4 +1,4 @@
-"""What goes wrong around a step, and what Dagster's retries make of it."""
+"""Failures around a step, and what Dagster's retries make of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Once:
 
 
 def once(error: Exception, at: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
-    """`at`, which raises in its first call: before it did anything, or after it did everything."""
+    """`at`, which raises in its first call: before it does anything, or after it did everything."""
     left = [error]
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def once(error: Exception, at: Callable[..., Any], *, after: bool = False) -> Ca
 
 
 def test_an_open_attempt_of_somebody_else_stops_the_run(days: Days) -> None:
-    """While another owner works on the job the run fails at once, and says whose attempt it is."""
+    """While another owner's attempt is open the run fails at once, and names the owner."""
     days.coordinator("somebody else").trigger()
     result = days.run("2024-01-01")
     step, message = days.failure(result)
@@ -81,35 +81,35 @@ def test_an_open_attempt_of_somebody_else_stops_the_run(days: Days) -> None:
 
 
 def test_a_tagged_run_takes_over(days: Days) -> None:
-    """With `dstl/take_over: true` the run ends the other's attempt and makes its own."""
+    """With `dstl/take_over: true` the run fences the other attempt and opens its own."""
     days.coordinator("somebody else").trigger()
     assert days.run("2024-01-01", tags={"dstl/take_over": "true"}).success
     assert days.kinds() == ["opened", "fenced", "opened", "completed", "committed"]
 
 
 def test_another_value_of_the_tag_takes_nothing_over(days: Days) -> None:
-    """Only `true` is a yes."""
+    """Only `true` means yes."""
     days.coordinator("somebody else").trigger()
     assert not days.run("2024-01-01", tags={"dstl/take_over": "no"}).success
     assert days.kinds() == ["opened"]
 
 
 def test_a_run_that_is_alive_is_not_taken_over(days: Days) -> None:
-    """The attempt of a run that has not ended stands in the way."""
+    """The attempt of a run that has not ended is not fenced."""
     _other_run(days, dg.DagsterRunStatus.STARTED)
     assert not days.run("2024-01-01").success
     assert days.kinds() == ["opened"]
 
 
 def test_a_run_that_ended_is_taken_over(days: Days) -> None:
-    """The attempt that a finished run left open is fenced by the next run, unasked."""
+    """The attempt that a finished run left open is fenced by the next run, without take-over."""
     _other_run(days, dg.DagsterRunStatus.FAILURE)
     assert days.run("2024-01-01").success
     assert days.kinds() == ["opened", "fenced", "opened", "completed", "committed"]
 
 
 def test_a_reexecution_that_is_alive_holds_the_attempt(days: Days) -> None:
-    """An attempt is its root run's with all re-executions: one of them being alive is enough."""
+    """An attempt belongs to its root run and all re-executions: one of them alive is enough to keep it."""
     root = _other_run(days, dg.DagsterRunStatus.FAILURE)
     days.instance.add_run(
         dg.DagsterRun(
@@ -143,7 +143,7 @@ def _other_run(days: Days, status: dg.DagsterRunStatus) -> str:
 
 
 def test_a_failing_body_aborts_its_attempt_and_is_tried_again(days: Days) -> None:
-    """A retry opens an attempt of its own; what the first one began is dead."""
+    """A retry opens its own attempt; the first one is aborted."""
     days.body = once(RuntimeError("a bad moment"), lambda context, batch: None)
     result = days.run("2024-01-01")
     assert result.success
@@ -152,7 +152,7 @@ def test_a_failing_body_aborts_its_attempt_and_is_tried_again(days: Days) -> Non
 
 
 def test_an_op_that_fails_behind_its_batch_is_made_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attempt was reported, then the op failed: the retry fences it and makes the one checkpoint."""
+    """The attempt was reported, then the op failed: the retry fences it and completes the one checkpoint."""
     failing = once(RuntimeError("behind the batch"), lambda self: self.attempt.to_json())
     monkeypatch.setattr("dstl_dagster.spark.batch.CheckpointBatch.reference", property(failing))
     assert days.run("2024-01-01").success
@@ -168,7 +168,7 @@ def test_an_op_that_fails_behind_its_batch_is_made_once(days: Days, monkeypatch:
 def test_a_decision_whose_answer_fails_is_made_once(
     fault: Fault, slot: int, may_retry: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that is away at a decision: the step is tried again if need be; everything is there once."""
+    """The store is unavailable at a decision: the step is retried if needed, and everything happens once."""
     schedule = Once(
         fault, lambda request: request.method == "put" and f"timeline/{slot:020d}" in request.name
     )
@@ -186,7 +186,7 @@ def test_a_decision_whose_answer_fails_is_made_once(
 def test_a_compose_whose_answer_fails_makes_one_file(
     fault: Fault, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the lost compose had its effect, the file is there once and whole."""
+    """Whether or not the compose with the lost answer took effect, the file is published once and whole."""
     schedule = Once(fault, lambda request: request.method == "compose")
     monkeypatch.setattr(resources, "open_store", lambda uri: FaultStore(open_store(uri), schedule))
     result = days.run("2024-01-01")
@@ -198,7 +198,7 @@ def test_a_compose_whose_answer_fails_makes_one_file(
 
 
 def test_a_crash_between_record_and_event_reports_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint completed and nobody was told: the retry tells, once."""
+    """The checkpoint completed but was not reported: the retry reports it, once."""
     crashing = once(RuntimeError("crash"), CheckpointCoordinator.confirm, after=True)
     monkeypatch.setattr(CheckpointCoordinator, "confirm", crashing)
     result = days.run("2024-01-01")
@@ -212,7 +212,7 @@ def test_a_crash_between_record_and_event_reports_once(days: Days, monkeypatch: 
 def test_a_crash_behind_the_event_reports_once(
     step: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event was written and the step died: the retry finds it and writes no second one."""
+    """The event was written and the step died: the retry finds it and does not write a second one."""
     from dstl_dagster.orchestration import steps
 
     monkeypatch.setattr(steps, step, once(RuntimeError("crash"), getattr(steps, step), after=True))
@@ -223,7 +223,7 @@ def test_a_crash_behind_the_event_reports_once(
 
 
 def test_a_crash_in_clean_up_leaves_no_partition_behind(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints were subsumed and the step died: the retry takes their partitions away all the same."""
+    """Checkpoints were subsumed and the step died: the retry still deletes their partitions."""
     days.options = {"execution.checkpointing.num-retained": "1"}
     days.run("2024-01-01")
     crashing = once(RuntimeError("crash"), CheckpointCoordinator.clean_up, after=True)
@@ -233,7 +233,7 @@ def test_a_crash_in_clean_up_leaves_no_partition_behind(days: Days, monkeypatch:
 
 
 def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A foreign object keeps its name; the step says why, is not tried again, and publishes the rest."""
+    """A foreign object is left untouched; the step names it, is not retried, and publishes the rest."""
     days.files = 3
     real = CheckpointCoordinator.confirm
 
@@ -256,7 +256,7 @@ def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch
     (files,) = days.events("files")
     states = sorted(row.data["state"] for row in files.metadata["published"].value.records)
     assert states == ["blocked", "published", "published"]
-    # The way out that the message names is one.
+    # The way out that the message names works.
     assert f"`dstl checkpoints resolve 1 {name}` with `--keep` or `--replace`" in message
     assert days.coordinator().resolve(1, name, "replace").blocked == ()
     assert days.store.get("out/2024-01-01/1.txt") == days.store.get("out/2024-01-01/0.txt")
@@ -270,7 +270,7 @@ def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch
     [InvalidInputError, NotFoundError, ConflictError, FencedError, ClosedError, FormatError, InternalError],
 )
 def test_what_a_retry_cannot_mend_is_not_retried(error: type[DstlError]) -> None:
-    """The step ends with our message and kind, and Dagster is told not to try again."""
+    """The step ends with our message and kind, and Dagster does not retry it."""
     with pytest.raises(dg.Failure) as failure, without_useless_retries():
         raise error("the reason")
     assert failure.value.allow_retries is False
@@ -280,7 +280,7 @@ def test_what_a_retry_cannot_mend_is_not_retried(error: type[DstlError]) -> None
 
 @pytest.mark.parametrize("error", [UnavailableError("away"), RuntimeError("anything"), OSError("disk")])
 def test_what_a_retry_may_mend_is_passed_on(error: Exception) -> None:
-    """An unavailable store, and whatever is not ours, is left to the op's retry policy."""
+    """An unavailable store, and any error that is not ours, is left to the op's retry policy."""
     with pytest.raises(type(error)) as raised, without_useless_retries():
         raise error
     assert raised.value is error

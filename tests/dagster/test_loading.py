@@ -59,7 +59,7 @@ print(time.process_time() - began)
 
 
 def test_the_package_adds_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
-    """Seconds of the processor, so that a busy machine says the same."""
+    """CPU seconds, so that a busy machine measures the same."""
     done = subprocess.run(
         [sys.executable, "-c", SECONDS], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
@@ -67,7 +67,7 @@ def test_the_package_adds_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
 
 
 def test_a_task_imports_neither_dagster_nor_google(tmp_path: Path) -> None:
-    """What runs inside a Spark task loads only what it works with."""
+    """The code of a Spark task loads only what it uses."""
     modules = _loaded_by("import dstl_dagster.spark.state_tasks", tmp_path)
     assert _heavy(modules) == []
 
@@ -116,7 +116,7 @@ def test_the_workspace_loads(tmp_path: Path) -> None:
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
-    # The command itself warns that a newer one is there.
+    # The command itself warns of a newer one.
     warned = [line for line in output.splitlines() if "Warning: " in line]
     assert not [line for line in warned if "definitions_validate_command" not in line]
     assert not (tmp_path / "demo").exists()

@@ -1,4 +1,4 @@
-"""What is asked of a job between its runs: roll it back, clean up, fold, verify."""
+"""The jobs between a job's runs: roll back, clean up, fold, verify."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def three_days(days: Days) -> None:
 
 
 def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
-    """State, positions and files go back to the checkpoint; the day behind it can run again."""
+    """State, positions and files go back to the checkpoint; the day after it can run again."""
     three_days(days)
     result = run_job(days, build_restore_job, "chk-00000001")
     assert result.success
@@ -71,7 +71,7 @@ def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
 
 
 def test_a_restore_takes_the_abandoned_partitions_away(days: Days) -> None:
-    """What was left behind cannot be restored to, so Dagster does not offer it."""
+    """Abandoned checkpoints cannot be restored, so Dagster does not offer them."""
     three_days(days)
     run_job(days, build_restore_job, "chk-00000002")
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
@@ -101,7 +101,7 @@ def test_a_retried_restore_happens_once(days: Days, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_restore_run_again_throws_nothing_away(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late try of a run that rolled back before: what was made since stays, and the log says so."""
+    """A late retry of a run that already rolled back: what was written since stays, and the log says so."""
     three_days(days)
     real, left = CheckpointCoordinator.restore, [RuntimeError("crash")]
 
@@ -126,7 +126,7 @@ def test_a_restore_run_again_throws_nothing_away(days: Days, monkeypatch: pytest
     [("chk-00000009", "no completed checkpoint 9"), ("latest", "names no checkpoint")],
 )
 def test_a_restore_to_nothing_changes_nothing(partition: str, said: str, days: Days) -> None:
-    """A partition that stands for no checkpoint: the step fails once, and says why."""
+    """A partition that is not a checkpoint: the step fails once, and says why."""
     days.run("2024-01-01")
     days.instance.add_dynamic_partitions(days.code.JOB.partitions_name, [partition])
     before = days.objects()
@@ -150,7 +150,7 @@ def test_a_restore_asks_for_its_partition(days: Days) -> None:
 
 
 def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
-    """Step 7 by itself: checkpoints beyond retention, their partitions, and what a dead attempt left."""
+    """Step 7 alone removes checkpoints beyond retention, their partitions, and a dead attempt's garbage."""
     three_days(days)
     dead = days.coordinator().trigger()
     days.code.write_change(days.store, dead, b"left behind")
@@ -166,7 +166,7 @@ def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
 
 
 def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report names a thousand objects at most; what the log says is how many there were."""
+    """The result names a thousand objects at most; the log says how many there were."""
     days.run("2024-01-01")
     real = CheckpointCoordinator.clean_up
 
@@ -180,8 +180,8 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
 # ---- folding ----
 
 
-def test_a_fold_is_a_checkpoint_that_dagster_is_told_of(days: Days) -> None:
-    """Where a log is long, it becomes a base, as a checkpoint of its own with its partition and event."""
+def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
+    """A long log is folded into a base, in a checkpoint of its own with its partition and event."""
     three_days(days)
     days.options = {"dstl.state.materialize.max-checkpoints": "2"}
     result = run_job(days, build_materialize_job)
@@ -208,7 +208,7 @@ def test_a_short_log_is_left_alone(days: Days) -> None:
 
 
 def test_a_fold_waits_for_an_open_batch(days: Days) -> None:
-    """While somebody's batch is open the fold is refused, and not tried again."""
+    """While a batch is open the fold is refused, and not retried."""
     three_days(days)
     days.coordinator("somebody else").trigger()
     days.options = {"dstl.state.materialize.max-checkpoints": "2"}
@@ -221,7 +221,7 @@ def test_a_fold_waits_for_an_open_batch(days: Days) -> None:
 
 
 def test_a_sound_checkpoint_verifies(days: Days) -> None:
-    """Everything is read back, and the log says how much that was."""
+    """Everything is read back, and the log says how much it was."""
     three_days(days)
     before = days.objects()
     result = run_job(days, build_verify_job)
@@ -232,7 +232,7 @@ def test_a_sound_checkpoint_verifies(days: Days) -> None:
 
 @pytest.mark.parametrize("how", ["lost", "damaged"])
 def test_a_damaged_checkpoint_is_named_with_the_way_out(how: str, days: Days) -> None:
-    """The failure names the object and an older checkpoint that is sound; it is not tried again."""
+    """The failure names the object and an older undamaged checkpoint; it is not retried."""
     three_days(days)
     latest = days.coordinator().latest()
     assert latest is not None
@@ -252,7 +252,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(how: str, days: Days) ->
 
 
 def test_a_lost_file_does_not_condemn_the_state(days: Days) -> None:
-    """What a file is to be composed of is gone: it is named, and nobody is sent to an older checkpoint."""
+    """A component of a file is missing: it is named, and no older checkpoint is suggested."""
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     lost, *_ = days.components()
     days.store.in_bucket(days.store.bucket_name).delete(lost, precondition=ANY)
@@ -262,7 +262,7 @@ def test_a_lost_file_does_not_condemn_the_state(days: Days) -> None:
 
 
 def test_a_job_without_a_checkpoint_has_nothing_to_verify_or_fold(days: Days) -> None:
-    """A schedule may be on before the first run."""
+    """A schedule may be turned on before the first run."""
     for build in (build_verify_job, build_materialize_job, build_cleanup_job):
         assert run_job(days, build).success
     assert days.kinds() == []
@@ -272,7 +272,7 @@ def test_a_job_without_a_checkpoint_has_nothing_to_verify_or_fold(days: Days) ->
 
 
 def test_schedules_ship_stopped(days: Days) -> None:
-    """Nothing deletes, folds or reads everything before a person says so."""
+    """Nothing deletes, folds or reads everything until a person turns it on."""
     assets = days.code.JOB
     for schedule in (
         build_cleanup_schedule(build_cleanup_job(assets)),
@@ -284,7 +284,7 @@ def test_schedules_ship_stopped(days: Days) -> None:
 
 
 def test_all_of_them_load_beside_the_job(days: Days) -> None:
-    """Names do not clash, also not with those of another job; restore has the checkpoints as partitions."""
+    """Names do not clash, even with another job's; restore has the checkpoints as partitions."""
     other, assets = JobAssets("nights"), days.code.JOB
     builds = (
         build_cleanup_job,

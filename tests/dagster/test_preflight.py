@@ -1,4 +1,4 @@
-"""The look at the bucket when a resource is set up: told once, and never in the way."""
+"""The check of the bucket when a resource is set up: logged once, and never blocking."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def run() -> Run:
     return run_job
 
 
-def test_settings_are_told_in_the_runs_log(server: GCSServer, bucket: str, run: Run) -> None:
-    """What would break promises is a warning that says what it would do; what is worth knowing, a note."""
+def test_settings_are_in_the_runs_log(server: GCSServer, bucket: str, run: Run) -> None:
+    """A setting that breaks a guarantee is a warning that names the consequence; others are notes."""
     server.create_bucket(bucket, **BAD)
-    told = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}/below"))
-    assert [(level, message.split(": ")[1]) for level, message in told] == [
+    logged = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}/below"))
+    assert [(level, message.split(": ")[1]) for level, message in logged] == [
         (logging.WARNING, "retention_policy"),
         (logging.INFO, "hierarchical_namespace"),
     ]
-    assert f"gs://{bucket}: " in told[0][1]
-    assert "forbids any deletion for 1 days" in told[0][1]
+    assert f"gs://{bucket}: " in logged[0][1]
+    assert "forbids any deletion for 1 days" in logged[0][1]
 
 
-def test_a_lifecycle_rule_is_told(server: GCSServer, bucket: str, run: Run) -> None:
+def test_a_lifecycle_rule_is_logged(server: GCSServer, bucket: str, run: Run) -> None:
     """A rule that deletes what a checkpoint may need is a warning."""
     rule = {"action": {"type": "Delete"}, "condition": {"age": 3}}
     server.create_bucket(bucket, lifecycle={"rule": [rule]})
@@ -94,7 +94,7 @@ def test_it_only_reads_and_only_once(server: GCSServer, bucket: str, run: Run) -
 
 
 def test_the_temporary_bucket_is_looked_at(server: GCSServer, bucket: str, run: Run) -> None:
-    """Components that cannot be deleted in their own bucket are as bad: it is looked at as well."""
+    """Components that cannot be deleted in their own bucket are as bad: it is checked as well."""
     server.create_bucket(bucket)
     server.create_bucket(f"{bucket}-scratch", versioning={"enabled": True})
     files = {"gs.writer.temporary.bucket.name": f"{bucket}-scratch"}
@@ -122,30 +122,30 @@ def test_what_cannot_be_seen_is_a_note(server: GCSServer, bucket: str, run: Run,
     """Without the permission, or without an answer, the run goes on with a note and no warning."""
     server.create_bucket(bucket, **BAD)
     server.faults.add(fault)
-    told = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}"))
-    assert told
-    assert {level for level, _ in told} == {logging.INFO}
+    logged = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}"))
+    assert logged
+    assert {level for level, _ in logged} == {logging.INFO}
 
 
 def test_no_server_and_no_such_place_stop_nothing(
     monkeypatch: pytest.MonkeyPatch, bucket: str, run: Run
 ) -> None:
-    """A service that is not there, or a URI that names no bucket, is left to the step that needs it."""
+    """An unreachable service, or a URI without a bucket, is left to the step that needs it."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     for uri in (f"gs://{bucket}", "gs://"):
-        told = run(changelog=ChangelogStorageResource(uri=uri))
-        assert {level for level, _ in told} == {logging.INFO}
+        logged = run(changelog=ChangelogStorageResource(uri=uri))
+        assert {level for level, _ in logged} == {logging.INFO}
 
 
 def test_other_stores_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """Files and memory have nothing to look at."""
+    """Local and memory stores have no bucket to check."""
     monkeypatch.setattr("dstl_dagster.orchestration.preflight.open_store", pytest.fail)
     for uri in ("memory://preflight/x", "file:///preflight"):
         run(changelog=ChangelogStorageResource(uri=uri), files=RecoverableWriterResource(uri=uri))
 
 
 def test_definitions_load_without_a_look(server: GCSServer, bucket: str) -> None:
-    """To build and validate definitions asks nothing of the network."""
+    """Building and validating definitions makes no request."""
     changelog = ChangelogStorageResource(uri=f"gs://{bucket}")
 
     @dg.asset

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.dagster
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], named: str, days: Days) -> None:
-    """A key or value that means nothing fails the first step, which no retry repeats, and is named."""
+    """An unknown key or value fails the first step, without a retry, and is named."""
     days.options = options
     result = days.run("2024-01-01")
     step, message = days.failure(result)
@@ -51,7 +51,7 @@ def test_a_wrong_writer_option_is_named(days: Days) -> None:
 
 @pytest.mark.parametrize("uri", ["/a/folder", "s3://bucket/x", "gs://", ""])
 def test_a_wrong_uri_is_refused_by_the_first_step(uri: str, days: Days) -> None:
-    """A store that cannot be opened is the user's to correct: no retry, and the message shows the URI."""
+    """A store that cannot be opened is a user error: no retry, and the message shows the URI."""
     days.uri = uri
     result = days.run("2024-01-01")
     assert repr(uri) in days.failure(result)[1]
@@ -59,7 +59,7 @@ def test_a_wrong_uri_is_refused_by_the_first_step(uri: str, days: Days) -> None:
 
 
 def test_no_secret_is_shown(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Google's libraries find in the environment stands in no repr, event, config or stored object."""
+    """What Google's libraries find in the environment is in no repr, event, config or stored object."""
     secret = "hunter2-in-the-environment"
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS_JSON", secret)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"/run/{secret}.json")
@@ -97,7 +97,7 @@ def test_a_session_that_nobody_asked_for_never_starts(monkeypatch: pytest.Monkey
 
 
 def test_the_session_is_stopped_by_the_resource_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One session a set-up, however often it is asked for, stopped with its folder on the way out."""
+    """One session per set-up, however often it is requested, stopped with its folder on teardown."""
     spark = _FakeSpark(monkeypatch)
     with SparkSessionResource().process_config_and_initialize_cm() as resource:
         assert resource.spark_session == resource.spark_session == "a session"
@@ -105,7 +105,7 @@ def test_the_session_is_stopped_by_the_resource_that_started_it(monkeypatch: pyt
 
 
 def test_a_session_that_runs_already_is_used_and_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who started Spark in this process goes on using it after the run."""
+    """A Spark that something else started in this process is still running after the run."""
     spark = _FakeSpark(monkeypatch, running="the caller's session")
     with SparkSessionResource().process_config_and_initialize_cm() as resource:
         assert resource.spark_session == "the caller's session"
@@ -132,7 +132,7 @@ class _FakeSpark:
 
 
 class _Clients(dg.ConfigurableResource):
-    """As dagster-gcp's `GCSResource` is: made of configuration, and gives a client when asked."""
+    """Like dagster-gcp's `GCSResource`: built from configuration, creates a client on demand."""
 
     secret: str = ""
 
@@ -177,7 +177,7 @@ def test_a_client_of_a_nested_resource_is_used(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resource that users of Google Cloud have already."""
+    """The resource that users of Google Cloud already have."""
     from dagster_gcp import GCSResource
 
     with GCSServer() as server:
@@ -189,7 +189,7 @@ def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_client_is_for_buckets_alone(days: Days) -> None:
-    """A folder or memory needs no client, and takes none."""
+    """A local or memory store needs no client, and accepts none."""
     with ChangelogStorageResource(
         uri=days.uri, gcs=_Clients()
     ).process_config_and_initialize_cm() as resource:
@@ -218,7 +218,7 @@ def test_the_schedule_begins_with_the_first_day(days: Days) -> None:
 
 
 def test_the_schedule_goes_on_behind_the_latest_checkpoint(days: Days) -> None:
-    """The day behind the last completed one is requested, whatever the calendar says."""
+    """The day after the last completed one is requested, whatever the calendar says."""
     _stand_at(days.uri, "2013-02-28")
     assert _tick(days.uri).partition_key == "2013-03-01"
 

@@ -1,4 +1,4 @@
-"""What a run of the five steps makes, in the store and in Dagster's eyes."""
+"""What a run of the five steps leaves, in the store and in Dagster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_run_makes_one_checkpoint(days: Days) -> None:
 
 
 def test_the_state_says_what_changed(days: Days) -> None:
-    """The state's materialisation names the checkpoint and has a row an operator."""
+    """The state's materialisation names the checkpoint and has a row per operator."""
     days.run("2024-01-01")
     (state,) = days.events("state")
     assert state.partition == "2024-01-01"
@@ -77,7 +77,7 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
 
 
 def test_restorable_checkpoints_are_partitions(days: Days) -> None:
-    """The dynamic partitions are the checkpoints that can be restored to."""
+    """The dynamic partitions are the checkpoints that can be restored."""
     days.run("2024-01-01")
     days.run("2024-01-02")
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
@@ -95,7 +95,7 @@ def test_files_are_materialised_under_the_days_partition(days: Days) -> None:
 
 
 def test_the_same_day_again_changes_nothing(days: Days) -> None:
-    """A day that a checkpoint holds is not made again; the run says so and succeeds."""
+    """A day that a checkpoint holds is not applied again; the run says so and succeeds."""
     days.run("2024-01-01")
     before = days.objects()
     again = days.run("2024-01-01")
@@ -107,7 +107,7 @@ def test_the_same_day_again_changes_nothing(days: Days) -> None:
 
 
 def test_an_old_day_again_changes_nothing(days: Days) -> None:
-    """Not the last day alone: any day behind it stays as it is."""
+    """Not only the last day: any earlier day is left alone, too."""
     for day in ("2024-01-01", "2024-01-02"):
         days.run(day)
     before = days.objects()
@@ -117,7 +117,7 @@ def test_an_old_day_again_changes_nothing(days: Days) -> None:
 
 
 def test_a_subsumed_checkpoints_day_is_still_done(days: Days) -> None:
-    """A day whose checkpoint was cleaned up long ago is known, and its checkpoint is not shown again."""
+    """A day whose checkpoint was cleaned up long ago is known, and the checkpoint is not shown again."""
     days.options = {
         "execution.checkpointing.num-retained": "1",
         "dstl.checkpoint.reader-grace": "0 s",
@@ -134,7 +134,7 @@ def test_a_subsumed_checkpoints_day_is_still_done(days: Days) -> None:
 
 
 def test_a_day_behind_snapshots_is_still_done(days: Days) -> None:
-    """Snapshots put away what old records said; a day of long ago is known all the same."""
+    """A day whose record was archived by a snapshot is still known."""
     days.options = {
         "execution.checkpointing.num-retained": "1",
         "dstl.checkpoint.reader-grace": "0 s",
@@ -185,7 +185,7 @@ def _run_range(days: Days, first: str, last: str) -> dg.ExecuteInProcessResult:
 
 
 def test_a_run_over_several_days_is_refused(days: Days) -> None:
-    """One run is one checkpoint: a range of days is sent back, and nothing is written."""
+    """One run is one checkpoint: a range of days is refused, and nothing is written."""
     result = _run_range(days, "2024-01-01", "2024-01-03")
     step, message = days.failure(result)
     assert step == "update"
@@ -195,7 +195,7 @@ def test_a_run_over_several_days_is_refused(days: Days) -> None:
 
 
 def test_a_range_of_one_day_is_that_day(days: Days) -> None:
-    """A backfill names its days as a range: of one day it is the same as the day."""
+    """A backfill names its days as a range: a range of one day is that day."""
     assert _run_range(days, "2024-01-01", "2024-01-01").success
     assert [event.partition for event in days.events("files")] == ["2024-01-01"]
     assert days.run("2024-01-01").success
@@ -224,7 +224,7 @@ def test_retention_takes_partitions_away(days: Days) -> None:
 
 @pytest.fixture
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The plain job's store, of which `plain_job` knows by the environment."""
+    """The plain job's store, which `plain_job` finds in the environment."""
     monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("DSTL_DAYS_FAIL_ONCE", str(tmp_path / "failed once"))
     return tmp_path / "store"
@@ -253,7 +253,7 @@ def test_without_partitions_each_run_is_a_batch(days: Days, days_code: ModuleTyp
 def test_a_run_and_its_reexecutions_are_one_batch(
     tmp_path: Path, days: Days, days_code: ModuleType, plain: Path
 ) -> None:
-    """A failed run executed again from its failure, and then as a whole, makes one checkpoint in all."""
+    """A failed run that is re-executed from failure, and then as a whole, completes one checkpoint in all."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         job = dg.reconstructable(days_code.plain_job)
         with dg.execute_job(job, instance) as failed:

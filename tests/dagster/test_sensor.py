@@ -1,4 +1,4 @@
-"""The checkpoint sensor: every checkpoint from outside is told of once, whatever happens to a tick."""
+"""The checkpoint sensor: every checkpoint from outside is reported once, whatever happens to a tick."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dagster
 
 
-def told(days: Days, asset: str = "checkpoints") -> list[str | None]:
+def reported(days: Days, asset: str = "checkpoints") -> list[str | None]:
     """The partitions of all materialisations, in the order in which they were written."""
     return [event.partition for event in days.events(asset)]
 
 
-def test_checkpoints_from_outside_are_told_in_order(days: Days, daemon: Daemon) -> None:
+def test_checkpoints_from_outside_are_reported_in_order(days: Days, daemon: Daemon) -> None:
     """Each completed checkpoint becomes a materialisation, its files and operators too."""
     for day in ("2024-01-01", "2024-01-02"):
         days.code.make_outside(days.uri, day)
     said = daemon.tick()
-    assert told(days) == ["chk-00000001", "chk-00000002"]
-    assert told(days, "files") == ["2024-01-01", "2024-01-02"]
+    assert reported(days) == ["chk-00000001", "chk-00000002"]
+    assert reported(days, "files") == ["2024-01-01", "2024-01-02"]
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
     assert said == "slot 6: reported chk-00000001 to chk-00000002"
     assert daemon.tick() == "slot 6: nothing new"
-    assert len(told(days)) == 2
+    assert len(reported(days)) == 2
     operators = days.instance.fetch_materializations(days.code.JOB.operator_key("totals"), limit=10)
     assert len(operators.records) == 2
 
 
 def test_the_event_is_that_of_a_run(days: Days, daemon: Daemon) -> None:
-    """Told by the sensor or by a run, a checkpoint looks the same but for who told."""
+    """Reported by the sensor or by a run, a checkpoint looks the same except for its reporter."""
     days.run("2024-01-01")
     days.code.make_outside(days.uri, "2024-01-02")
     daemon.tick()
@@ -52,43 +52,43 @@ def test_the_event_is_that_of_a_run(days: Days, daemon: Daemon) -> None:
     assert by_sensor.tags["dstl/parent_id"] == "1"
 
 
-def test_what_a_run_told_is_not_told_again(days: Days, daemon: Daemon) -> None:
-    """A job that runs in Dagster as well: the sensor tells only of the others."""
+def test_what_a_run_reported_is_not_reported_again(days: Days, daemon: Daemon) -> None:
+    """A job that also runs in Dagster: the sensor reports only the checkpoints that the runs did not."""
     days.run("2024-01-01")
     days.code.make_outside(days.uri, "2024-01-02")
     days.run("2024-01-03")
     daemon.tick()
-    assert sorted(told(days)) == ["chk-00000001", "chk-00000002", "chk-00000003"]
-    assert sorted(told(days, "files")) == ["2024-01-01", "2024-01-02", "2024-01-03"]
+    assert sorted(reported(days)) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+    assert sorted(reported(days, "files")) == ["2024-01-01", "2024-01-02", "2024-01-03"]
 
 
 def test_a_run_that_is_alive_is_waited_for(days: Days, daemon: Daemon) -> None:
-    """Its checkpoint stands on the timeline and it has not told yet: the sensor leaves that to the run."""
+    """Its checkpoint is not yet reported: the sensor leaves that to the run, as long as it is alive."""
     run_id = str(uuid.uuid4())
     days.instance.add_run(dg.DagsterRun(job_name="days", run_id=run_id, status=dg.DagsterRunStatus.STARTED))
     days.code.make_outside(days.uri, "2024-01-01", owner=f"dagster-run:{run_id}")
     assert "waiting for" in (daemon.tick() or "")
-    assert told(days) == []
+    assert reported(days) == []
     daemon.end_runs(dg.DagsterRunStatus.FAILURE)
     daemon.tick()
-    assert told(days) == ["chk-00000001"], "it died before it told, so the sensor does"
-    assert told(days, "files") == ["2024-01-01"]
+    assert reported(days) == ["chk-00000001"], "it died before it reported, so the sensor does"
+    assert reported(days, "files") == ["2024-01-01"]
 
 
 def test_a_tick_is_bounded_and_the_next_goes_on(days: Days, daemon: Daemon) -> None:
-    """No tick tells of more checkpoints than it may."""
+    """No tick reports more checkpoints than its limit."""
     for number in range(1, 6):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
     daemon.options = {"max_checkpoints_per_tick": 2}
     assert daemon.tick() == "slot 7: reported chk-00000001 to chk-00000002; more in the next tick"
     daemon.tick()
-    assert len(told(days)) == 4
+    assert len(reported(days)) == 4
     daemon.tick()
-    assert told(days) == [f"chk-0000000{number}" for number in range(1, 6)]
+    assert reported(days) == [f"chk-0000000{number}" for number in range(1, 6)]
 
 
 def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
-    """With no seconds left a tick tells of nothing, and loses nothing."""
+    """With no time left a tick reports nothing, and loses nothing."""
 
     class Clock:
         seconds = itertools.count(0, 10)
@@ -100,14 +100,14 @@ def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
     daemon.options = {"budget_seconds": 45.0, "clock": Clock()}
     daemon.tick()
-    assert told(days) == ["chk-00000001"]
+    assert reported(days) == ["chk-00000001"]
     daemon.tick()
     daemon.tick()
-    assert told(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+    assert reported(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_a_killed_tick_tells_once(seed: int, days: Days, daemon: Daemon) -> None:
+def test_a_killed_tick_reports_once(seed: int, days: Days, daemon: Daemon) -> None:
     """Killed between any two effects, again and again: each checkpoint once, in order, with its files."""
     rng = random.Random(seed)
     daemon.commit = rng.random() < 0.5
@@ -128,14 +128,14 @@ def test_a_killed_tick_tells_once(seed: int, days: Days, daemon: Daemon) -> None
         daemon.tick(rng)
     while "reported" in (daemon.tick() or ""):
         pass
-    assert told(days) == [f"chk-{number:08}" for number in range(1, made + 1)]
-    assert len(set(told(days, "files"))) == len(told(days, "files")) == made - daemon.commit
+    assert reported(days) == [f"chk-{number:08}" for number in range(1, made + 1)]
+    assert len(set(reported(days, "files"))) == len(reported(days, "files")) == made - daemon.commit
     assert days.shown_checkpoints() == [f"chk-{number:08}" for number in range(max(1, made - 9), made + 1)]
     assert [checkpoint for _, checkpoint in daemon.runs] == ([made] if daemon.commit else [])
 
 
 def test_a_cleared_cursor_doubles_nothing(days: Days, daemon: Daemon) -> None:
-    """Somebody clears the cursor: the sensor goes on where the last told checkpoint is."""
+    """The cursor is cleared: the sensor continues after the last reported checkpoint."""
     for number in range(1, 4):
         days.code.make_outside(days.uri, f"2024-01-0{number}")
     daemon.tick()
@@ -143,41 +143,41 @@ def test_a_cleared_cursor_doubles_nothing(days: Days, daemon: Daemon) -> None:
     assert daemon.tick() == "slot 9: nothing new"
     days.code.make_outside(days.uri, "2024-01-04")
     daemon.tick()
-    assert len(told(days)) == len(told(days, "files")) == 4
+    assert len(reported(days)) == len(reported(days, "files")) == 4
 
 
 def test_a_cursor_set_back_by_hand_doubles_nothing(days: Days, daemon: Daemon) -> None:
-    """A person types an earlier slot: everything behind it is looked at, and nothing is told twice."""
+    """The cursor is set back: everything after that slot is looked at, and nothing is reported twice."""
     for number in range(1, 4):
         days.code.make_outside(days.uri, f"2024-01-0{number}")
     daemon.tick()
     daemon.cursor = '{"slot": 1}'
     daemon.tick()
-    assert len(told(days)) == len(told(days, "files")) == 3
+    assert len(reported(days)) == len(reported(days, "files")) == 3
 
 
-def test_a_cleared_cursor_misses_nothing_that_runs_told_around(days: Days, daemon: Daemon) -> None:
-    """What a run told of later says nothing of what came before it."""
+def test_a_cleared_cursor_misses_nothing_that_runs_reported_around(days: Days, daemon: Daemon) -> None:
+    """A later checkpoint that a run reported does not imply that earlier ones were."""
     days.code.make_outside(days.uri, "2024-01-01")
     days.run("2024-01-02")
     daemon.tick()
-    assert sorted(told(days)) == ["chk-00000001", "chk-00000002"]
+    assert sorted(reported(days)) == ["chk-00000001", "chk-00000002"]
 
 
 @pytest.mark.parametrize(
     "text", ["7", "chk-00000003", '{"slot": -1}', '{"slot": "one"}', "{}", '{"slot": true}']
 )
 def test_a_cursor_that_is_none_is_refused(text: str, days: Days, daemon: Daemon) -> None:
-    """Not started over in silence: the tick fails, says what a cursor looks like, and tells of nothing."""
+    """No silent restart: the tick fails, shows what a cursor looks like, and reports nothing."""
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.cursor = text
     with pytest.raises(InvalidInputError, match="clear it"):
         daemon.tick()
-    assert told(days) == []
+    assert reported(days) == []
 
 
 def test_another_timeline_under_the_cursor_is_noticed(days: Days, daemon: Daemon) -> None:
-    """The store was emptied and the job begun anew: the tick says so instead of waiting for old slots."""
+    """The store was emptied and the job restarted: the tick says so instead of waiting for the old slots."""
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     for stat in list(days.store.list()):
@@ -189,22 +189,22 @@ def test_another_timeline_under_the_cursor_is_noticed(days: Days, daemon: Daemon
         daemon.tick()
     daemon.cursor = None
     daemon.tick()
-    assert told(days) == ["chk-00000001", "chk-00000001"], "two checkpoints of two timelines"
+    assert reported(days) == ["chk-00000001", "chk-00000001"], "two checkpoints of two timelines"
 
 
 def test_a_hole_in_the_timeline_is_noticed(days: Days, daemon: Daemon) -> None:
-    """A record that was deleted is not passed over: the tick fails and names the slot."""
+    """A deleted record is not skipped: the tick fails and names the slot."""
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     days.code.make_outside(days.uri, "2024-01-02")
     days.store.delete(f"dstl/days/timeline/{5:020}", precondition=ANY)
     with pytest.raises(FormatError, match="slot 5"):
         daemon.tick()
-    assert told(days) == ["chk-00000001"]
+    assert reported(days) == ["chk-00000001"]
 
 
-def test_what_was_cleaned_up_is_told_of_too(days: Days, daemon: Daemon) -> None:
-    """A sensor that comes late: checkpoints whose manifest is gone are told of by their record."""
+def test_what_was_cleaned_up_is_reported_too(days: Days, daemon: Daemon) -> None:
+    """A sensor that starts late reports checkpoints whose manifest is gone from their records."""
     options = CheckpointOptions.from_mapping(
         {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
     )
@@ -213,13 +213,13 @@ def test_what_was_cleaned_up_is_told_of_too(days: Days, daemon: Daemon) -> None:
     days.options = {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
     days.resource().coordinator("days").clean_up()
     daemon.tick()
-    assert told(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
+    assert reported(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert "cannot be restored" in str(days.events("checkpoints")[0].metadata["state"].value)
 
 
 def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
-    """A person sees in the cursor where the sensor stands, and what waits for step 6."""
+    """The cursor shows the sensor's slot, and which checkpoints wait for step 6."""
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     daemon.tick()
     cursor = json.loads(daemon.cursor or "")
@@ -229,7 +229,7 @@ def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
 
 
 def test_snapshots_on_the_timeline_change_nothing(days: Days, daemon: Daemon) -> None:
-    """Records that sum up others stand between the checkpoints: each is told once, in ticks and from anew."""
+    """With snapshots between the checkpoints each is reported once, tick by tick and from the start."""
     options = CheckpointOptions(snapshot_interval=8, num_retained=2)
     for number in range(1, 10):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0, options=options)
@@ -238,4 +238,4 @@ def test_snapshots_on_the_timeline_change_nothing(days: Days, daemon: Daemon) ->
     assert days.kinds().count("snapshot") >= 3
     daemon.cursor = None
     daemon.tick()
-    assert told(days) == [f"chk-0000000{number}" for number in range(1, 10)]
+    assert reported(days) == [f"chk-0000000{number}" for number in range(1, 10)]

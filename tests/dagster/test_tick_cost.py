@@ -1,4 +1,4 @@
-"""What a tick of the sensor costs follows what is new, and not how long the job has lived."""
+"""The cost of a sensor tick depends on what is new, not on the age of the job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _tick(
 
 
 def test_a_tick_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten new checkpoints behind a hundred or a hundred thousand: the same requests, and few."""
+    """Ten new checkpoints after a hundred or a hundred thousand: the same few requests."""
     costs = []
     for count in (100, 100_000):
         store = LongTimeline(count)
@@ -46,12 +46,12 @@ def test_a_tick_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         costs.append(requests)
     assert costs[0] == costs[1]
-    # A record, a manifest and two looks at what is around for each new record; nothing for old ones.
+    # A record, a manifest and two look-ups around it for each new record; nothing for old ones.
     assert sum(costs[1].values()) < 12 * NEW, costs
 
 
 def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing new behind a hundred thousand checkpoints: a handful of requests."""
+    """Nothing new after a hundred thousand checkpoints: a handful of requests."""
     store = LongTimeline(100_000)
     result, requests = _tick(store, f'{{"slot": {store.snapshot_slot}}}', monkeypatch)
     assert not result.asset_events
@@ -59,7 +59,7 @@ def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_first_tick_over_a_long_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sensor that comes late does not read a hundred thousand checkpoints at once: it goes on, in order."""
+    """A sensor that starts late reads a hundred thousand checkpoints in order, not in one tick."""
     store = LongTimeline(100_000)
     result, requests = _tick(store, None, monkeypatch)
     assert [event.partition for event in result.asset_events] == [

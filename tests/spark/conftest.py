@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder, and a job in a folder of its own for each."""
+"""One Spark for all tests of this folder, and for each test a job in its own folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spark() -> Iterator[SparkSession]:
     conf = {
         "spark.master": "local[2,3]",
         "spark.driver.memory": "1g",
-        # For some rows, compiling costs more than it can save.
+        # For a few rows, code generation costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

@@ -1,4 +1,4 @@
-"""`df.write.format("dstl")`: a batch becomes one checkpoint, once, whatever its tasks and its driver do."""
+"""`df.write.format("dstl")`: a batch becomes one checkpoint, whatever happens to its tasks and its driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dstl_dagster.spark import by_key_group, register
-from dstl_dagster.spark.data_source import DstlDataSource, _BatchWriter
+from dstl_dagster.spark.data_source import DstlDataSource, _SaveWriter
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -35,7 +35,7 @@ def rows(df: DataFrame) -> list[tuple[object, ...]]:
 
 
 def test_upserts_and_deletes_of_batches_are_the_state(job: Job) -> None:
-    """Two batches, each one checkpoint: what they insert, replace and delete is what reading gives."""
+    """Two batches, one checkpoint each: reading returns what they inserted, replaced and did not delete."""
     first = job.spark.range(100).selectExpr("id", "id * 2 AS value", "false AS gone")
     sink(job, first, "monday", operator="op", keys="id", deleted="gone").save()
     second = job.spark.range(50, 120).selectExpr("id", "-id AS value", "id % 2 = 0 AS gone")
@@ -58,9 +58,9 @@ def test_a_batch_that_is_written_again_changes_nothing(job: Job) -> None:
 
 
 def test_a_key_in_two_tasks_is_refused(job: Job) -> None:
-    """Each task sees its row alone; the commit sees both, and nothing of the batch is left."""
+    """Each task sees only its own row; the commit sees both and refuses, and nothing of the batch is left."""
     df = job.spark.range(0, 20, 1, 2).selectExpr("id % 10 AS id", "id AS value")
-    with pytest.raises(Exception, match=r"20 rows have 10 keys.*aggregate the rows by key"):
+    with pytest.raises(Exception, match=r"20 rows have 10 distinct keys.*Aggregate the rows by key"):
         sink(job, df, "monday", operator="op", keys="id").save()
     assert [record.kind for record in job.coordinator.timeline.records()] == ["opened", "aborted"]
     once = by_key_group(df.groupBy("id").agg(F.max("value")), ["id"], partitions=2)
@@ -71,7 +71,7 @@ def test_a_key_in_two_tasks_is_refused(job: Job) -> None:
 
 
 def test_what_a_task_refuses_is_said_once(job: Job) -> None:
-    """A key twice in one task: its own words come out, without three tries of the task."""
+    """A key twice in one task: its own error is raised, without three tries of the task."""
     df = job.spark.sql("SELECT explode(array('a', 'b', 'a')) AS name")
     with pytest.raises(Exception, match=r"key \(name='a'\) occurs 2 times"):
         sink(job, df, "monday", operator="op", keys="name").save()
@@ -82,13 +82,13 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     df = job.spark.sql("SELECT 1L AS id, INTERVAL '1' YEAR AS span")
     with pytest.raises(Exception, match="column 'span' has type interval year"):
         sink(job, df, "monday", operator="op", keys="id").save()
-    with pytest.raises(Exception, match=r"nothing is overwritten: use mode\(\"append\"\)"):
+    with pytest.raises(Exception, match=r"overwrites nothing: use mode\(\"append\"\)"):
         sink(job, df, "monday", operator="op", keys="id").mode("overwrite").save()
     assert list(job.coordinator.timeline.records()) == []
 
 
-class _FailsTwice(_BatchWriter):
-    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try is let through."""
+class _FailsTwice(_SaveWriter):
+    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try succeeds."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         message = super().write(iterator)
@@ -108,7 +108,7 @@ class _Unlucky(DstlDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         lucky = super().writer(schema, overwrite)
-        assert isinstance(lucky, _BatchWriter)
+        assert isinstance(lucky, _SaveWriter)
         return _FailsTwice(lucky._options, lucky._schema, lucky._plan)
 
 
@@ -131,7 +131,7 @@ def test_a_task_that_fails_twice_changes_nothing(job: Job) -> None:
 
 
 def test_files_of_a_batch(job: Job) -> None:
-    """Lines of all tasks in one file in the order of the partitions; one Parquet file a task."""
+    """Lines of all tasks in one file, in partition order; one Parquet file per task."""
     df = job.spark.range(0, 100, 1, 4)
     lines = df.selectExpr("concat('line ', id) AS value")
     options = {"path": "out/x.txt", "file_format": "text", "header_line": "the lines"}

@@ -1,4 +1,4 @@
-"""Executors that have nothing of ours installed: the package comes with the application.
+"""Executors without the package installed: it comes with the application.
 
 Two executors of a local-cluster run a Python that has Spark and Arrow, and not this package, which reaches
 them as a zip. Starting such a cluster takes a while: this is no part of the usual tests.
@@ -38,7 +38,7 @@ state = spark.read.format("dstl").options(**options, partitions="4").load()
 assert state.agg(F.sum("value")).head()[0] == 999 * 1000
 assert state.count() == 1000
 
-def told(batches):
+def seen(batches):
     import sys
     import pyarrow as pa
     for _ in batches:
@@ -46,10 +46,10 @@ def told(batches):
     import dstl_dagster.spark.sink.tasks
     heavy = [name for name in ("dagster", "google.cloud") if name in sys.modules]
     where = dstl_dagster.__file__
-    yield pa.record_batch([[f"{where}|{','.join(heavy)}|{sys.prefix}"]], ["told"])
+    yield pa.record_batch([[f"{where}|{','.join(heavy)}|{sys.prefix}"]], ["seen"])
 
-for row in spark.range(0, 4, 1, 4).mapInArrow(told, "told STRING").collect():
-    print("TOLD", row.told)
+for row in spark.range(0, 4, 1, 4).mapInArrow(seen, "seen STRING").collect():
+    print("SEEN", row.seen)
 spark.stop()
 """
 
@@ -64,7 +64,7 @@ def test_a_cluster_gets_the_package_with_the_application(tmp_path: Path) -> None
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     (site,) = bare.glob("lib/python*/site-packages")
-    # What a .pth file of another folder says does not count, so an editable install is not seen.
+    # A .pth file in another folder is not processed, so an editable install is not seen.
     (installed,) = (Path(each) for each in sys.path if each.endswith("site-packages"))
     (site / "base.pth").write_text(f"{installed}\n")
     program = tmp_path / "program.py"
@@ -79,9 +79,9 @@ def test_a_cluster_gets_the_package_with_the_application(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = [line.removeprefix("TOLD ").split("|") for line in done.stdout.splitlines() if "TOLD" in line]
-    assert len(told) == 4
-    for where, heavy, prefix in told:
+    seen = [line.removeprefix("SEEN ").split("|") for line in done.stdout.splitlines() if "SEEN" in line]
+    assert len(seen) == 4
+    for where, heavy, prefix in seen:
         assert "package.zip" in where
         assert heavy == ""
         assert prefix == str(bare)

@@ -1,4 +1,4 @@
-"""Files through real Spark: one object from many tasks, or one a task, visible only when committed."""
+"""Files through real Spark: one object from many tasks, or one per task, visible only once committed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def visible(folder: Path) -> list[str]:
 
 
 def test_many_tasks_make_one_file_in_the_order_of_the_rows(job: Job) -> None:
-    """Seven tasks' parts, empty ones among them, are one file, whose lines are the sorted rows."""
+    """The parts of seven tasks, some empty, form one file, whose lines are the sorted rows."""
     df = (
         job.spark.range(500)
         .withColumn("text", F.concat(F.lit("a\n\u2603 "), F.col("id") % 7))
@@ -51,7 +51,7 @@ def test_many_tasks_make_one_file_in_the_order_of_the_rows(job: Job) -> None:
 
 
 def test_parts_of_empty_partitions_do_not_exist(job: Job) -> None:
-    """Rows in one of many partitions make one component."""
+    """Rows in one of many partitions give one component."""
     df = job.spark.range(0, 100, 1, 20).where("id = 55")
     (report,) = job.write_files(df, "x.jsonl").manifest.files
     assert (len(report.components), report.rows) == (1, 1)
@@ -89,7 +89,7 @@ def test_csv_options_reach_header_and_rows(job: Job) -> None:
 
 
 def test_json_options_keep_nulls(job: Job) -> None:
-    """Spark leaves null fields out; told not to, it writes them."""
+    """Spark leaves out null fields by default; `ignoreNullFields=false` writes them."""
     job.write_files(
         job.spark.sql("SELECT 1 AS a, INT(NULL) AS b"), "x.jsonl", options={"ignoreNullFields": "false"}
     )
@@ -97,14 +97,14 @@ def test_json_options_keep_nulls(job: Job) -> None:
 
 
 def test_text_is_the_column_itself(job: Job) -> None:
-    """Each value is a line, null an empty one; odd column names are no matter."""
+    """Each value is a line, null an empty one; odd column names do not matter."""
     df = job.spark.createDataFrame([("\u00e9",), (None,), ("",), ("b",)], "`odd.name` STRING").coalesce(1)
     job.write_files(df, "x.txt", format="text")
     assert (job.folder / "x.txt").read_text("utf-8") == "\u00e9\n\n\nb\n"
 
 
 def test_lines_of_large_columns(job: Job) -> None:
-    """A session with large Arrow types makes the same file, also from lines above a batch's size."""
+    """A session with large Arrow types writes the same file, even with lines larger than a record batch."""
     spark = job.spark
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
@@ -157,7 +157,7 @@ def test_arrow_files_and_compression(job: Job) -> None:
 
 
 def test_an_empty_parquet_keeps_the_schema(job: Job) -> None:
-    """No rows still make one file, from which the columns can be read."""
+    """A DataFrame without rows still gives one file, from which the columns can be read."""
     job.write_files(job.spark.range(0).selectExpr("id", "'x' AS text"), "empty", format="parquet")
     assert visible(job.folder) == ["empty/part-00000.parquet"]
     assert pq.read_table(job.folder / "empty/part-00000.parquet").schema.names == ["id", "text"]
@@ -167,7 +167,7 @@ def test_an_empty_parquet_keeps_the_schema(job: Job) -> None:
     ("file_format", "name"), [("jsonl", "x.jsonl"), ("parquet", "x"), ("arrow", "x"), ("csv", "x.csv")]
 )
 def test_the_same_partitions_make_the_same_bytes(job: Job, file_format: str, name: str) -> None:
-    """A second attempt on the same input makes files that are equal byte for byte."""
+    """A second attempt on the same input writes the same files, byte for byte."""
     df = job.spark.range(0, 1000, 1, 3).selectExpr(
         "id", "concat('name ', id) AS text", "timestamp_seconds(id) AS at"
     )
@@ -181,7 +181,7 @@ def test_the_same_partitions_make_the_same_bytes(job: Job, file_format: str, nam
 
 
 def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
-    """A try that dies after its bytes were sent leaves a file that is as if it had never been."""
+    """A task that dies after it sent its bytes leaves no trace in the file."""
 
     def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -222,7 +222,7 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
         ("SELECT 1 AS a", "x", {"format": "text"}, "exactly one text column"),
         ("SELECT 'a' AS a, 'b' AS b", "x", {"format": "text"}, "exactly one text column"),
         ("SELECT 1 AS a, 2 AS A", "x", {}, "have the same name"),
-        ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines a row"),
+        ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines per row"),
         ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"codec": "zstd"}}, "not codec"),
         ("SELECT INTERVAL '1' YEAR AS a", "x", {"format": "parquet"}, "column 'a' has type interval year"),
     ],

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 1500
 BYTE_EDGES = (0, -1, 127, 128, -128, -129, 255, 256, 32767, 32768, -32768, -32769)
-"""Where the shortest two's complement form of a number grows by a byte."""
+"""The numbers where the shortest two's complement form grows by a byte."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def _text(random_: random.Random) -> str:
 
 
 def _columns(random_: random.Random) -> dict[str, pa.Array]:
-    """Every type of a key, with nulls, empty and long texts, and the numbers at the ends."""
+    """Every key type, with nulls, empty and long texts, and the smallest and largest numbers."""
     instant = lambda: EPOCH + timedelta(microseconds=random_.randint(-(10**15), 10**15))  # noqa: E731 - a row of the table below
     makers: dict[str, tuple[pa.DataType, Any]] = {
         "flag": (pa.bool_(), lambda: random_.random() < 0.5),
@@ -66,7 +66,7 @@ def _columns(random_: random.Random) -> dict[str, pa.Array]:
 
 
 def test_the_hash_is_sparks(spark: SparkSession) -> None:
-    """For each type of a key, and for all of them folded in order, on random rows."""
+    """For each key type, and for all of them in one key, on random rows."""
     columns = _columns(random.Random(5))
     rows = spark.createDataFrame(pa.table(columns))
     each = [F.hash(name).alias(name) for name in columns]

@@ -1,4 +1,4 @@
-"""Keyed updates by DataFrame operations, and micro-batches that are one checkpoint each."""
+"""Keyed updates by DataFrame operations, and micro-batches that become one checkpoint each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import checkpointed_batches, merge_state
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.sink.query_batches import POSITION
+from dstl_dagster.spark.sink.micro_batches import POSITION
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -28,7 +28,7 @@ UPDATE = {
 
 
 def merge(job: Job, rows: list[tuple[Any, ...]], **how: Any) -> tuple[int, int]:
-    """One checkpoint; gives what was written: (upserts, deletes)."""
+    """One checkpoint; returns what was written: (upserts, deletes)."""
     df = job.spark.createDataFrame(rows, "tail STRING, flights INT, delay DOUBLE, gone BOOLEAN")
     update = UPDATE | {"delay": F.greatest(F.col("old.delay"), F.col("new.delay"))}
     given: dict[str, Any] = {"schema": SCHEMA, "update": update, "delete": "new.gone", "keys": ["tail"]} | how
@@ -42,7 +42,7 @@ def state(job: Job, **how: Any) -> dict[Any, tuple[Any, ...]]:
 
 
 def test_merges_against_a_dictionary(job: Job) -> None:
-    """Inserts, updates and deletes with null keys; only what came out other than it was is written."""
+    """Inserts, updates and deletes with null keys; only rows whose value changes are written."""
     random.seed(11)
     model: dict[str | None, tuple[int, float]] = {}
     for size, partitions in ((40, 3), (12, 2), (50, 1)):
@@ -102,7 +102,7 @@ def test_a_wrong_merge_is_refused_before_anything_runs(job: Job, how: dict[str, 
 
 @pytest.fixture
 def query(job: Job) -> Iterator[None]:
-    """What Spark tells a function in `foreachBatch`."""
+    """What Spark passes to a function in `foreachBatch`."""
     context = job.spark.sparkContext
     context.setLocalProperty("sql.streaming.queryId", "query")
     yield
@@ -121,7 +121,7 @@ def totals(batch: CheckpointBatch, rows: DataFrame) -> None:
 
 @pytest.mark.usefixtures("query")
 def test_a_micro_batch_is_one_checkpoint_with_state_and_files(job: Job) -> None:
-    """A batch that comes again is not applied again; one that fails leaves nothing and can come again."""
+    """A repeated micro-batch is not applied again; a failed one leaves nothing and can be repeated."""
     run = checkpointed_batches(totals, store=job.coordinator.store.uri, job="job")
     rows = job.spark.sql("SELECT explode(array('a', 'b', 'a')) AS tail")
     run(rows, 0)
@@ -142,12 +142,12 @@ def test_a_micro_batch_is_one_checkpoint_with_state_and_files(job: Job) -> None:
     latest = job.coordinator.latest()
     assert latest is not None
     assert latest.positions == {POSITION: {"query_id": "query", "batch_id": 1}}
-    with pytest.raises(ConflictError, match="waits for batch 2"):
+    with pytest.raises(ConflictError, match="expects batch 2"):
         run(rows, 7)
 
 
 def test_foreach_batch_in_a_real_query(job: Job) -> None:
-    """Spark tells the function its query, and an aggregate in update mode goes into the state."""
+    """Spark passes the query to the function, and an aggregate in update mode goes into the state."""
     source = job.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
     rows = source.selectExpr("concat('N', value % 7) AS tail")
     run = checkpointed_batches(totals, store=job.coordinator.store.uri, job="job")

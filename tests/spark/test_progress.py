@@ -1,4 +1,4 @@
-"""How far a write is, told while it runs."""
+"""The progress of a write, reported while it runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_long_write_tells_how_far_it_is(job: Job, tmp_path: Path) -> None:
-    """One of two tasks goes on only after the end of the other was told; at last both are told."""
-    flag = tmp_path / "told"
+    """One of two tasks continues only after the end of the other was reported; finally both are reported."""
+    flag = tmp_path / "reported"
     path = str(flag)
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -29,21 +29,21 @@ def test_a_long_write_tells_how_far_it_is(job: Job, tmp_path: Path) -> None:
         assert context is not None
         end = time.monotonic() + 120
         while context.partitionId() == 1 and not Path(path).exists():
-            assert time.monotonic() < end, "nobody told that the other task has ended"
+            assert time.monotonic() < end, "the end of the other task was not reported"
             time.sleep(0.05)
         yield from batches
 
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def progress(ended: int, known: int) -> None:
-        told.append((ended, known))
+        reported.append((ended, known))
         if (ended, known) == (1, 2):
             flag.touch()
 
     df = job.spark.range(0, 10, 1, 2).mapInArrow(wait, "id BIGINT")
     job.checkpoint(lambda attempt: ([], write_files(df, "x.jsonl", attempt=attempt, progress=progress)))
-    assert (1, 2) in told
-    assert told[-1] == (2, 2)
+    assert (1, 2) in reported
+    assert reported[-1] == (2, 2)
 
 
 def test_a_display_that_fails_fails_no_write(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""`spark.read.format("dstl")`: the state at a checkpoint, what changed between two, and which there are."""
+"""`spark.read.format("dstl")`: state at a checkpoint, changes between two, the table of checkpoints."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
 
 
 def test_what_changed_between_two_checkpoints(three: Job) -> None:
-    """Row, kind and checkpoint; a row that was written as it was is no change."""
+    """Row, type and checkpoint; a row that was rewritten unchanged is not a change."""
     changes = rows(read(three, table="changes").selectExpr("_checkpoint_id", "_change_type", "id", "value"))
     expected = [(2, "delete", 7, 7), (3, "update_before", 3, 3), (3, "update_after", 3, 30)]
     expected += [(2, "insert", n, -n) for n in range(10, 15)]
@@ -107,7 +107,7 @@ def test_what_changed_between_two_checkpoints(three: Job) -> None:
 
 
 def test_the_checkpoints_as_a_table(three: Job) -> None:
-    """What the coordinator lists, as rows that SQL can ask."""
+    """What the coordinator lists, as rows for SQL."""
     three.coordinator.savepoint(2, "kept")
     table = read(three, table="checkpoints", operator=None)
     found = [(row.checkpoint_id, row.parent, row.savepoints, row.changed_rows) for row in table.collect()]
@@ -140,7 +140,7 @@ def test_a_read_keeps_its_checkpoint_while_the_next_one_is_written(three: Job) -
 
 
 def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
-    """Asked for after clean-up, and deleted between making the DataFrame and its action."""
+    """Requested after clean-up, and deleted between creating the DataFrame and its action."""
     made = read(three, checkpoint=1)
     store = three.coordinator.store
     eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), materialize_max_checkpoints=1)
@@ -164,7 +164,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("pushdown")
 def test_a_filter_on_the_key_reads_one_key_group(three: Job) -> None:
-    """Where it is asked for, a look-up by key has one task; other filters change no result."""
+    """With the option, a look-up by key has one task; other filters do not change the result."""
 
     def found(where: str) -> DataFrame:
         return read(three, partitions=16, push_filters="true").where(where)
@@ -178,13 +178,13 @@ def test_a_filter_on_the_key_reads_one_key_group(three: Job) -> None:
 
 @pytest.mark.usefixtures("pushdown")
 def test_one_dataframe_with_and_without_a_filter(three: Job) -> None:
-    """Spark would keep the filtered plan for the query without a filter: unasked, nothing is narrowed."""
+    """Spark would reuse the filtered plan for the query without a filter: by default nothing is narrowed."""
     df = read(three)
     assert df.where("id = 12").union(df).count() == 1 + 14
 
 
 def test_filters_without_the_setting(three: Job) -> None:
-    """The reader offers nothing unasked, so Spark does not fail; asked, it names the setting."""
+    """By default the reader offers no push-down, so Spark accepts it; with it, Spark names the setting."""
     assert rows(read(three).where("id = 12")) == [(12, -12, None)]
     with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
         read(three, push_filters="true").where("id = 12").count()
@@ -193,7 +193,7 @@ def test_filters_without_the_setting(three: Job) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"columns": "id,nope"}, "names 'nope', and the state has id, value, note"),
+        ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
         ({"checkpoint": 9}, "no completed checkpoint 9"),
     ],

@@ -1,4 +1,4 @@
-"""Keyed state through real Spark: what is written comes back, whatever tasks do, however many there are."""
+"""Keyed state through real Spark: what is written is read back, whatever happens to the tasks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ EVERY_TYPE = """
 
 
 def test_every_type_and_null_comes_back(job: Job) -> None:
-    """Values of every type that Arrow carries, and nulls of each, are equal after a round trip."""
+    """Values of every type that Arrow has, and nulls of each, survive a round trip."""
     df = job.spark.sql(EVERY_TYPE)
     nulls = [F.when(F.col("l") % 3 > 0, F.col(name)).alias(name) for name in df.columns if name != "l"]
     df = df.select("l", *nulls)
@@ -104,7 +104,7 @@ KEYS_OF_EACH_TYPE = ["flag", "i8", "i16", "i32", "l", "dec", "text", "bin", "day
 
 
 def test_every_key_type_finds_its_key_again(job: Job) -> None:
-    """A key of all key types at once, with nulls, is replaced by its next change and not doubled."""
+    """A key of all key types at once, with nulls, is replaced by its next change and not duplicated."""
     df = job.spark.sql(EVERY_TYPE)
     some_nulls = [
         F.when(F.col("l") % 4 > 0, F.col(name)).alias(name) for name in KEYS_OF_EACH_TYPE if name != "l"
@@ -133,7 +133,7 @@ def test_the_session_does_not_decide_what_is_stored(job: Job, spark: SparkSessio
 
 
 class FailsTwice(WriteStateTask):
-    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try is let through."""
+    """Does all of its work, then dies: by SIGKILL, then by an exception. The third try succeeds."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcome = list(super().__call__(batches))
@@ -147,7 +147,7 @@ class FailsTwice(WriteStateTask):
 
 
 def test_a_task_that_fails_twice_changes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed tries wrote lies under the attempt and in no report; the state is as if they never ran."""
+    """What failed tries wrote is under the attempt and in no report; the state is as if they never ran."""
     monkeypatch.setattr(state_module, "WriteStateTask", FailsTwice)
     df = job.spark.range(100).selectExpr("id", "id * 2 AS value")
     done = job.write_state(df, keys=["id"], partitions=2)
@@ -181,7 +181,7 @@ def test_the_rows_are_computed_once(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_key_twice_is_refused_by_name(job: Job) -> None:
-    """The error names the key, comes from the driver at once, and the attempt can be given up."""
+    """The error names the key, comes from the driver at once, and the attempt can be aborted."""
     df = job.spark.createDataFrame([("a", 1), ("b", 2), ("a", 3)], "name STRING, value INT").repartition(3)
     attempt = job.coordinator.trigger()
     with pytest.raises(InvalidInputError, match=r"key \(name='a'\) occurs 2 times") as caught:
@@ -222,7 +222,7 @@ def test_columns_are_added_left_out_and_widened(job: Job) -> None:
 
 
 def test_an_expected_schema_adds_and_widens_what_is_read(job: Job) -> None:
-    """A column that code expects and the state lacks is null; none that the state has is left out."""
+    """An expected column that the state lacks is null; no column of the state is left out."""
     job.write_state(job.spark.sql("SELECT 1 AS id, 10 AS value, 'x' AS note"), keys=["id"])
     state = job.read_state(schema="extra BOOLEAN, value BIGINT, id INT")
     assert state.schema.simpleString() == "struct<extra:boolean,value:bigint,id:int,note:string>"
@@ -287,7 +287,7 @@ def test_a_store_that_tasks_cannot_see_is_refused(spark: SparkSession) -> None:
 
 
 def test_no_state_yet(job: Job) -> None:
-    """Before the first checkpoint, and for an unknown operator, a schema is needed and gives no rows."""
+    """Before the first checkpoint, and for an unknown operator, a schema is required and gives no rows."""
     with pytest.raises(InvalidInputError, match="there is no checkpoint") as caught:
         read_state(job.spark, None, "op", store=job.coordinator.store)
     assert caught.value.kind == "no_state"
@@ -309,7 +309,7 @@ def test_a_checkpoint_without_changes_keeps_the_state(job: Job) -> None:
 
 
 def test_reading_a_deleted_checkpoint_says_so(job: Job) -> None:
-    """Files that a clean-up took away between the call and the action are named as that."""
+    """Files deleted by a clean-up between the call and the action are reported as such."""
     job.write_state(job.spark.range(3), keys=["id"])
     state = job.read_state()
     for stat in list(job.coordinator.store.list("dstl/job/attempts/")):

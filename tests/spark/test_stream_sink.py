@@ -1,4 +1,4 @@
-"""`df.writeStream.format("dstl")` in a real query: a micro-batch is one checkpoint."""
+"""`df.writeStream.format("dstl")` in a real query: a micro-batch becomes one checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dstl_dagster.spark import lines, register
-from dstl_dagster.spark.sink.query_batches import POSITION
+from dstl_dagster.spark.sink.micro_batches import POSITION
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -31,7 +31,7 @@ STATE = {"operator": "op", "keys": "id"}
 def run(
     job: Job, df: DataFrame, checkpoints: Path, mode: str = "append", what: dict[str, str] = STATE
 ) -> None:
-    """All that there is to read, then stop."""
+    """Read all available input, then stop."""
     register(job.spark)
     given = {"store": job.coordinator.store.uri, "job": "job", **what}
     query = (
@@ -87,7 +87,7 @@ def test_a_mode_that_replaces_everything_is_refused(
     """Spark offers update mode to no Python sink; complete mode is refused by name, with the way out."""
     folder = arrive("e", range(5), 1)
     totals = events(job, folder).groupBy("id").agg(F.sum("value").alias("total"))
-    with pytest.raises(StreamingQueryException, match="nothing is overwritten: use outputMode"):
+    with pytest.raises(StreamingQueryException, match="overwrites nothing: use outputMode"):
         run(job, totals, tmp_path / "ck", mode="complete")
     assert list(job.coordinator.timeline.records()) == []
 
@@ -111,7 +111,7 @@ def test_each_batch_is_a_file_of_many_tasks(
 def test_a_new_checkpoint_folder_is_refused(
     job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
 ) -> None:
-    """Spark would read everything again; the job knows that it was."""
+    """Spark would read everything again; the job knows that it already has it."""
     folder = arrive("e", range(3), 1)
     run(job, events(job, folder), tmp_path / "ck")
     with pytest.raises(StreamingQueryException, match="adopt_after="):

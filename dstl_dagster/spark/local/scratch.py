@@ -1,11 +1,11 @@
-"""The folder in which a local session keeps what only it needs: shuffle files, its logging settings.
+"""The scratch folder of a local session: shuffle files, logging settings.
 
-Owns the folder's life: made with the session, removed when the session stops or its process ends, and by
-a later session where the process was killed. Does not own what Spark writes into it (`session`).
+Owns the folder's life: created with the session, removed when the session stops or its process exits, and by
+a later session if the process was killed. Does not own what Spark writes into it (`session`).
 
-Why removing another's folder is safe. Its process holds a lock on a file in it, which the kernel frees when
-that process is gone, whatever way it ended; a process id alone may be somebody else's by now, or of another
-container that shares the folder of temporary files.
+Why removing another process's folder is safe: that process holds a lock on a file in it, which the kernel
+releases when the process is gone, however it ended. A process id alone may have been reused, or belong to
+another container that shares the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class ScratchFolder:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._lock = os.open(self.path / _OWNER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Only a file with something in it says that its process had the lock: nobody judges before.
+        # Written only under the lock: an empty file means that its process may not have the lock yet.
         os.write(self._lock, str(os.getpid()).encode())
-        # Not `atexit`: processes that multiprocessing starts, such as an orchestrator's steps, do not run it.
+        # Not `atexit`: children of multiprocessing, such as an orchestrator's steps, do not run it.
         self._at_exit = Finalize(self, _remove, args=(self.path, self._lock), exitpriority=0)
 
     def remove(self) -> None:
-        """Delete it with all that is in it. May be called again."""
+        """Delete the folder and its content. May be called again."""
         self._at_exit()
 
 
 def remove_left_behind() -> list[Path]:
-    """Delete the folders whose processes were killed; gives those that are gone now."""
+    """Delete the folders whose processes were killed; returns those that it deleted."""
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # in use, another user's, or removed by somebody else meanwhile
+        with contextlib.suppress(OSError):  # in use, another user's, or already removed
             owner = os.open(folder / _OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if os.fstat(owner).st_size == 0:

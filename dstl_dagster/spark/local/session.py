@@ -1,7 +1,7 @@
-"""A local Spark session whose defaults serve a pipeline, a test or a demo on one machine.
+"""A local Spark session whose defaults suit a pipeline, a test or a demo on one machine.
 
-Owns the defaults and the interpreter and Java that Spark's processes run on. Does not own a session on a
-cluster: there the platform decides, and everything else in this package works on any session.
+Owns the defaults, and the interpreter and Java of Spark's processes. Does not own a session on a cluster:
+there the platform decides, and everything else in this package works on any session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["local_conf", "local_session", "running_session", "stop_session"]
 
 logger = logging.getLogger(__name__)
 _scratch_folders: list[ScratchFolder] = []
-"""Of this process's sessions: Spark allows one at a time, and others may follow it."""
+"""Of this process's sessions: Spark allows one at a time, but several in succession."""
 
 _QUIET_LOG4J = """\
 rootLogger.level = error
@@ -45,16 +45,16 @@ def local_conf(cores: int, scratch_folder: Path) -> dict[str, str]:
         "spark.master": f"local[{cores}]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The name of the machine may resolve to an address that is not there (laptops, containers).
+        # The host name may resolve to an address that does not exist (laptops, containers).
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Spark's 200 is for clusters: here each one costs more than the rows in it.
+        # Spark's default of 200 is for clusters: here a partition costs more than the rows in it.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         # A time stamp without a zone in a file or a test means the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": str(scratch_folder / "local"),
         "spark.sql.warehouse.dir": (scratch_folder / "warehouse").as_uri(),
-        # Settings alone cannot quiet what is logged before they are read.
+        # A log level set through Spark would come too late for what it logs while starting.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
     }
 
@@ -62,12 +62,12 @@ def local_conf(cores: int, scratch_folder: Path) -> dict[str, str]:
 def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session in this process's own Spark, on `cores` threads; the running one, if there is one.
 
-    `conf` stands above the defaults of `local_conf`. In local mode (also with a `spark.master` such as
-    `local[2,3]` in `conf`), Python workers run on this interpreter; for another master the environment
-    is left as it is. Sets JAVA_HOME (see `java.choose_java`) unless a session is running already.
-    End it with `stop_session`, which removes its temporary files too; the process's end does so as well.
+    `conf` overrides the defaults of `local_conf`. In local mode (also with a `spark.master` such as
+    `local[2,3]` in `conf`) Python workers run on this interpreter; for another master the environment
+    is left alone. Sets JAVA_HOME (see `java.choose_java`) unless a session is already running.
+    `stop_session` ends it and removes its temporary files; so does the exit of the process.
 
-    Raises: InvalidInputError where `cores` is below 1, or no usable Java is found (kind `no_java`).
+    Raises: InvalidInputError if `cores` is below 1, or if there is no usable Java (kind `no_java`).
     """
     if cores < 1:
         raise InvalidInputError(f"a local session needs 1 core or more, not {cores}")
@@ -77,7 +77,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})
-    if settings["spark.master"].partition("[")[0] == "local":  # a local-cluster has executors of its own
+    if settings["spark.master"].partition("[")[0] == "local":  # not local-cluster: it has executors
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -89,16 +89,16 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
 
 
 def running_session() -> SparkSession | None:
-    """A session on the Spark that this process runs already, whoever started it; `None`: none runs."""
-    # Not `getActiveSession`: that is of the calling thread, and another one may have started Spark.
+    """A session on the Spark already running in this process, whatever started it; `None` if none runs."""
+    # Not `getActiveSession`: it is per thread, and another thread may have started Spark.
     return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark in this process and remove the folders of its sessions. May be called again."""
+    """Stop Spark in this process and remove its sessions' scratch folders. May be called again."""
     try:
         spark.stop()
-    finally:  # a JVM that was killed cannot be stopped, and needs its folder no more
+    finally:  # a killed JVM cannot be stopped, but it no longer needs its folder
         while _scratch_folders:
             _scratch_folders.pop().remove()
 

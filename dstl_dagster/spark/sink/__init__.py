@@ -1,1 +1,1 @@
-"""The writing half of `format("dstl")`: options, the plan of a write, its tasks, and its commit."""
+"""The write path of `format("dstl")`: options, the plan of a write, its tasks, and its commit."""

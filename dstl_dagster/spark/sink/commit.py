@@ -1,13 +1,13 @@
-"""Commit and abort of a write through `format("dstl")`: steps 3 to 7, from what the winning tasks gave back.
+"""Commit and abort of a write through `format("dstl")`: steps 3 to 7, from what the winning tasks returned.
 
 Owns what Spark's two calls mean on the timeline. Does not own the tasks' work (`tasks`).
 
-When Spark calls, as measured:
+When Spark calls them, as measured:
 
-* `commit` with one message for each partition, in their order, of the one try of each task that won. After a
-  crash inside it the tasks run again, and `commit` is called again with the same batch and other messages.
-* `abort` with what messages there are, `None` for tasks that failed; also right after a `commit` that raised,
-  though its checkpoint may be complete. So an abort asks the timeline, and deletes nothing itself.
+* `commit`: with one message per partition, in partition order, each from the task attempt that won. After a
+  crash inside it the tasks run again, and `commit` is called again with the same batch id and new messages.
+* `abort`: with the messages there are, `None` for tasks that failed; also right after a `commit` that raised,
+  although its checkpoint may be complete. So an abort checks the timeline, and deletes nothing itself.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.files import joined
 from dstl_dagster.spark.sink.messages import outcomes_of
+from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, sink_of
-from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.stores import open_shared_store
@@ -49,10 +49,12 @@ Outcome = dict[str, Any]
 def commit_sink(
     options: SinkOptions, schema: st.StructType, messages: Sequence[object], batch_id: int | None
 ) -> int | None:
-    """Make the batch's checkpoint complete and publish its files; gives its id, `None`: it was there.
+    """Complete the write's checkpoint and publish its files.
 
-    Raises: InvalidInputError (kind `duplicate_key` or what else is wrong with the rows), ConflictError
-    (kind `other_query`, `batch_gap`), FencedError, UnavailableError (Spark repeats the batch).
+    Returns: the checkpoint id; `None` if an earlier checkpoint already holds the write.
+    Raises: InvalidInputError (kind `duplicate_key`, or a kind that says what else is wrong with the rows),
+    ConflictError (kind `other_query`, `batch_gap`), FencedError, UnavailableError (Spark repeats the
+    micro-batch).
     """
     store = open_shared_store(options.store)
     try:
@@ -61,28 +63,29 @@ def commit_sink(
         _raise_refusal(outcomes)
         attempt = _attempt_of(outcomes)
         if any(outcome.get("done") for outcome in outcomes):
-            # A crash came after step 5 of an earlier try, perhaps in the midst of step 6.
+            # An earlier commit crashed after step 5, perhaps in the middle of step 6.
             if attempt is not None:
-                coordinator.abort(attempt, "its batch is in a checkpoint already")
+                coordinator.abort(attempt, "its batch is already in a checkpoint")
             coordinator.compose_commit()
             return None
         if attempt is None:
-            raise InternalError("a write ended without a task that says which attempt it worked under")
-        batch = _batch_of(outcomes, batch_id)
-        if batch is not None:
-            attempt = replace(attempt, idempotency_key=batch.idempotency_key)
-        work = Batch.resume(coordinator, attempt)
-        with work.aborted_on_error():
-            _fill(work, options, schema, outcomes, batch)
-        return work.complete(clean_up_every=options.clean_up_every).checkpoint_id
+            raise InternalError("no task of the write returned the attempt that it worked under")
+        micro_batch = _micro_batch_of(outcomes, batch_id)
+        if micro_batch is not None:
+            attempt = replace(attempt, idempotency_key=micro_batch.idempotency_key)
+        batch = Batch.resume(coordinator, attempt)
+        with batch.aborted_on_error():
+            _fill(batch, options, schema, outcomes, micro_batch)
+        return batch.complete(clean_up_every=options.clean_up_every).checkpoint_id
     finally:
         store.close()
 
 
 def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt | None = None) -> None:
-    """Give up the attempt that was opened, or that these messages are of, unless its checkpoint is complete.
+    """Abort the opened attempt, or the one that these messages name, unless its checkpoint is complete.
 
-    Where it is unknown, because no task gave a message, it stays open; the same owner's next try ends it.
+    If the attempt is unknown, because no task returned a message, it stays open until the same owner's next
+    write fences it.
     """
     store = open_shared_store(options.store)
     try:
@@ -90,31 +93,31 @@ def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt
         if attempt is None:
             return
         try:
-            sink_coordinator(options, store).abort(attempt, "Spark gave the write up")
+            sink_coordinator(options, store).abort(attempt, "Spark aborted the write")
         except ConflictError as error:
-            # Step 5 was done before what went wrong: there is only forward, and the next try goes there.
+            # The failure came after step 5: the checkpoint is complete, and the next write publishes it.
             log.info("not aborted: %s", error)
     finally:
         store.close()
 
 
 def _fill(
-    work: Batch,
+    batch: Batch,
     options: SinkOptions,
     schema: st.StructType,
     outcomes: list[Outcome],
-    batch: QueryBatch | None,
+    micro_batch: MicroBatch | None,
 ) -> None:
-    """What the tasks made, the query's position, and the bases that are due."""
-    match sink_of(options, schema, work.parent, work.attempt):
+    """Add what the tasks wrote, the query's position, and the bases that are due."""
+    match sink_of(options, schema, batch.parent, batch.attempt):
         case StateSink() as sink:
-            work.add(_state_report(work.coordinator.store, work.attempt, sink, outcomes))
+            batch.add(_state_report(batch.coordinator.store, batch.attempt, sink, outcomes))
         case FileSink() as sink:
-            for report in _file_reports(sink, outcomes, batch):
-                work.add(report)
-    if batch is not None:
-        work.move_position(POSITION, batch.position)
-    work.fold_due_logs()
+            for report in _file_reports(sink, outcomes, micro_batch):
+                batch.add(report)
+    if micro_batch is not None:
+        batch.move_position(POSITION, micro_batch.position)
+    batch.fold_due_logs()
 
 
 def _state_report(
@@ -133,10 +136,10 @@ def _refuse_shared_keys(
     states: list[Outcome],
     handles: list[ChangelogStateHandle],
 ) -> None:
-    """Pass if no key is in two tasks; each task has seen to its own.
+    """Pass if no two tasks wrote the same key; each task has checked its own rows.
 
-    Where tasks share no key group, as after `by_key_group` or a shuffle by the keys into a number of tasks
-    that divides the key groups', that is certain. Otherwise the changes are read back and counted.
+    If tasks share no key group, as after `by_key_group` or a shuffle by the keys into a number of tasks that
+    divides the number of key groups, that is certain. Otherwise the changes are read back and counted.
     """
     schema = sink.schema
     counts = np.zeros(schema.max_parallelism, np.int64)
@@ -151,18 +154,20 @@ def _refuse_shared_keys(
     distinct = sum(run.rows.num_rows for run in written.runs())
     if distinct != row_count:
         raise InvalidInputError(
-            f"{row_count} rows have {distinct} keys, so rows of one key came to different tasks; in one "
-            "checkpoint each key may occur once: aggregate the rows by key first",
+            f"{row_count} rows have {distinct} distinct keys: rows of one key went to different tasks, and a "
+            "key may occur once per checkpoint. Aggregate the rows by key first",
             kind=ErrorKind.DUPLICATE_KEY,
         )
 
 
-def _file_reports(sink: FileSink, outcomes: list[Outcome], batch: QueryBatch | None) -> list[FileReport]:
+def _file_reports(
+    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None
+) -> list[FileReport]:
     found = sorted(
         (outcome for outcome in outcomes if "file" in outcome), key=lambda outcome: int(outcome["partition"])
     )
     reports = [FileReport.from_json(outcome["file"]) for outcome in found]
-    names = sink.names_for(batch)
+    names = sink.names_for(micro_batch)
     if sink.heading is None:
         return reports or [sink.job.write(names.uri(0), iter(()))]
     heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()))
@@ -184,11 +189,11 @@ def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:
     return next(iter(attempts), None)
 
 
-def _batch_of(outcomes: list[Outcome], batch_id: int | None) -> QueryBatch | None:
+def _micro_batch_of(outcomes: list[Outcome], batch_id: int | None) -> MicroBatch | None:
     if batch_id is None:
         return None
-    batches = {QueryBatch.last_of({POSITION: outcome["query"]}) for outcome in outcomes}
-    batch = next(iter(batches))
-    if len(batches) > 1 or batch is None or batch.batch_id != batch_id:
-        raise InternalError(f"Spark commits batch {batch_id}, and its tasks worked on {batches}")
-    return batch
+    found = {MicroBatch.last_of({POSITION: outcome["query"]}) for outcome in outcomes}
+    micro_batch = next(iter(found))
+    if len(found) > 1 or micro_batch is None or micro_batch.batch_id != batch_id:
+        raise InternalError(f"Spark commits batch {batch_id}, but its tasks worked on {found}")
+    return micro_batch

@@ -1,7 +1,7 @@
-"""How a task's outcome travels from the task to the commit: in Spark's message, or beside it.
+"""How an outcome travels from its task to the commit: in Spark's message, or in an object that it names.
 
-Owns that choice. Spark gathers the messages of all tasks in the driver's memory, so a large outcome becomes
-an object of the attempt, and the message names it. Clean-up knows the object by its name.
+Owns that choice. Spark collects the messages of all tasks in the driver's memory, so a large outcome becomes
+an object of the attempt, and the message names it. Clean-up finds the object by the attempt in its name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LARGEST_MESSAGE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """An outcome as JSON, or the name of the object that holds it. One of the two is there."""
+    """An outcome as JSON, or the name of the object that holds it; exactly one of the two is set."""
 
     text: str | None = None
     object_name: str | None = None
 
 
 def message_of(outcome: dict[str, Any]) -> TaskMessage:
-    """The message to give back to Spark; writes an object where the outcome is large.
+    """The message to return to Spark; writes an object if the outcome is large.
 
     Raises: UnavailableError.
     """
@@ -50,16 +50,16 @@ def message_of(outcome: dict[str, Any]) -> TaskMessage:
 
 
 def outcomes_of(store: ObjectStore, messages: Iterable[object]) -> list[dict[str, Any]]:
-    """The outcomes, in the order of the messages. `None` (a task that failed) is passed over.
+    """The outcomes, in the order of the messages. `None` (a task that failed) is skipped.
 
-    Raises: NotFoundError where the attempt was cleaned up meanwhile, UnavailableError.
+    Raises: NotFoundError if the attempt was cleaned up meanwhile, UnavailableError.
     """
     return [_outcome(store, message) for message in messages if message is not None]
 
 
 def _outcome(store: ObjectStore, message: object) -> dict[str, Any]:
     if not isinstance(message, TaskMessage):
-        raise InternalError(f"a task gave back {type(message).__name__}, not its outcome")
+        raise InternalError(f"a task returned {type(message).__name__}, not its outcome")
     stored = message.text if message.object_name is None else store.get(message.object_name)
     outcome: dict[str, Any] = json.loads(stored or "")
     return outcome

@@ -1,7 +1,7 @@
-"""The options of `format("dstl")` for writing, as one checked value.
+"""The options of `format("dstl")` for writing, as one validated value.
 
-Owns names, parsing and what fits together. Does not own what they lead to (`plan`). Spark hands over
-texts whose keys it has put into lower case.
+Owns their names, parsing, and which go together. Does not own their effect (`plan`). Spark passes strings,
+with keys in lower case.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BATCH = "{batch}"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What to write, and into which job. State where `operator` is given, files where `path` is.
+    """What to write, and into which job: state if `operator` is given, files if `path` is.
 
     Attributes:
-        store, job: whose checkpoints these become.
-        operator, keys, deleted, max_parallelism: as `write_state` has them. A single operator.
-        path, file_format, single_file: as `write_files` has them; a stream's path holds `{batch}`.
-        header_line: stands before the lines of each file (of the one file).
-        idempotency_key: names a batch; a stream has its own.
-        adopt_after: `<query id>:<batch id>` of the last batch, to go on from it with another query.
-        take_over: end another owner's open attempt.
-        owner: who opens attempts. By default a stream's checkpoint folder, or the batch's key.
-        clean_up_every: step 7 after each so many checkpoints; 0: never.
+        store, job: the job that the checkpoints belong to.
+        operator, keys, deleted, max_parallelism: as in `write_state`. A single operator.
+        path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
+        header_line: written before the lines of each file.
+        idempotency_key: identifies a batch; a stream has its own.
+        adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
+        take_over: fence another owner's open attempt.
+        owner: of the attempts. By default a stream's checkpoint folder, or the batch's key.
+        clean_up_every: run step 7 after every so many checkpoints; 0: never.
     """
 
     store: str
@@ -73,7 +73,7 @@ class SinkOptions:
             )
         groups = given.get("max_parallelism")
         file_format = checked_format(given.get("file_format", "parquet"))
-        made = cls(
+        parsed = cls(
             store=_required(given, "store"),
             job=_required(given, "job"),
             operator=given.get("operator"),
@@ -96,14 +96,14 @@ class SinkOptions:
             ),
             checkpoint=CheckpointOptions.from_mapping(settings),
         )
-        made._check(streaming=streaming)
-        return made
+        parsed._check(streaming=streaming)
+        return parsed
 
     def _check(self, *, streaming: bool) -> None:
         if (self.operator is None) == (self.path is None):
             raise InvalidInputError(
-                "give option operator (with keys) to write state, or path to write files, and not both: "
-                "state and files of one batch in one checkpoint are what checkpointed_batches is for"
+                "give option operator (with keys) to write state, or path to write files, but not both: "
+                "checkpointed_batches writes state and files in one checkpoint"
             )
         if self.operator is not None and not self.keys:
             raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
@@ -117,18 +117,18 @@ class SinkOptions:
                 raise InvalidInputError("a stream's batches are named by Spark: leave out idempotency_key")
             if self.path is not None and _BATCH not in self.path:
                 raise InvalidInputError(
-                    f"each batch of a stream writes other files: put {_BATCH} into path, as in "
+                    f"each micro-batch of a stream writes its own files: put {_BATCH} into path, as in "
                     f"flights/{_BATCH}.jsonl"
                 )
         elif not self.idempotency_key:
             raise InvalidInputError(
-                "a batch needs option idempotency_key: a name for what it holds, such as its day. Written "
-                "again under that name, it changes nothing"
+                "a batch needs option idempotency_key, a name for what it holds, such as its day: written "
+                "again under the same key, it changes nothing"
             )
 
 
 def names_of(text: str, option: str) -> tuple[str, ...]:
-    """Names between commas, or a JSON list where a name holds a comma. Raises: InvalidInputError."""
+    """Names separated by commas, or a JSON list for names with a comma. Raises: InvalidInputError."""
     if not text.strip():
         return ()
     if not text.lstrip().startswith("["):
@@ -136,9 +136,9 @@ def names_of(text: str, option: str) -> tuple[str, ...]:
     try:
         names = json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(f"option {option} is no JSON list of names: {text!r}") from error
+        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}") from error
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"option {option} is no JSON list of names: {text!r}")
+        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}")
     return tuple(names)
 
 
@@ -150,7 +150,7 @@ def _required(given: Mapping[str, str], option: str) -> str:
 
 
 def _owner(given: Mapping[str, str], *, streaming: bool) -> str:
-    """The same after a crash, and another for another query: so it ends its own attempt and no other's."""
+    """The same after a crash, different for another query: so a query fences only its own attempt."""
     if not streaming:
         return f"spark batch {given.get('idempotency_key', '')}"
     # A query that has neither comes back from a crash as another query: it ends nobody's attempt unasked.

@@ -1,10 +1,10 @@
-"""What a write through `format("dstl")` does, planned where Spark plans it: the attempt, and the tasks' job.
+"""The plan of a write through `format("dstl")`, from Spark's planner: the attempt, and what its tasks do.
 
-Owns step 1 for such a write, and what its tasks are told. Does not own their work (`tasks`) nor steps
-3 to 7 (`commit`).
+Owns step 1 of such a write, and the value that its tasks receive. Does not own their work (`tasks`) nor
+steps 3 to 7 (`commit`).
 
-The plan travels to the tasks by pickle, and carries no secret. A micro-batch has a plan of its own, so its
-tasks, however often they are tried, work under one attempt.
+The plan is pickled for the tasks, and holds no secret. Each micro-batch has its own plan, so all tries of its
+tasks work under one attempt.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.files import absolute_uri
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
-from dstl_dagster.spark.sink.query_batches import QueryBatch
 from dstl_dagster.spark.state import schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
@@ -46,7 +46,7 @@ _QUERY_MARK: Final = "--dstl-query--"
 
 @dataclass(frozen=True)
 class StateSink:
-    """Rows are changes of keyed state. `deleted`: the column that says which rows delete their key."""
+    """Rows are changes of keyed state. `deleted`: the boolean column of the rows that delete their key."""
 
     operator: str
     schema: StateSchema
@@ -55,24 +55,24 @@ class StateSink:
 
 @dataclass(frozen=True)
 class FileSink:
-    """Rows are those of files.
+    """Rows go to files.
 
     Attributes:
         job: how a task writes its partition.
-        heading: what stands before the parts of one file; `None` where each task has a file of its own.
-        names: with a mark in place of the batch.
+        heading: the bytes before the parts of the one file; `None` if each task writes its own file.
+        names: with marks in place of the micro-batch's ids.
     """
 
     job: FileJob
     heading: bytes | None
     names: FileNames
 
-    def names_for(self, batch: QueryBatch | None) -> FileNames:
-        """The names of this batch's files."""
-        if batch is None:
+    def names_for(self, micro_batch: MicroBatch | None) -> FileNames:
+        """The names of the files of this micro-batch; `None`: of a single write."""
+        if micro_batch is None:
             return self.names
-        made = self.names.pattern.replace(_BATCH_MARK, f"{batch.batch_id:010d}")
-        return FileNames(made.replace(_QUERY_MARK, batch.query_id))
+        pattern = self.names.pattern.replace(_BATCH_MARK, f"{micro_batch.batch_id:010d}")
+        return FileNames(pattern.replace(_QUERY_MARK, micro_batch.query_id))
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,24 @@ class SinkPlan:
 
     Attributes:
         attempt: opened for it.
-        last: the query's batch that the job stands at, for a stream.
+        last: the last micro-batch that the job's checkpoints hold, for a stream.
+        adopt_after: as in the options.
+        sink: where the rows go.
     """
 
     attempt: Attempt
-    last: QueryBatch | None
+    last: MicroBatch | None
     adopt_after: str | None
     sink: StateSink | FileSink
 
 
 def sink_coordinator(options: SinkOptions, store: ObjectStore) -> CheckpointCoordinator:
-    """The coordinator of the job that these options name."""
+    """The coordinator of the job in these options."""
     return CheckpointCoordinator(options.job, store, options.checkpoint, owner=options.owner)
 
 
 def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
-    """Step 1, and what the tasks are told; `None` where a completed checkpoint holds the batch already.
+    """Step 1, and the plan for the tasks; `None` if a completed checkpoint already holds the batch.
 
     Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`).
     """
@@ -108,11 +110,11 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             return None
 
         def check(parent: Checkpoint | None) -> None:
-            # What cannot be written leaves no trace: an attempt opens after this.
+            # Before the attempt opens, so that a write which is refused leaves no trace.
             sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
 
         batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
-    last = None if batch.parent is None else QueryBatch.last_of(batch.parent.positions)
+    last = None if batch.parent is None else MicroBatch.last_of(batch.parent.positions)
     sink = sink_of(options, schema, batch.parent, batch.attempt)
     return SinkPlan(batch.attempt, last, options.adopt_after, sink)
 
@@ -120,14 +122,14 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
 def sink_of(
     options: SinkOptions, schema: st.StructType, parent: Checkpoint | None, attempt: Attempt
 ) -> StateSink | FileSink:
-    """What the tasks of an attempt on `parent` do. Pure: the same in every process."""
+    """Where the rows of an attempt on `parent` go. Pure: the same in every process."""
     if options.operator is not None:
         return _state_sink(options, schema, parent)
     return _file_sink(options, schema, attempt)
 
 
 def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint | None) -> StateSink:
-    """What writing these columns to the state at `parent` makes of its schema. Pure.
+    """The state at `parent`, its schema evolved by these columns. Pure.
 
     Raises: InvalidInputError (kind `unsupported_type`, `schema_change`) naming the column.
     """
@@ -137,15 +139,15 @@ def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint 
         flags = [field for field in schema if field.name == options.deleted]
         if not flags or not isinstance(flags[0].dataType, st.BooleanType):
             raise InvalidInputError(
-                f"option deleted names column {options.deleted!r}, which is no boolean column of "
+                f"option deleted names column {options.deleted!r}, which is not a boolean column of "
                 f"{', '.join(schema.names)}"
             )
         columns = st.StructType([field for field in schema if field.name != options.deleted])
     entry = None if parent is None else parent.manifest.operators.get(options.operator)
     before = None if entry is None else schema_of(entry.report)
     given = arrow_schema(columns, f"state of operator {options.operator!r}")
-    made = schema_to_write(given, options.keys, options.max_parallelism, before)
-    return StateSink(options.operator, made, options.deleted)
+    evolved = schema_to_write(given, options.keys, options.max_parallelism, before)
+    return StateSink(options.operator, evolved, options.deleted)
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:
@@ -154,14 +156,14 @@ def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) ->
     if options.file_format in LINE_FORMATS:
         if len(schema) != 1 or type(schema[0].dataType) is not st.StringType:
             raise InvalidInputError(
-                f"a {options.file_format} sink takes one text column that holds the lines: "
+                f"a {options.file_format} sink takes one text column with the lines: "
                 f'write lines(df, "{options.file_format}") of dstl_dagster.spark'
             )
         encoder: Encoder = encode_lines
     else:
         columns = arrow_schema(schema, f"{options.file_format} file")
         encoder = encoder_of(options.file_format, columns, options.compression)
-    # Braces would be written as percent codes in a URI.
+    # Braces would be percent-encoded in a URI.
     path = options.path.replace("{batch}", _BATCH_MARK).replace("{query}", _QUERY_MARK)
     target = absolute_uri(path, options.store)
     header = f"{options.header_line}\n".encode() if options.header_line else b""

@@ -1,10 +1,10 @@
 """What a task of a write through `format("dstl")` does with its partition.
 
-Owns the work inside a task, and the outcome that it gives back. Does not own the plan (`plan`) nor what
-makes a checkpoint of the outcomes (`commit`).
+Owns the work inside a task, and the outcome that it returns. Does not own the plan (`plan`) nor turning
+outcomes into a checkpoint (`commit`).
 
-A task ends only when what it wrote is durable, and always reads its input to the end: the plan before it may
-have state of its own that Spark wants completed.
+A task ends only when what it wrote is durable, and always reads its input to the end: stateful operators
+upstream of it must finish the micro-batch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import pyarrow as pa
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import open_attempt_changelog, write_range
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
-from dstl_dagster.spark.sink.query_batches import QueryBatch
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, group_of_hashes, key_hashes
 from dstl_dagster.storage import open_store
 
@@ -34,12 +34,15 @@ Flags = npt.NDArray[np.bool_]
 
 
 def write_partition(
-    plan: SinkPlan | None, batch: QueryBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
+    plan: SinkPlan | None,
+    micro_batch: MicroBatch | None,
+    partition: int,
+    batches: Iterator[pa.RecordBatch],
 ) -> dict[str, Any]:
-    """Write one partition durably and invisibly; gives a plain JSON object that says what was made.
+    """Write one partition durably and invisibly; returns the outcome as a plain JSON object.
 
-    `done`: the batch is in a checkpoint already. `refused`: the input is wrong, as it will be again on a
-    retry. Otherwise the attempt, the partition's number, and, where there are rows, `state` or `file`.
+    It holds the attempt, the partition's number and, if there are rows, `state` or `file`. Or `done`: the
+    batch is already in a checkpoint. Or `refused`: the input is wrong, and would be on a retry.
     """
     if plan is None:
         _drain(batches)
@@ -47,28 +50,28 @@ def write_partition(
     outcome: dict[str, Any] = {
         "attempt": plan.attempt.to_json(),
         "partition": partition,
-        "query": None if batch is None else batch.position,
+        "query": None if micro_batch is None else micro_batch.position,
     }
-    if batch is not None and batch.is_in(plan.last):
+    if micro_batch is not None and micro_batch.is_in(plan.last):
         _drain(batches)
         return {**outcome, "done": True}
     try:
-        if batch is not None:
-            batch.require_after(plan.last, plan.adopt_after)
-        return {**outcome, **_written(plan, batch, partition, batches)}
+        if micro_batch is not None:
+            micro_batch.require_after(plan.last, plan.adopt_after)
+        return {**outcome, **_written(plan, micro_batch, partition, batches)}
     except (InvalidInputError, ConflictError) as error:
         refusal = {"type": type(error).__name__, "message": error.message, "kind": error.kind}
         return {**outcome, "refused": refusal}
 
 
 def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
-    """Which key groups the rows of a `state` outcome are in."""
+    """For each key group, whether rows of a `state` outcome are in it."""
     packed = np.frombuffer(base64.b64decode(state["groups"]), np.uint8)
     return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
 
 
 def _written(
-    plan: SinkPlan, batch: QueryBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
+    plan: SinkPlan, micro_batch: MicroBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
 ) -> dict[str, Any]:
     first = next((each for each in batches if each.num_rows), None)
     if first is None:
@@ -76,7 +79,7 @@ def _written(
     rows = chain([first], batches)
     match plan.sink:
         case FileSink() as sink:
-            return {"file": sink.job.write(sink.names_for(batch).uri(partition), rows).to_json()}
+            return {"file": sink.job.write(sink.names_for(micro_batch).uri(partition), rows).to_json()}
         case StateSink() as sink:
             return {"state": _write_state(plan, sink, rows)}
 
@@ -88,7 +91,7 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
 
     def changes() -> Iterator[EncodedChanges | None]:
         for each in batches:
-            rows, deleted = _parted(each, sink.deleted)
+            rows, deleted = _split(each, sink.deleted)
             hashes = key_hashes(rows, schema)
             key_groups = group_of_hashes(hashes, schema.max_parallelism)
             present[key_groups] = True
@@ -101,7 +104,7 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
         open_attempt_changelog(store, plan.attempt) as storage,
     ):
         handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())
-    # Only now is it known which key groups came: a reader passes over files that have none of its own.
+    # Which key groups occurred is known only now: a reader skips files that have none of its own.
     (found,) = np.nonzero(present)
     handle = replace(handle, key_group_range=KeyGroupRange.of(int(found[0]), int(found[-1])))
     return {
@@ -112,8 +115,8 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
     }
 
 
-def _parted(batch: pa.RecordBatch, deleted: str | None) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """The state's columns, and the flags."""
+def _split(batch: pa.RecordBatch, deleted: str | None) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """The state's columns, and the delete flags."""
     if deleted is None:
         return batch, None
     place = batch.schema.names.index(deleted)

@@ -1,1 +1,1 @@
-"""The reading half of `format("dstl")`: options, key groups that filters leave, and the partitions."""
+"""The read path of `format("dstl")`: options, key groups selected by filters, and the readers."""

@@ -1,7 +1,7 @@
-"""Which key groups a query's filters leave: a look-up by key reads one key group, not the state.
+"""The key groups that a query's filters select: a look-up by key reads one key group, not the state.
 
-Owns that inference. Gives no filter up: Spark applies all of them again, so a filter that is not understood
-here costs only time.
+Owns that inference. Handles no filter for Spark: Spark applies all of them again, so one that is not
+understood here costs only time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MOST_KEYS = 1000
 
 
 def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tuple[KeyGroupRange, ...] | None:
-    """The only key groups in which rows can pass all the filters, ascending; `None`: in any.
+    """The only key groups whose rows can pass all the filters, ascending; `None`: any key group.
 
-    That is known where the filters say values for every key column.
+    Known if the filters list values for every key column.
     """
     values: dict[str, list[Any]] = {}
     for each in filters:
         if isinstance(each, (EqualTo, EqualNullSafe, In)) and len(each.attribute) == 1:
             found = list(each.value) if isinstance(each, In) else [each.value]
-            # Two filters on one column: either leaves no row too few.
+            # Of two filters on one column, either one selects every row that can pass both.
             values.setdefault(each.attribute[0], found)
     keys = list(schema.key_columns)
     if not all(name in values and _is_exact(schema.columns.field(name).type) for name in keys):
@@ -51,5 +51,5 @@ def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tup
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Whether a filter's Python value is the key's. An instant's depends on this process's time zone."""
+    """Whether a filter's Python value is the key. That of an instant depends on this process's time zone."""
     return not pt.is_timestamp(kind)

@@ -1,6 +1,6 @@
-"""The options of `format("dstl")` for reading, as one checked value.
+"""The options of `format("dstl")` for reading, as one validated value.
 
-Owns names, parsing and what fits together. Does not own what they lead to (`source`).
+Owns their names, parsing, and which go together. Does not own their effect (`source`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class SourceOptions:
     """What to read.
 
     Attributes:
-        store, job: where.
+        store, job: the job to read.
         table: `state` (the default), `changes`, or `checkpoints`.
-        operator: whose state.
-        checkpoint: which one; `None`: the latest when the DataFrame is made.
-        from_checkpoint, to_checkpoint: changes after the first (`None`: the oldest that is kept), up to
-            and with the second (`None`: the latest).
+        operator: the operator whose state is read.
+        checkpoint: its id; `None`: the latest when the DataFrame is created.
+        from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: the oldest that is kept)
+            up to the second (inclusive; `None`: the latest).
         key_groups: only these ranges; empty: all.
         columns: only these, in this order; empty: all.
         partitions: tasks that read; `None`: by the size of the state.
-        push_filters: whether filters on keys narrow what is read (see `source.FilteringStateReader`).
+        push_filters: whether filters on keys narrow the read (see `source.FilteringStateReader`).
     """
 
     store: str
@@ -106,7 +106,7 @@ def _ranges(text: str) -> tuple[KeyGroupRange, ...]:
                 raise ValueError(part)
         except ValueError as error:
             raise InvalidInputError(
-                f"option key_groups has numbers and ranges such as 0-15,20, not {part!r}"
+                f"option key_groups takes numbers and ranges such as 0-15,20, not {part!r}"
             ) from error
     found.sort(key=lambda each: each.start_key_group)
     for one, other in pairwise(found):

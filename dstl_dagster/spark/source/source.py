@@ -1,10 +1,10 @@
-"""Reading a job through `format("dstl")`: its state, what changed, its checkpoints.
+"""Reading a job through `format("dstl")`: its state, its changes, its checkpoints.
 
-Owns the plan of a read (which checkpoint, which key groups a task has) and its tasks' work. Does not own the
-meaning of what is read (`checkpoint`), nor which process calls what (`data_source`).
+Owns the plan of a read (which checkpoint, which key groups per task) and its tasks' work. Does not own the
+meaning of what is read (`checkpoint`, `keyed`), nor which process calls what (`data_source`).
 
-A plan names every changelog file, so a read gives exactly the checkpoint that it was planned on, whatever is
-written meanwhile; and where that checkpoint is deleted meanwhile, the read fails and names it.
+A plan names every changelog file, so a read returns exactly the checkpoint that it was planned on, whatever
+is written meanwhile. If that checkpoint is deleted meanwhile, the read fails and names it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OUTPUT_ROWS = 16 * 1024
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """Some key groups; of the change from state `pair` to the next one, where changes are read."""
+    """A range of key groups; for a read of changes, those from state `pair` to state `pair + 1`."""
 
     start: int
     end: int
@@ -66,9 +66,9 @@ class RangePartition(InputPartition):
 
 
 def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.StructType | None) -> StateAt:
-    """The state at a checkpoint, or at the latest.
+    """The state at a checkpoint; `None`: at the latest.
 
-    `expected`: columns that the reader counts on; those that the state lacks are null.
+    `expected`: columns that the reader requires; those that the state lacks are null.
 
     Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
     """
@@ -81,9 +81,9 @@ def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.Str
 
 
 def states_between(options: SourceOptions) -> list[StateAt]:
-    """The states at every kept checkpoint of the current chain, from the first to the last one asked for.
+    """The states at every retained checkpoint of the current chain, between the two options (inclusive).
 
-    Raises: NotFoundError where one of the two is not kept, or the operator has no state at the last.
+    Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last.
     """
     with closing(open_shared_store(options.store)) as store:
         coordinator = CheckpointCoordinator(options.job, store)
@@ -95,7 +95,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         for asked in (options.from_checkpoint, options.to_checkpoint):
             if asked is not None and asked not in ids:
                 raise NotFoundError(
-                    f"checkpoint {asked} of job {options.job!r} is not among those that can be compared: "
+                    f"checkpoint {asked} of job {options.job!r} is not one of those that can be compared: "
                     f"{', '.join(map(str, ids))}",
                     kind=ErrorKind.CHECKPOINT_GONE,
                 )
@@ -146,7 +146,7 @@ def _state_of(
 
 
 class StateReader(DataSourceReader):
-    """Reads the rows of a state, some key groups a task."""
+    """Reads the rows of a state, a range of key groups per task."""
 
     def __init__(self, options: SourceOptions, state: StateAt, schema: st.StructType) -> None:
         self._options = options
@@ -160,7 +160,7 @@ class StateReader(DataSourceReader):
         return [] if self._nothing else _partitions(ranges, self._wanted, self._state.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):  # Spark makes one where there are none
+        if not isinstance(partition, RangePartition):  # Spark creates one if there are none
             return
         with closing(open_store(self._state.store_uri)) as store:
             state = self._state.within(partition.key_groups).opened(store)
@@ -169,12 +169,12 @@ class StateReader(DataSourceReader):
 
 
 class FilteringStateReader(StateReader):
-    """Leaves out key groups in which no row can pass the query's filters.
+    """Skips key groups in which no row can pass the query's filters.
 
-    Only where it is asked for. Spark fails a reader with `pushFilters` while the session's
-    `spark.sql.python.filterPushdown.enabled` is off; and while it is on, Spark (4.3.0) keeps the plan that
-    the filters of one query left for later queries without filters on the same DataFrame, also within one
-    plan, which then miss rows. So it is for a DataFrame that one query uses.
+    Opt-in only. Spark rejects a reader with `pushFilters` while the session's
+    `spark.sql.python.filterPushdown.enabled` is off. While it is on, Spark (4.3.0) reuses the plan narrowed
+    by one query's filters for later queries on the same DataFrame, even within one plan, which then miss
+    rows. So use it only for a DataFrame with a single query.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -184,16 +184,18 @@ class FilteringStateReader(StateReader):
             wanted = _partitions(left, self._wanted, schema)
             self._wanted = [each.key_groups for each in wanted]
             self._nothing = not wanted
-        # All of them: Spark applies each to the rows that are left.
+        # All of them: Spark applies each again to the rows it gets.
         return filters
 
 
 def changes_schema(states: Sequence[StateAt]) -> st.StructType:
-    """The state's columns, then what changed and in which checkpoint. Raises: InvalidInputError."""
+    """The state's columns, then the type of the change and its checkpoint. Raises: InvalidInputError."""
     columns = states[-1].schema.columns
     taken = [name for name in CHANGE_COLUMNS if name in columns.names]
     if taken:
-        raise InvalidInputError(f"the state has a column {taken[0]!r}, which changes have for themselves")
+        raise InvalidInputError(
+            f"the state has a column {taken[0]!r}, a name that the changes table reserves"
+        )
     return st.StructType(
         [
             *spark_schema(columns),
@@ -204,7 +206,7 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
 
 
 class ChangesReader(DataSourceReader):
-    """Reads what turns each state into the next one, some key groups a task."""
+    """Reads the changes from each state to the next, a range of key groups per task."""
 
     def __init__(self, options: SourceOptions, states: Sequence[StateAt], schema: st.StructType) -> None:
         self._wanted = options.key_groups
@@ -227,7 +229,7 @@ class ChangesReader(DataSourceReader):
         with closing(open_store(newer.store_uri)) as store:
             states = [each.within(partition.key_groups).opened(store) for each in (older, newer)]
             for diff in diff_states(*states):
-                for change_type, rows in _typed(diff):
+                for change_type, rows in _by_type(diff):
                     marked = rows.append_column(
                         CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string())
                     ).append_column(
@@ -236,7 +238,7 @@ class ChangesReader(DataSourceReader):
                     yield from _spark_batches(marked, self._spark_schema)
 
 
-def _typed(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
+def _by_type(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
     return (
         ("insert", diff.added),
         ("update_before", diff.before),
@@ -269,7 +271,7 @@ def checkpoints_schema() -> st.StructType:
 
 
 class CheckpointsReader(DataSourceReader):
-    """Reads the checkpoints that can be restored to, oldest first, as they are when the query runs."""
+    """Reads the checkpoints that can be restored, oldest first, as of when the query runs."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -304,7 +306,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
 def _partitions(
     ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], schema: StateSchema, pair: int = 0
 ) -> list[RangePartition]:
-    """The key groups that are wanted, cut by `ranges`."""
+    """The wanted key groups, cut at the borders of `ranges`."""
     everything = (KeyGroupRange.of(0, schema.max_parallelism - 1),)
     shared = [each.intersection(some) for each in ranges for some in wanted or everything]
     return [
@@ -315,7 +317,7 @@ def _partitions(
 
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:
-    """The columns that Spark was promised, in exactly the Arrow types that it takes for them."""
+    """The columns of the schema that Spark was given, in exactly the Arrow types that it accepts for them."""
     target = to_arrow_schema(schema, timezone="UTC")
     cast = table.select(schema.names).cast(target)
     yield from cast.to_batches(max_chunksize=_OUTPUT_ROWS)

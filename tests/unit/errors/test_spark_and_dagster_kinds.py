@@ -18,7 +18,7 @@ from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import TimelineFollower
 from dstl_dagster.spark.local import java
 from dstl_dagster.spark.local.launcher import make_launcher
-from dstl_dagster.spark.sink.query_batches import QueryBatch
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import require_shared
 from dstl_dagster.testing.simulation.actions import checkpoint_of
 
@@ -61,8 +61,8 @@ def _wrong_config(case: Case) -> None:
 
 SCENARIOS: dict[str, Scenario] = {
     ErrorKind.STORE_NOT_SHARED: lambda _: require_shared("memory://orders"),
-    ErrorKind.OTHER_QUERY: lambda _: QueryBatch("new", 0).require_after(QueryBatch("old", 4), None),
-    ErrorKind.BATCH_GAP: lambda _: QueryBatch("query", 7).require_after(QueryBatch("query", 4), None),
+    ErrorKind.OTHER_QUERY: lambda _: MicroBatch("new", 0).require_after(MicroBatch("old", 4), None),
+    ErrorKind.BATCH_GAP: lambda _: MicroBatch("query", 7).require_after(MicroBatch("query", 4), None),
     ErrorKind.NO_JAVA: _no_java,
     ErrorKind.NO_CACHE_FOLDER: _no_cache_folder,
     ErrorKind.OUT_OF_ORDER: lambda _: require_next_partition(DAYS, "2024-01-05", "2024-01-01", job="orders"),

@@ -1,4 +1,4 @@
-"""The body of a change set: what few inputs reach."""
+"""The body of a change set: cases that few inputs reach."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _body(changes: ChangeColumns, chunk_bytes: int = 1 << 20) -> bytes:
 def test_offsets_of_64_bits_give_the_same_bytes(
     chunk_bytes: int, presorted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column too large for 32-bit offsets is encoded alike; the limit is lowered here, to need no 2 GiB."""
+    """A column too large for 32-bit offsets is encoded alike; the limit is lowered, to avoid 2 GiB."""
     rows = [*ROWS, StateChange(3, b"thirteen long"), StateChange(1, b"fourteen bytes"), StateChange(9, b"z")]
     rows = sorted(rows, key=lambda row: row.key_group) if presorted else rows
     narrow = _body(ChangeColumns.of_changes(rows))
@@ -103,7 +103,7 @@ def _reader(content: bytes):  # type: ignore[no-untyped-def]  # a read function 
 
 
 def test_empty_groups_end_nothing() -> None:
-    """A group of no changes in the middle is stepped over; upstream's iterator stops there."""
+    """An empty group in the middle is skipped; upstream's iterator stops there."""
     words = np.array([3, 0, 5, 1, 6, 0, 0, 7], dtype=">i4").tobytes()
     body, layout, beyond = walk_change_set(_reader(words + b"rest"))
     assert (layout.counts.tolist(), beyond) == ([0, 1, 0], b"rest")
@@ -129,11 +129,11 @@ def test_a_layout_is_not_trusted() -> None:
 
 
 def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its lengths in the footer a set is walked; it is still found, and verified."""
-    original = changelog_file_encoding.hidden_frame_header
+    """Without its lengths in the footer a set is walked; it is still found and verified."""
+    original = changelog_file_encoding.skippable_frame_header
     monkeypatch.setattr(
         changelog_file_encoding,
-        "hidden_frame_header",
+        "skippable_frame_header",
         lambda compression, size: None if size < 60 else original(compression, size),
     )
     encoder = ChangelogFileEncoder(Compression.SNAPPY, 1 << 20)
@@ -164,7 +164,7 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
 
 
 def test_a_file_takes_so_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above its limit a file refuses a set, so that its index fits one frame."""
+    """Above its limit a file refuses a set, so that its index fits into one frame."""
     monkeypatch.setattr(changelog_file_encoding, "MAX_CHANGE_SETS_PER_FILE", 1)
     encoder = ChangelogFileEncoder(Compression.NONE, 1 << 20)
     encoder.header()

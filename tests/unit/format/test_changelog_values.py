@@ -83,7 +83,7 @@ class TestStateChange:
             StateChange.of(0, None)  # type: ignore[arg-type]  # what upstream answers with an NPE
 
     def test_its_text_holds_no_state(self) -> None:
-        """The bytes are the user's: they stand in no log."""
+        """The bytes are the user's: they are in no log."""
         assert "secret" not in f"{StateChange.of(1, b'secret')!r} {StateChange.of(1, b'secret')}"
 
 
@@ -113,7 +113,7 @@ HANDLES = st.builds(
 class TestChangelogStateHandle:
     @given(HANDLES)
     def test_json_keeps_it(self, handle: ChangelogStateHandle) -> None:
-        """Through JSON and through pickle it comes back equal, to the last field of its files."""
+        """It survives JSON and pickle, to the last field of its files."""
         back = ChangelogStateHandle.from_json(json.loads(json.dumps(handle.to_json())))
         assert back == handle == pickle.loads(pickle.dumps(handle))
         assert back.state_handle_id == handle.state_handle_id
@@ -142,7 +142,7 @@ class TestChangelogStateHandle:
         assert type(value) is type(document[key])
 
     def test_an_intersection_filters_nothing(self) -> None:
-        """The same files for fewer key groups, sizes 0, a new id; None where nothing is shared."""
+        """The same files for fewer key groups, sizes 0, a new id; None if nothing is shared."""
         handle = ChangelogStateHandle(((StreamStateHandle("a", 5), 0),), RANGE, 5, 5)
         part = handle.intersection(KeyGroupRange.of(4, 9))
         assert part is not None
@@ -155,7 +155,7 @@ class TestChangelogStateHandle:
         assert handle.intersection(KeyGroupRange.of(6, 9)) is None
 
     def test_a_local_part_needs_a_durable_one(self) -> None:
-        """A snapshot result without its durable part cannot be."""
+        """A snapshot result with a local part but no durable part is refused."""
         handle = ChangelogStateHandle((), RANGE, 3, 0)
         with pytest.raises(InvalidInputError):
             SnapshotResult(None, handle)

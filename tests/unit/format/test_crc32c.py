@@ -1,4 +1,4 @@
-"""CRC-32C beside a library's: of bytes, of concatenations and of their parts."""
+"""CRC-32C compared with a library's: of bytes, of concatenations and of their parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_checksum_of_a_concatenation(parts: list[bytes]) -> None:
 
 
 def test_checksum_of_any_buffer() -> None:
-    """Every kind of buffer has the checksum of its bytes, parts and wide items included."""
+    """Every kind of buffer has the checksum of its bytes, slices and wide items included."""
     whole = bytes(range(256)) * 1000
     expected = google_crc32c.value(whole)
     for buffer in (whole, bytearray(whole), memoryview(whole), memoryview(bytearray(whole)).cast("I")):
@@ -29,7 +29,7 @@ def test_checksum_of_any_buffer() -> None:
 
 
 def test_checksum_text() -> None:
-    """What is no base64 of four bytes is FormatError."""
+    """Anything but the base64 of four bytes is a FormatError."""
     for text in ("", "AAAA", "!!", "AAAAAAAA"):
         with pytest.raises(FormatError):
             checksums.from_base64(text)

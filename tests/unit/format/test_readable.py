@@ -24,5 +24,5 @@ from dstl_dagster.format.readable import readable_bytes
     ],
 )
 def test_a_size_has_a_unit_and_no_exponent(count, shown):
-    """Whatever the size, it reads as a person would say it."""
+    """Any size is written as a person would write it."""
     assert readable_bytes(count) == shown

@@ -1,4 +1,4 @@
-"""A batch takes reports of things that something other than Spark made. Starts no JVM."""
+"""A batch accepts reports of what something other than Spark wrote. Starts no JVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _file(batch: CheckpointBatch, store: MemoryObjectStore) -> FileReport:
 
 
 def test_added_reports_are_in_the_batch() -> None:
-    """What was added is what step 4 finds."""
+    """Step 4 finds what was added."""
     coordinator = _coordinator()
     with CheckpointBatch(coordinator) as batch:
         operator, file = OperatorReport("op", ()), _file(batch, coordinator.store)
@@ -35,7 +35,7 @@ def test_added_reports_are_in_the_batch() -> None:
 
 
 def test_something_else_is_refused() -> None:
-    """Neither state nor a file: the call is wrong, and the attempt is given up."""
+    """Neither state nor a file: the call is refused, and the attempt is aborted."""
     coordinator = _coordinator()
     with (
         pytest.raises(InvalidInputError, match="OperatorReport or a FileReport"),
@@ -46,7 +46,7 @@ def test_something_else_is_refused() -> None:
 
 
 def test_nothing_is_added_to_a_batch_that_is_done() -> None:
-    """A batch that a completed checkpoint holds takes nothing more."""
+    """A batch that a completed checkpoint holds accepts nothing more."""
     coordinator = _coordinator()
     with CheckpointBatch(coordinator, idempotency_key="monday") as batch:
         pass

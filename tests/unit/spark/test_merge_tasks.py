@@ -19,6 +19,6 @@ from dstl_dagster.spark.merge_tasks import touched_ranges
     ],
 )
 def test_only_touched_key_groups_are_read(touched: list[int], ranges: list[tuple[int, int]]) -> None:
-    """Each stretch by itself, unless half of it is touched."""
+    """Each run of key groups by itself, unless more than half of the span is touched."""
     found = touched_ranges(np.array(touched, np.int32))
     assert [(each.start_key_group, each.end_key_group) for each in found] == ranges

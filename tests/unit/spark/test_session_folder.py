@@ -1,4 +1,4 @@
-"""The folder of a local session goes with its process."""
+"""The folder of a local session is removed with its process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_a_child_process_removes_its_folder(start_method: str, tmp_path: Path) -> None:
-    """A step that an orchestrator runs in a process of its own leaves no folder behind."""
+    """A step that an orchestrator runs in its own process leaves no folder behind."""
     context = multiprocessing.get_context(start_method)
     with ProcessPoolExecutor(1, mp_context=context) as child:
         folder = child.submit(session._new_scratch_folder).result(60)
@@ -43,7 +43,7 @@ def test_a_child_process_removes_its_folder(start_method: str, tmp_path: Path) -
 
 
 def test_stopping_the_session_removes_its_folder() -> None:
-    """Whoever stops a session removes its folder at once, and may do so twice."""
+    """Stopping a session removes its folder at once, and may be repeated."""
 
     class Stopped:
         def stop(self) -> None:
@@ -57,7 +57,7 @@ def test_stopping_the_session_removes_its_folder() -> None:
 
 
 def test_a_session_whose_jvm_died_still_loses_its_folder() -> None:
-    """Stopping fails where the JVM was killed; the folder goes all the same."""
+    """Stopping fails if the JVM was killed; the folder is still removed."""
 
     class Dead:
         def stop(self) -> None:
@@ -71,7 +71,7 @@ def test_a_session_whose_jvm_died_still_loses_its_folder() -> None:
 
 @pytest.mark.kill
 def test_the_folder_of_a_killed_process_is_removed_by_a_later_session(tmp_path: Path) -> None:
-    """A later session removes what a killed process left, and nothing of one that lives."""
+    """A later session removes the folder of a killed process, and not that of a live one."""
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -92,7 +92,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_a_later_session(tmp_path: 
 
 
 def test_a_folder_that_nobody_locked_yet_is_left_alone(tmp_path: Path) -> None:
-    """Between making the folder and locking it, a session is not taken for a dead one."""
+    """Between creating the folder and locking it, a session is not mistaken for a dead one."""
     begun = tmp_path / "dstl-spark-begun"
     begun.mkdir()
     assert scratch.remove_left_behind() == []

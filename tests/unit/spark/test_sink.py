@@ -1,4 +1,4 @@
-"""What Spark's calls to the sink mean on the timeline, each call made by hand. Starts no JVM.
+"""What Spark's calls to the sink do on the timeline, each call made by hand. Starts no JVM.
 
 Spark makes the plan of a batch (`open_sink`), gives it to tasks (`write_partition`), and commits or aborts
 with the messages of the tasks that won, in other processes. These tests are that Spark, in every order that
@@ -24,9 +24,9 @@ from dstl_dagster.spark.data_source import _StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
 from dstl_dagster.spark.sink.messages import TaskMessage, message_of
+from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
-from dstl_dagster.spark.sink.query_batches import POSITION, QueryBatch
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.storage import open_store
 
@@ -44,14 +44,14 @@ class Stream:
         self.coordinator = CheckpointCoordinator("job", open_store(folder.as_uri()))
 
     def plan(self) -> SinkPlan:
-        """What the planner process makes, as it comes out of the tasks' pickle."""
+        """The plan from the planner process, as the tasks unpickle it."""
         writer: _StreamWriter = pickle.loads(pickle.dumps(_StreamWriter(self.options, SCHEMA)))
         assert writer._plan is not None
         return writer._plan
 
     def write(self, plan: SinkPlan | None, batch_id: int, partitions: int = 2) -> list[TaskMessage]:
-        """The tasks of a batch; keys 0 to 9, each with the batch's number."""
-        batch = QueryBatch(self.query_id, batch_id)
+        """The tasks of a micro-batch; keys 0 to 9, each with the batch id as value."""
+        batch = MicroBatch(self.query_id, batch_id)
         return [
             message_of(write_partition(plan, batch, each, rows(range(each, 10, partitions), batch_id)))
             for each in range(partitions)
@@ -83,7 +83,7 @@ def rows(ids: range, value: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_each_batch_is_one_checkpoint(tmp_path: Path) -> None:
-    """Batches in order, and the positions say where the query stands."""
+    """Micro-batches in order; the positions hold the last one."""
     stream = Stream(tmp_path)
     assert [stream.run(batch_id) for batch_id in range(3)] == [1, 2, 3]
     assert stream.state() == dict.fromkeys(range(10), 2)
@@ -93,11 +93,11 @@ def test_each_batch_is_one_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_runs_again_applies_once(tmp_path: Path) -> None:
-    """A crash after the checkpoint: tasks and commit come again, read their input, and write nothing."""
+    """A crash after the checkpoint: the repeated tasks and commit read their input, and write nothing."""
     stream = Stream(tmp_path)
     stream.run(0)
     plan = stream.plan()
-    batch = QueryBatch("query", 0)
+    batch = MicroBatch("query", 0)
     source = rows(range(10), 99)
     message = message_of(write_partition(plan, batch, 0, source))
     assert next(source, None) is None, "a plan before the sink must be run to its end"
@@ -159,7 +159,7 @@ def test_abort_after_a_commit_that_raised_asks_the_timeline(
 
 
 def test_abort_before_the_checkpoint_ends_the_attempt(tmp_path: Path) -> None:
-    """With the message of one of two tasks; nothing of the batch can be published any more."""
+    """With the message of one of two tasks; nothing of the batch can be published afterwards."""
     stream = Stream(tmp_path)
     messages = stream.write(stream.plan(), 0)
     stream.abort([None, messages[1]])
@@ -170,7 +170,7 @@ def test_abort_before_the_checkpoint_ends_the_attempt(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_no_task_tells_of_is_ended_by_the_next_try(tmp_path: Path) -> None:
-    """Every task failed: abort knows nothing, and the same query's next try fences it."""
+    """Every task failed: abort does not know the attempt, and the same query's next try fences it."""
     stream = Stream(tmp_path)
     stream.plan()
     stream.abort([None, None])
@@ -179,7 +179,7 @@ def test_an_attempt_that_no_task_tells_of_is_ended_by_the_next_try(tmp_path: Pat
 
 
 def test_a_straggler_whose_twin_also_finishes_changes_nothing(tmp_path: Path) -> None:
-    """Both tries of a task do all their work; the winner's message counts, whoever was first."""
+    """Both tries of a task do all their work; only the winner's message counts, in either order."""
     stream = Stream(tmp_path)
     plan = stream.plan()
     winners = stream.write(plan, 0)
@@ -202,7 +202,7 @@ def test_a_zombie_driver_cannot_commit(tmp_path: Path) -> None:
 
 
 def test_another_query_is_refused_unless_adopted(tmp_path: Path) -> None:
-    """A lost checkpoint folder would apply the input again: it needs a word, which counts once."""
+    """A lost checkpoint folder would apply the input again: that needs `adopt_after`, which counts once."""
     Stream(tmp_path).run(0)
     other = Stream(tmp_path, "other")
     messages = other.write(other.plan(), 0)
@@ -222,26 +222,26 @@ def test_another_query_is_refused_unless_adopted(tmp_path: Path) -> None:
 
 
 def test_a_gap_after_a_restore_is_refused(tmp_path: Path) -> None:
-    """The job went back, the query did not: its next batch would leave a hole in the state."""
+    """The job was restored, the query was not: its next batch would leave a gap in the state."""
     stream = Stream(tmp_path)
     for batch_id in range(3):
         stream.run(batch_id)
     stream.coordinator.restore(1)
-    with pytest.raises(ConflictError, match="waits for batch 1") as refused:
+    with pytest.raises(ConflictError, match="expects batch 1") as refused:
         stream.run(3)
     assert refused.value.kind == "batch_gap"
     assert Stream(tmp_path, adopt_after="query:0").run(3) == 4
 
 
 def test_a_query_that_began_elsewhere_is_refused(tmp_path: Path) -> None:
-    """A job without any batch waits for batch 0."""
+    """A job without any micro-batch expects batch 0."""
     with pytest.raises(ConflictError, match='adopt_after="nothing"'):
         Stream(tmp_path).run(7)
     assert Stream(tmp_path, adopt_after="nothing").run(7) == 1
 
 
 def test_a_large_outcome_becomes_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's driver gets its name; the commit reads it, and clean-up knows whose it is."""
+    """Spark's driver gets its name; the commit reads it, and clean-up finds it by the attempt."""
     monkeypatch.setattr(sink_messages, "LARGEST_MESSAGE_BYTES", 100)
     stream = Stream(tmp_path, clean_up_every="0")
     messages = stream.write(stream.plan(), 0)
@@ -267,24 +267,24 @@ def test_rescaling_between_restarts_keeps_every_row(tmp_path: Path) -> None:
 def test_a_key_in_two_tasks_is_refused(tmp_path: Path) -> None:
     """Neither task can know; the commit does, and an empty task beside them does not matter."""
     stream = Stream(tmp_path)
-    plan, batch = stream.plan(), QueryBatch("query", 0)
+    plan, batch = stream.plan(), MicroBatch("query", 0)
     messages = [
         message_of(write_partition(plan, batch, 0, rows(range(5), 0))),
         message_of(write_partition(plan, batch, 1, iter([]))),
         message_of(write_partition(plan, batch, 2, rows(range(4, 9), 0))),
     ]
-    with pytest.raises(InvalidInputError, match="10 rows have 9 keys") as refused:
+    with pytest.raises(InvalidInputError, match="10 rows have 9 distinct keys") as refused:
         stream.commit(messages, 0)
     assert refused.value.kind == "duplicate_key"
 
 
 def test_files_of_a_stream_carry_the_batch(tmp_path: Path) -> None:
-    """Each batch its own file, in the order of the partitions; the same batch again makes no other."""
+    """Each micro-batch has its own file, in partition order; a repeated one writes no second file."""
     text = st.StructType([st.StructField("value", st.StringType())])
     given = {"store": tmp_path.as_uri(), "job": "job", "path": "out/{query}-{batch}.txt"}
     options = SinkOptions.of({**given, "file_format": "text", "header_line": "lines"}, streaming=True)
     for batch_id in (0, 1, 1):
-        plan, batch = open_sink(options, text), QueryBatch("q", batch_id)
+        plan, batch = open_sink(options, text), MicroBatch("q", batch_id)
         messages = [
             message_of(
                 write_partition(
@@ -332,10 +332,10 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
         ({"operator": "op"}, "state needs option keys"),
         ({}, "give option operator"),
         ({**STATE, "path": "x"}, "give option operator"),
-        ({**STATE, "deleted": "id"}, "no boolean column"),
-        ({**STATE, "deleted": "no"}, "no boolean column"),
+        ({**STATE, "deleted": "id"}, "not a boolean column"),
+        ({**STATE, "deleted": "no"}, "not a boolean column"),
         ({"operator": "op", "keys": "other"}, "key column 'other' is not among"),
-        ({"operator": "op", "keys": '["id"'}, "no JSON list"),
+        ({"operator": "op", "keys": '["id"'}, "not a JSON list"),
         ({"path": "x.jsonl", "file_format": "jsonl"}, "takes one text column"),
         ({"path": "x", "single_file": "true"}, "cannot be joined"),
         ({"path": "x", "file_format": "orc"}, "is not one of jsonl"),
@@ -345,7 +345,7 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
     ],
 )
 def test_a_wrong_call_opens_nothing(tmp_path: Path, options: dict[str, str], reason: str) -> None:
-    """The error names the option, and the job's timeline does not know of it."""
+    """The error names the option, and nothing is on the job's timeline."""
     given = {"store": tmp_path.as_uri(), "job": "job", "idempotency_key": "monday", **options}
     with pytest.raises(InvalidInputError, match=reason):
         open_sink(SinkOptions.of(given, streaming=False), SCHEMA)
@@ -353,7 +353,7 @@ def test_a_wrong_call_opens_nothing(tmp_path: Path, options: dict[str, str], rea
 
 
 def test_a_wrong_stream_is_refused(tmp_path: Path) -> None:
-    """What only a stream may not, or must."""
+    """What a stream must not set, or must."""
     given = {"store": tmp_path.as_uri(), "job": "job"}
     with pytest.raises(InvalidInputError, match="leave out idempotency_key"):
         SinkOptions.of({**given, **STATE, "idempotency_key": "x"}, streaming=True)
@@ -389,7 +389,7 @@ def test_a_named_query_keeps_its_owner(tmp_path: Path) -> None:
 
 
 def test_only_the_writer_that_is_pickled_opens_an_attempt(tmp_path: Path) -> None:
-    """Spark makes one more for each commit; and pickles the first twice."""
+    """Spark creates another writer for each commit, and pickles the first one twice."""
     stream = Stream(tmp_path)
     writer = _StreamWriter(stream.options, SCHEMA)
     assert stream.kinds() == []

@@ -1,4 +1,4 @@
-"""What a read's options and filters lead to, without Spark."""
+"""The plan of a read, from its options and filters, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
 
 
 def test_values_for_every_key_column_leave_their_key_groups() -> None:
-    """Each combination's group, as the state's own hash says it."""
+    """The key group of each combination, by the state's own hash."""
     filters: list[Filter] = [In(("a",), (1, 2)), EqualTo(("b",), "x"), GreaterThan(("value",), 5)]
     keys = pa.table({"a": pa.array([1, 2]), "b": pa.array(["x", "x"])})
     expected = sorted(set(key_group_of(keys, SCHEMA).tolist()))
@@ -42,7 +42,7 @@ def test_what_does_not_name_the_key_leaves_every_group(filters: list[Filter]) ->
 
 
 def test_an_instant_leaves_every_group() -> None:
-    """Its Python value is in the time zone of whoever made it."""
+    """Its Python value is in the time zone of the process that created it."""
     schema = StateSchema.of(pa.schema({"at": pa.timestamp("us", "UTC")}), ["at"], 128)
     assert key_groups_of_filters(schema, [EqualTo(("at",), datetime.datetime(2013, 1, 1))]) is None
 

@@ -46,7 +46,7 @@ def reader_of(
 
 
 def batches(rows: list[tuple[int, int, bool, int]], size: int = 10) -> Iterator[pa.RecordBatch]:
-    """Rows of (id, value, deleted, key group), as Spark hands them over: known by place."""
+    """Rows of (id, value, deleted, key group), as Spark passes them: by position."""
     for start in range(0, len(rows), size):
         columns = zip(*rows[start : start + size], strict=True)
         yield pa.record_batch(
@@ -81,7 +81,7 @@ def test_a_task_writes_its_range_and_any_task_reads_it(attempt: Attempt) -> None
 
 
 def test_a_task_leaves_no_thread_behind(attempt: Attempt) -> None:
-    """A Python worker lives on between tasks: whatever a task starts ends with it."""
+    """A Python worker outlives its tasks: whatever a task starts ends with it."""
     before = set(threading.enumerate())
     outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0)])
     reader = reader_of(attempt, [ChangelogStateHandle.from_json(outcome["handle"])], ranges_of_tasks(1, 16))
@@ -90,14 +90,14 @@ def test_a_task_leaves_no_thread_behind(attempt: Attempt) -> None:
 
 
 def test_a_task_without_rows_touches_no_store(attempt: Attempt, tmp_path: Path) -> None:
-    """An empty partition gives nothing back and writes nothing."""
+    """An empty partition returns nothing and writes nothing."""
     empty = pa.record_batch([pa.array([], pa.int64())] * 4, ["c0", "c1", "deleted", "key_group"])
     assert list(writer_of(attempt)(iter([empty]))) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_repeated_key_is_an_outcome_and_no_failure(attempt: Attempt) -> None:
-    """The driver learns of wrong rows from the first try; Spark does not try them again."""
+    """The first try reports invalid rows to the driver; Spark does not retry them."""
     rows = [(n, 0, False, 3) for n in [*range(30), 7]]
     outcome = outcome_of(writer_of(attempt), rows)
     assert outcome["refused"]["kind"] == "duplicate_key"
@@ -105,13 +105,13 @@ def test_a_repeated_key_is_an_outcome_and_no_failure(attempt: Attempt) -> None:
 
 
 def test_a_row_of_another_tasks_range_is_refused(attempt: Attempt) -> None:
-    """If rows were ever shared out otherwise than planned, nothing would be written to the wrong range."""
+    """If rows were ever partitioned other than planned, nothing would be written to the wrong range."""
     outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0), (2, 2, False, 9)])
     assert "refused" in outcome
 
 
 def test_a_deleted_file_names_the_checkpoint(attempt: Attempt) -> None:
-    """A reader that comes too late says what it wanted to read and why it cannot."""
+    """A reader that is too late names what it wanted to read and why it cannot."""
     outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0)])
     store = open_store(attempt.store_uri)
     for stat in list(store.list()):

@@ -56,7 +56,7 @@ def test_one_change_for_each_key_group_in_ascending_order() -> None:
 
 
 def test_no_rows_make_no_changes() -> None:
-    """An empty input is no error and writes nothing."""
+    """An empty input is not an error and writes nothing."""
     encoded = encode_changes(SCHEMA, rows(), np.array([], np.int32))
     assert (len(encoded.key_groups), len(encoded.changes)) == (0, 0)
     assert ChangeEncoder(SCHEMA).finish() is None
@@ -85,7 +85,7 @@ def test_a_key_twice_is_refused_by_name(second: tuple[Any, ...]) -> None:
 
 
 def test_a_key_twice_is_found_across_chunks() -> None:
-    """The encoder remembers the keys of the chunks that it gave away."""
+    """The encoder remembers the keys of the chunks that it already returned."""
     encoder = ChangeEncoder(SCHEMA, chunk_bytes=1)
     assert encoder.add(rows((1, "a", 1.0)), pa.array([3])) is not None
     assert encoder.add(rows((2, "a", 1.0)), pa.array([3])) is not None
@@ -95,7 +95,7 @@ def test_a_key_twice_is_found_across_chunks() -> None:
 
 
 def test_chunks_hold_what_was_added_in_order() -> None:
-    """Batches are joined until the chunk is full; counts say what was taken."""
+    """Record batches are joined until the chunk is full; the counts cover all rows added."""
     encoder = ChangeEncoder(SCHEMA, chunk_bytes=2**20)
     assert encoder.add(rows((1, "a", 1.0), (2, "b", 2.0)), pa.array([3, 1])) is None
     assert encoder.add(rows((3, None, None)), pa.array([3]), pa.array([True])) is None
@@ -116,13 +116,13 @@ def test_chunks_hold_what_was_added_in_order() -> None:
     ],
 )
 def test_wrong_key_groups_are_refused(groups: Any, reason: str) -> None:
-    """A row whose key group cannot be right would be lost on the next restore."""
+    """A row with an invalid key group would be lost on the next restore, so it is refused."""
     with pytest.raises(InvalidInputError, match=reason):
         encode_changes(SCHEMA, rows((1, "a", 1.0)), groups)
 
 
 def test_input_is_brought_into_the_stored_types() -> None:
-    """Large and dictionary text, narrower numbers and absent columns become what the schema says."""
+    """Large and dictionary text, narrower numbers and absent columns are brought into the schema's types."""
     table = pa.table(
         {
             "total": pa.array([1, 2], pa.int32()),
@@ -143,7 +143,7 @@ def test_input_is_brought_into_the_stored_types() -> None:
 
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
-    """Nothing is cut or wrapped around to make it fit."""
+    """Nothing is truncated or wrapped around to make it fit."""
     small = StateSchema.of(pa.schema({"id": pa.int8()}), ["id"], 8)
     with pytest.raises(InvalidInputError, match="column 'id' does not fit its type int8"):
         encode_changes(small, pa.table({"id": [300]}), np.array([0]))
@@ -193,7 +193,7 @@ def test_every_type_comes_back(name: str) -> None:
     "kind", [pa.null(), pa.uint8(), pa.date64(), pa.month_day_nano_interval(), pa.time32("s")]
 )
 def test_a_type_that_cannot_be_kept_is_named(kind: pa.DataType) -> None:
-    """Also inside another type, the error names the column and the type."""
+    """The error names the column and the type, also inside a nested type."""
     with pytest.raises(InvalidInputError, match=r"column 'v\.element\.x' has type") as caught:
         StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.list_(pa.struct({"x": kind}))}), ["id"])
     assert caught.value.kind == "unsupported_type"
@@ -203,7 +203,7 @@ def test_a_type_that_cannot_be_kept_is_named(kind: pa.DataType) -> None:
     "kind", [pa.float32(), pa.float64(), pa.list_(pa.int32()), pa.struct({"a": pa.int8()})]
 )
 def test_a_type_without_one_equality_is_no_key(kind: pa.DataType) -> None:
-    """NaN and the two zeros make floating point unfit as a key; nested types are not hashed alike."""
+    """NaN and signed zero make floating point unfit as a key; nested types are not hashed alike."""
     with pytest.raises(InvalidInputError, match="cannot be a key"):
         StateSchema.of(pa.schema({"id": kind}), ["id"])
 
@@ -223,7 +223,7 @@ def test_a_type_without_one_equality_is_no_key(kind: pa.DataType) -> None:
 def test_a_schema_that_cannot_be_is_refused(
     names: list[str], keys: list[str], parallelism: int, reason: str
 ) -> None:
-    """Each wrong schema says what is wrong with it."""
+    """The error of each invalid schema says what is wrong with it."""
     with pytest.raises(InvalidInputError, match=reason):
         StateSchema.of(pa.schema([(name, pa.int64()) for name in names]), keys, parallelism)
 
@@ -307,7 +307,7 @@ def test_other_changes_of_type_are_refused(
 
 
 def test_keys_and_key_groups_are_frozen() -> None:
-    """Other key columns, or another number of key groups, are another state."""
+    """Different key columns, or a different number of key groups, would be another state: refused."""
     columns = pa.schema({"a": pa.int32(), "b": pa.int32()})
     state = StateSchema.of(columns, ["a", "b"], 16)
     with pytest.raises(InvalidInputError, match="key columns"):
@@ -326,7 +326,7 @@ def test_a_fold_takes_only_its_key_groups() -> None:
 
 
 def test_a_log_without_its_schema_is_refused() -> None:
-    """Changes that no schema stands before are somebody else's."""
+    """Changes that no schema precedes are not keyed state."""
     fold = StateFold(SCHEMA, KeyGroupRange.of(0, 7))
     batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
     with pytest.raises(FormatError, match="without their schema"):
@@ -334,7 +334,7 @@ def test_a_log_without_its_schema_is_refused() -> None:
 
 
 def test_binary_views_are_read_as_well() -> None:
-    """A reader may give views instead of copies."""
+    """A reader may yield views instead of copies."""
     ((batch,),) = log_of((SCHEMA, encode_changes(SCHEMA, rows((1, "a", 1.0)), np.array([2]))))
     viewed = pa.record_batch(
         [batch.column(0), batch.column(1).cast(pa.binary_view())], ["key_group", "change"]
@@ -343,7 +343,7 @@ def test_binary_views_are_read_as_well() -> None:
 
 
 def test_a_newer_schema_version_is_refused() -> None:
-    """A later release's bytes are named as such."""
+    """The bytes of a later release are reported as such."""
     payload = SCHEMA.to_bytes().replace(b"dstl/state-schema 1 ", b"dstl/state-schema 2 ")
     with pytest.raises(FormatError) as caught:
         StateSchema.from_bytes(payload)
@@ -353,7 +353,7 @@ def test_a_newer_schema_version_is_refused() -> None:
 @examples(300)
 @given(cut=st.integers(0, 10**6), flip=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, value: int) -> None:
-    """Cut or changed bytes give rows or a FormatError: no other error, and no read outside the bytes."""
+    """Truncated or altered bytes give rows or a FormatError: no other error, and no read out of bounds."""
     batch = rows(*[(n, f"name {n}", float(n)) for n in range(20)])
     whole = bytearray(encode_changes(SCHEMA, batch, np.zeros(20, np.int32)).changes[0].as_py())
     whole[flip % len(whole)] = value
@@ -367,7 +367,7 @@ def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, v
 @examples(200)
 @given(payload=st.binary(max_size=300))
 def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
-    """Anything else than a change is refused as such."""
+    """Anything other than a change is refused."""
     with pytest.raises(FormatError):
         decode_change(SCHEMA, payload)
     with pytest.raises(FormatError):
@@ -377,7 +377,7 @@ def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
 @examples(300)
 @given(position=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_schemas_are_format_errors(position: int, value: int) -> None:
-    """A schema with one changed byte is refused, or is the same."""
+    """A schema with one altered byte is refused, or is the same."""
     payload = bytearray(SCHEMA.to_bytes())
     payload[position % len(payload)] = value
     with contextlib.suppress(FormatError):

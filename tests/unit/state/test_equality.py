@@ -39,14 +39,14 @@ def test_nested_values_are_compared_as_python_compares_them(data: st.DataObject)
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_floating_point_is_compared_by_bits(kind: pa.DataType) -> None:
-    """NaN is equal to itself, and zero is not minus zero."""
+    """NaN equals itself, and 0.0 differs from -0.0."""
     left = pa.array([math.nan, 0.0, 1.5, None, math.nan], kind)
     right = pa.array([math.nan, -0.0, 1.5, math.nan, 1.0], kind)
     assert same_values(left, right).tolist() == [True, False, True, False, False]
 
 
 def test_a_row_is_the_same_if_every_column_is() -> None:
-    """One column that differs is enough; no columns and no rows are no difference."""
+    """One differing column is enough; tables without columns or rows are equal."""
     left = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
     right = pa.table({"a": [1, 2, 4], "b": ["x", "z", None]})
     assert same_rows(left, right).tolist() == [True, False, False]

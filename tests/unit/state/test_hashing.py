@@ -1,4 +1,4 @@
-"""Keys to key groups, held to what Spark 4 answered when it was asked."""
+"""Keys to key groups, compared with recorded answers of Spark 4."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def _wrong() -> list[str]:
 
 
 def test_each_type_has_sparks_hash() -> None:
-    """A value of each type and of each length of a tail, and the numbers at the ends."""
+    """A value of each type and each tail length, and the smallest and largest numbers."""
     assert _wrong() == []
 
 
 def test_unsigned_tails_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: bytes of the tail taken as unsigned show in non-ASCII text."""
+    """The check above can fail: unsigned tail bytes show in non-ASCII text."""
     unsigned = lambda self, kind: np.ndarray.view(self, np.uint8 if kind is np.int8 else kind)  # noqa: E731
 
     class Unsigned(np.ndarray):  # type: ignore[type-arg] # a stand-in of the test
@@ -81,21 +81,21 @@ def test_unsigned_tails_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_columns_are_folded_in_order_and_null_changes_nothing() -> None:
-    """Each hash is the seed of the next; rows beside each other do not touch."""
+    """Each hash is the seed of the next; adjacent rows do not influence each other."""
     texts = pa.array(["N102", None, "N102"])
     numbers = pa.array([7, 7, None], pa.int64())
     assert hash_columns([texts, numbers]).tolist() == [169248569, 1293116811, 2072620565]
 
 
 def test_rows_of_any_slice_have_their_own_hash() -> None:
-    """An array that begins in the middle of its buffers is read from there."""
+    """An array that starts in the middle of its buffers is read from there."""
     for kind, value, spark in SPARKS:
         padded = pa.array([value, None, value, value, None], kind)
         assert hash_columns([padded.slice(1, 3)]).tolist() == [42, spark, spark], kind
 
 
 def test_key_groups_are_the_remainder_of_the_floor() -> None:
-    """A negative hash lies in a group from 0 up, and keys are brought into their frozen type first."""
+    """A negative hash gives a group of 0 or more, and keys are cast to their frozen type first."""
     schema = StateSchema.of(pa.schema({"value": pa.int64(), "tail": pa.string()}), ["tail"], 128)
     rows = pa.table({"tail": pa.array(["ab", None], pa.large_string()).dictionary_encode()})
     assert key_group_of(rows, schema).tolist() == [-97053317 % 128, 42]
@@ -110,6 +110,6 @@ def test_key_groups_are_the_remainder_of_the_floor() -> None:
     ],
 )
 def test_a_wrong_key_is_refused(rows: pa.Table, match: str) -> None:
-    """A key that lacks a column, or does not fit, is told by its name."""
+    """A key column that is missing, or does not fit, is named."""
     with pytest.raises(InvalidInputError, match=match):
         key_group_of(rows, StateSchema.of(pa.schema({"id": pa.int64()}), ["id"]))

@@ -1,4 +1,4 @@
-"""Key groups are shared out completely, once, and as the SQL of the writer says."""
+"""Key groups are divided completely, once, and as the writer's SQL does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dstl_dagster.state.partitioning import range_of_task, ranges_of_tasks
 def test_each_key_group_has_the_task_that_the_formula_gives(
     data: st.DataObject, max_parallelism: int
 ) -> None:
-    """A key group lies in the range of task `g * n // m`, and ranges differ by at most one in size."""
+    """A key group is in the range of task `g * n // m`, and ranges differ by at most one in size."""
     task_count = data.draw(st.integers(1, min(max_parallelism, 300)))
     ranges = ranges_of_tasks(task_count, max_parallelism)
     assert [group for each in ranges for group in each] == list(range(max_parallelism))
@@ -26,6 +26,6 @@ def test_each_key_group_has_the_task_that_the_formula_gives(
 
 @pytest.mark.parametrize(("task", "task_count"), [(0, 0), (0, 5), (4, 4), (-1, 4)])
 def test_impossible_shares_are_refused(task: int, task_count: int) -> None:
-    """More tasks than key groups, or a task that is not there, is an error."""
+    """More tasks than key groups, or a task that does not exist, is an error."""
     with pytest.raises(InvalidInputError):
         range_of_task(task, task_count, 4)

@@ -1,4 +1,4 @@
-"""A key that occurs twice is found by its hash; equal hashes alone prove nothing."""
+"""A repeated key is found by its hash; equal hashes alone prove nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_other_keys_with_one_hash_are_taken() -> None:
 
 @pytest.mark.parametrize("second", [range(49, 60), range(60, 70)])
 def test_a_key_in_two_chunks_is_named(second: range) -> None:
-    """Found at the end, wherever its rows were; one row fewer and all is well."""
+    """Found at the end, wherever its rows are; with one row fewer nothing is refused."""
     encoder = ChangeEncoder(SCHEMA, chunk_bytes=100)
     for ids in (range(50), second):
         rows = batch(ids)

@@ -29,7 +29,7 @@ VALUE_TYPES = {"int": pa.int32(), "long": pa.int64()}
 
 @dataclass
 class Checkpoint:
-    """One generated checkpoint: what happens to which key (None: deleted), in how wide a schema."""
+    """One generated checkpoint: the new value of each changed key (None: deleted), and the schema's width."""
 
     changes: dict[tuple[Any, Any], dict[str, Any] | None]
     value_kind: str
@@ -133,12 +133,12 @@ def agrees(history: list[Checkpoint], cuts: list[int]) -> bool:
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, cuts=cut_lists)
 def test_state_equals_a_dictionary(history: list[Checkpoint], cuts: list[int]) -> None:
-    """Whatever was written in whatever chunks, any split into readers gives the dictionary's rows, once."""
+    """However the log was chunked, any split into readers gives the dictionary's rows, once."""
     assert agrees(history, cuts)
 
 
 def first_occurrences(rows: pa.Table, key_columns: Any) -> Any:
-    """The mistake: the oldest word on a key wins."""
+    """The mistake: the oldest change of a key wins."""
     reversed_rows = rows.take(pa.array(np.arange(rows.num_rows)[::-1]))
     return np.sort(rows.num_rows - 1 - last_occurrences(reversed_rows, key_columns))
 
@@ -150,7 +150,7 @@ def every_occurrence(rows: pa.Table, key_columns: Any) -> Any:
 
 @pytest.mark.parametrize("mistake", [first_occurrences, every_occurrence])
 def test_the_property_finds_a_broken_merge(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: it finds a history in which a wrong merge shows."""
+    """The check above can fail: it finds a history that exposes a wrong merge."""
     monkeypatch.setattr("dstl_dagster.state.fold.last_occurrences", mistake)
     try:
         find(

@@ -1,0 +1,88 @@
+"""The last micro-batch that a job holds, of which streaming query, and which one may come next.
+
+Owns the identity of a micro-batch and the rule for its order. Does not own applying it (`commit`,
+`foreach_batch`). Pure.
+
+Spark gives a query an id, kept in its checkpoint folder, and numbers its micro-batches from 0 without gaps.
+After a crash it repeats the last one, never an earlier one. So a job has to remember one pair only. It is
+kept in the positions of the job's checkpoints, so a restore rolls it back together with the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
+
+__all__ = ["POSITION", "MicroBatch"]
+
+POSITION = "spark query"
+"""The source under which the positions of a checkpoint hold the pair."""
+
+_NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch. As text: `<query id>:<batch id>`."""
+
+    query_id: str
+    batch_id: int
+
+    def __str__(self) -> str:
+        return f"{self.query_id}:{self.batch_id}"
+
+    @property
+    def idempotency_key(self) -> str:
+        """The idempotency key of its attempt."""
+        return f"spark-query:{self}"
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The pair as the positions hold it."""
+        return {"query_id": self.query_id, "batch_id": self.batch_id}
+
+    @classmethod
+    def last_of(cls, positions: Mapping[str, Any]) -> MicroBatch | None:
+        """The last micro-batch of a checkpoint with these positions; `None`: none. Raises: FormatError."""
+        stored = positions.get(POSITION)
+        if stored is None:
+            return None
+        try:
+            return cls(str(stored["query_id"]), int(stored["batch_id"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"position {POSITION!r} is not a micro-batch of a query: {stored!r}") from error
+
+    def is_in(self, last: MicroBatch | None) -> bool:
+        """Whether a job whose last micro-batch is `last` already holds this one."""
+        return last is not None and last.query_id == self.query_id and self.batch_id <= last.batch_id
+
+    def require_after(self, last: MicroBatch | None, adopt_after: str | None) -> None:
+        """Pass if this micro-batch follows `last`, or is adopted on purpose.
+
+        `adopt_after` is the text of the job's last micro-batch, as a person read it (`nothing`: the job had
+        none). It permits this one step and, if it stays in the code, no later one.
+
+        Raises: ConflictError, kind `other_query` or `batch_gap`.
+        """
+        job_is_at = _NOTHING if last is None else str(last)
+        if adopt_after == job_is_at:
+            return
+        way_out = f'; to continue from here on purpose, set option adopt_after="{job_is_at}"'
+        if last is not None and last.query_id != self.query_id:
+            raise ConflictError(
+                f"the job is at batch {last.batch_id} of query {last.query_id}, but this is query "
+                f"{self.query_id}: a query with a new checkpoint folder would apply its input again. Start "
+                f"it with the old checkpointLocation{way_out}",
+                kind=ErrorKind.OTHER_QUERY,
+            )
+        expected = 0 if last is None else last.batch_id + 1
+        if self.batch_id > expected:
+            raise ConflictError(
+                f"this is batch {self.batch_id} of query {self.query_id}, but the job expects batch "
+                f"{expected}: the batches in between went elsewhere, or a restore rolled them back. Start "
+                f"the query with a checkpointLocation at batch {expected}{way_out}",
+                kind=ErrorKind.BATCH_GAP,
+            )
