@@ -26,6 +26,7 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 __all__ = [
     "COMPONENTS_PREFIX",
     "JobNames",
+    "attempt_half",
     "attempt_of_component",
     "validated_job",
 ]
@@ -50,10 +51,15 @@ COMPONENTS_PREFIX = ".inprogress/"
 """What the names of all components begin with, but for those with entropy."""
 
 
+def attempt_half(attempt: uuid.UUID) -> int:
+    """The upper 64 bits of an attempt's UUID, which every component of the attempt shares."""
+    return attempt.int >> 64
+
+
 def attempt_of_component(object_name: str) -> int | None:
     """The upper 64 bits of the UUID that a component's name ends in, or `None` if it ends in none."""
     try:
-        return uuid.UUID(object_name.rpartition("/")[2]).int >> 64
+        return attempt_half(uuid.UUID(object_name.rpartition("/")[2]))
     except ValueError:
         return None
 
