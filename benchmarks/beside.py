@@ -4,9 +4,10 @@ Owns the pairing. Does not own the workloads (`changelog.py`). Run:
 
     python benchmarks/beside.py OTHER_CHECKOUT [--pairs 7] [--synced] [ROW ...]
 
-To measure what an optimization is worth, remove it in another checkout. Each checkout has a process of its own,
-and the two take turns on the same machine, so that its drift cancels out of the ratio of each pair, which is
-what counts. A ratio above 1: the other checkout took longer. `BENCH_DIRECTORY` is where the files go.
+To measure what an optimization is worth, remove it in another checkout. Each checkout has a process of its
+own, and the two take turns on the same machine, so that its drift cancels out of the ratio of each pair,
+which is what counts. A ratio above 1: the other checkout took longer. `BENCH_DIRECTORY` is where the files
+go.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """How fast a writer's log is appended, made durable and read back, on local disk.
 
-Owns the workload and the table. Sets no targets. Run: `python benchmarks/changelog.py [--quick] [--synced]`, or
-with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` explains how to get the jars).
+Owns the workload and the table. Sets no targets. Run: `python benchmarks/changelog.py [--quick] [--synced]`,
+or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` explains how to get the jars).
 
-Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a persist
-every 50,000, waited for. Medians of 7 runs after a warm-up. Next to each rate is that of Flink 2.2.1 writing
-through the page cache on a quiet two-core machine, and the machine's own limits (memcpy, file write) measured in
-the same run.
+Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
+persist every 50,000, waited for. Medians of 7 runs after a warm-up. Next to each rate is that of Flink 2.2.1
+writing through the page cache on a quiet two-core machine, and the machine's own limits (memcpy, file write)
+measured in the same run.
 
-A busy machine is slower for both. So around each row the same bare steps are timed (sort, encode, checksum and
-write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where Flink was measured. The last
-column is the ratio if Flink were slowed down equally, except for its waits (10 ms).
+A busy machine is slower for both. So around each row the same bare steps are timed (sort, encode, checksum
+and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where Flink was measured.
+The last column is the ratio if Flink were slowed down equally, except for its waits (10 ms).
 
-With `--flink` nothing is extrapolated: ours and Flink's take turns on the same machine, each in a fresh folder,
-and what counts is the ratio of each pair. Both persist to the page cache.
+With `--flink` nothing is extrapolated: ours and Flink's take turns on the same machine, each in a fresh
+folder, and what counts is the ratio of each pair. Both persist to the page cache.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
     python benchmarks/checkpoint.py [--quick] [--json FILE] [--only PART]
 
 growth    bytes, requests and seconds of a checkpoint of 10,000 changes on states of 10^5 to 10^7 rows
-snapshot  the slowest of 100 such checkpoints on 10^6 rows, including folds, against writing all rows each time
-history   requests, and names listed, to find the tail and to decide after 100 and after 100,000 checkpoints
+snapshot  the slowest of 100 such checkpoints on 10^6 rows, folds included, against writing all rows each time
+history   requests, and names listed, to find the tail and to decide, after 100 and 100,000 checkpoints
 restore   reading 10^7 rows back, against Parquet with the same rows
 
-On a local folder without fsync; ratios are taken within one run. A missed target is printed, and the exit status
-is 1.
+On a local folder without fsync; ratios are taken within one run. A missed target is printed, and the exit
+status is 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Flink's own changelog, for comparison: a JVM that takes one command at a time.
 
-Owns the JVM and the protocol with it (`flink/FlinkChangelog.java`). Does not own the workload or the comparison.
-How to get the jars: `flink/README.md`.
+Owns the JVM and the protocol with it (`flink/FlinkChangelog.java`). Does not own the workload or the
+comparison. How to get the jars: `flink/README.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fresh folders for repetitions, so that one repetition does not slow down the next.
 
-A repetition's files are truncated, and removed only when the benchmark ends: on ext4 without a journal, creating
-a file scans every inode freed in the last minutes, and is up to ten times slower after many removals.
+A repetition's files are truncated, and removed only when the benchmark ends: on ext4 without a journal,
+creating a file scans every inode freed in the last minutes, and is up to ten times slower after many
+removals.
 """
 
 from __future__ import annotations

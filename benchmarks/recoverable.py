@@ -1,13 +1,13 @@
-"""What a commit and a stream cost, compared with upstream's algorithm and Google's own client in the same run.
+"""What a commit and a stream cost, against upstream's algorithm and Google's own client in the same run.
 
     python benchmarks/recoverable.py [--quick] [--json FILE]
 
 Commit: requests, waves and seconds for n components on the strict server, each response 50 ms late.
-Stream: throughput, CPU time of the process and peak memory of one large object through the recoverable writer,
-through google-cloud-storage's own upload of the same bytes, and through gcsfs if it is installed. The server runs
-in a separate process. Each round measures every way once, in alternating order, and ratios are taken within a
-round, so that other work on the machine slows all of them; the median round is reported.
-A missed target is printed, and the exit status is 1.
+Stream: throughput, CPU time of the process and peak memory of one large object through the recoverable
+writer, through google-cloud-storage's own upload of the same bytes, and through gcsfs if it is installed. The
+server runs in a separate process. Each round measures every way once, in alternating order, and ratios are
+taken within a round, so that other work on the machine slows all of them; the median round is reported. A
+missed target is printed, and the exit status is 1.
 """
 
 from __future__ import annotations

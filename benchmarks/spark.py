@@ -4,8 +4,8 @@
 
 Prints one JSON line per measurement, and at the end the ratios that the documentation quotes. Four parts:
 
-* sink: rows of (long, 100 bytes), laid out by key group, into `format("dstl")`, into a source that discards Arrow
-  batches, into Parquet, into `noop`; and the shuffle by key group alone.
+* sink: rows of (long, 100 bytes), laid out by key group, into `format("dstl")`, into a source that discards
+  Arrow batches, into Parquet, into `noop`; and the shuffle by key group alone.
 * aggregation: events on many keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
   `groupBy().agg` on RocksDB with its changelog, `transformWithState` with rows and with Pandas.
 * bytes: what each micro-batch left on storage, ours and RocksDB's changelog.

@@ -1,10 +1,10 @@
 """Does Flink's own reader read back from our files what our writer wrote?
 
-Owns the comparison only. Run: `python benchmarks/flink/read_ours.py JAR_FOLDER`; `README.md` explains how to get
-the jars. Exit status 1 if anything differs.
+Owns the comparison only. Run: `python benchmarks/flink/read_ours.py JAR_FOLDER`; `README.md` explains how to
+get the jars. Exit status 1 if anything differs.
 
-Two writers share files, with rows, columns, metadata, empty changes and changes of several blocks; each set is
-read at its offset, as a handle names it. Our footer follows the body, where Flink must not see it.
+Two writers share files, with rows, columns, metadata, empty changes and changes of several blocks; each set
+is read at its offset, as a handle names it. Our footer follows the body, where Flink must not see it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A writer of one 100-component file under kill -9 at every storage request, and gone on with elsewhere.
+"""A writer of one 100-component file under kill -9 at every storage request, resumed by another process.
 
     python tests/process/recoverable_kills.py [--step N] [--kind KIND]
 
@@ -34,7 +34,7 @@ WHOLE = b"".join(piece(number) for number in range(COUNT))
 
 
 def live(place: Place, store: ObjectStore) -> None:
-    """From the notes, whatever they say, to the published object."""
+    """Run from the notes, whatever state they hold, to the published object."""
     writer = GSRecoverableWriter(store, place.options)
     kept = place.kept()
     if "commit" not in kept:

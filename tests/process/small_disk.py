@@ -2,7 +2,7 @@
 
     unshare -rm python tests/process/small_disk.py FOLDER
 
-Prints one JSON document: what was said at each refusal, and what was there after it.
+Prints one JSON document: the error of each refusal, and what existed after it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refused(act: Callable[[], object]) -> str:
 
 
 def standing(folder: Path) -> dict[str, Any]:
-    """What a process that comes now finds."""
+    """What a new process finds."""
     store = LocalObjectStore(folder)
     coordinator = CheckpointCoordinator("job", store, owner="job")
     latest = coordinator.latest()

@@ -1,4 +1,4 @@
-"""A disk that is full, and one that is read-only: a clear word, and nothing lost that was complete."""
+"""A full disk and a read-only one: a clear error, and nothing complete is lost."""
 
 from __future__ import annotations
 
