@@ -332,7 +332,7 @@ def test_download_headers(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "expected", "told"),
+    ("span", "expected", "span_sent"),
     [
         ("bytes=0-3", b"0123", "bytes 0-3/10"),
         ("bytes=4-", b"456789", "bytes 4-9/10"),
@@ -340,11 +340,15 @@ def test_download_headers(wire: Wire) -> None:
         ("bytes=8-100", b"89", "bytes 8-9/10"),
     ],
 )
-def test_ranges(wire: Wire, span: str, expected: bytes, told: str) -> None:
+def test_ranges(wire: Wire, span: str, expected: bytes, span_sent: str) -> None:
     """Ranges are 206 with their bytes and place."""
     wire.media("a", b"0123456789")
     reply = wire.read("a", span)
-    assert (reply.status_code, reply.content, reply.headers["Content-Range"]) == (206, expected, told)
+    assert (reply.status_code, reply.content, reply.headers["Content-Range"]) == (
+        206,
+        expected,
+        span_sent,
+    )
 
 
 def test_range_beyond_the_end(wire: Wire) -> None:
@@ -380,15 +384,15 @@ def test_list_pages(wire: Wire) -> None:
     wanted = [f"p{number}" for number in range(7)]
     for name in wanted:
         wire.media(name, b"")
-    told: list[str] = []
+    listed: list[str] = []
     token: dict[str, str] = {}
     while True:
         page = wire.list(maxResults=3, **token)
-        told += [item["name"][len(wire.prefix) :] for item in page["items"]]
+        listed += [item["name"][len(wire.prefix) :] for item in page["items"]]
         if "nextPageToken" not in page:
             break
         token = {"pageToken": page["nextPageToken"]}
-    assert told == wanted
+    assert listed == wanted
 
 
 def test_list_delimiter(wire: Wire) -> None:

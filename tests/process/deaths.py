@@ -222,8 +222,8 @@ def fork_lives(scenario: Scenario) -> None:
             finally:
                 os._exit(status)
         os.close(writing)
-        with os.fdopen(reading) as told:
-            points = told.read()
+        with os.fdopen(reading) as answers:
+            points = answers.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(json.dumps([status, int(points or 0)]), flush=True)
 

@@ -76,7 +76,7 @@ def _run_to_end(folder: Path, day: str) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """A copy to go on from. Objects are hard links, by which the local store knows its files again."""
+    """A copy to resume from. Objects are hard links, by which the local store recognizes its files."""
     target.mkdir()
     shutil.copytree(source / "dagster", target / "dagster")
     (target / "source").symlink_to(source / "source")

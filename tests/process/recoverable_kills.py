@@ -6,7 +6,7 @@
 effect. `moved`: the same with a temporary bucket, so that the commit ends with a copy. `folder`: on plain
 files, killed before each operation on the file system, those of its own notes among them.
 
-Whoever goes on is another process, and knows only the notes that the writer kept as a checkpoint would. Exit
+The process that resumes knows only the notes that the writer kept, as a checkpoint would. Exit
 status 1: an object was wrong, or something was left.
 """
 

@@ -42,16 +42,16 @@ def test_what_was_reported_durable_survives_a_kill(lines: int, tmp_path: Path) -
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(lines)]
+    lines_seen = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
-    told += process.stdout.readlines()
+    lines_seen += process.stdout.readlines()
     process.stdout.close()
     process.wait(60)
-    assert len(told) >= lines
+    assert len(lines_seen) >= lines
     store = LocalObjectStore(tmp_path)
     with FsStateChangelogStorage("job", store, base_path="attempts/b") as storage:
         reader = storage.create_reader()
-        for line in told:
+        for line in lines_seen:
             if not line.endswith("\n"):
                 continue
             number, document = json.loads(line)

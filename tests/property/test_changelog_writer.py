@@ -64,7 +64,7 @@ class FaultyStore(MemoryObjectStore):
     def put(self, name: str, payload: Any, **arguments: Any) -> Any:
         fault = self.before.pop(0) if self.before else None
         if fault == "fail":
-            raise UnavailableError("told to")
+            raise UnavailableError("failed by the test")
         if fault == "lost":
             super().put(name, payload, **arguments)
             raise UnavailableError("the answer was lost")

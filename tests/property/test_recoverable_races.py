@@ -278,7 +278,7 @@ def test_any_fault_at_any_request(fault: Fault, options: GSFileSystemOptions) ->
 
 
 def zombies_and_consumer(seed: int) -> None:
-    """Two commits of one file at the same time, faults, then a consumer who takes it once it is published."""
+    """Two concurrent commits of one file, with faults, and a consumer that takes it once it is published."""
     store = MemoryObjectStore()
     options = (PLAIN, ENTROPY, OTHER_BUCKET)[seed % 3]
     recoverable, payload = write(store, (1, 2, 33, 40, 64)[seed % 5], options)

@@ -168,9 +168,9 @@ class Ledger:
         each = record["checkpoint_id"]
         self._expect(record, each in self.completed, "was never completed")
         self._expect(record, each not in self.abandoned, "was abandoned")
-        self._expect(record, each not in self.subsumed, "was given up")
+        self._expect(record, each not in self.subsumed, "is subsumed")
         self._expect(
-            record, each not in self.committed or bool(self.unfinished(each)), "nothing is left to say"
+            record, each not in self.committed or bool(self.unfinished(each)), "nothing is left to commit"
         )
         self.committed[each] = record
 

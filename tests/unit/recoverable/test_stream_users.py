@@ -120,7 +120,7 @@ def test_exception_in_a_with_block_discards(store: MemoryObjectStore) -> None:
         with stream:
             stream.write(b"kept")
             stream.sync()
-            stream.write(b"given up")
+            stream.write(b"discarded")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -320,7 +320,7 @@ class TestCommitter:
     def test_commit_with_recovery_of_own(
         self, store: MemoryObjectStore, options: GSFileSystemOptions
     ) -> None:
-        """An own object at the final name is the result; a plain commit is told that it is there."""
+        """Our own object at the final name is the result; a plain commit raises ConflictError."""
         stream = GSRecoverableWriter(store, options).open("gs://foo/bar")
         stream.write(b"abc")
         committer = stream.close_for_commit()
