@@ -1,12 +1,13 @@
 """Another checkout's changelog and this one's in turns, row by row of `changelog.py`.
 
-Owns the pairing; the workloads are `changelog.py`'s. Run:
+Owns the pairing. Does not own the workloads (`changelog.py`). Run:
 
     python benchmarks/beside.py OTHER_CHECKOUT [--pairs 7] [--synced] [ROW ...]
 
-To learn what a detail is worth, remove it in another checkout. Each checkout has a process of its own, and
-the two take turns on the same machine, so that what counts, the ratio of each pair, does not drift with it.
-A ratio above 1: the other one took longer. `BENCH_DIRECTORY` says where the files go.
+To measure what an optimization is worth, remove it in another checkout. Each checkout has a process of its
+own, and the two take turns on the same machine, so that its drift cancels out of the ratio of each pair,
+which is what counts. A ratio above 1: the other checkout took longer. `BENCH_DIRECTORY` is where the files
+go.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MEASURES: Final = {
 
 
 def serve(*, durable: bool) -> None:
-    """Measure the rows named on standard input, one a line, with whatever package is imported here."""
+    """Measure the rows named on standard input, one per line, with the package on this process's path."""
     for line in sys.stdin:
         with fresh_folder() as folder:
             print(MEASURES[line.strip()](LocalObjectStore(folder, durable=durable)), flush=True)
@@ -83,7 +84,7 @@ class Side:
 def compare(row: str, this: Side, other: Side, pair_count: int) -> None:
     pairs = []
     for number in range(pair_count + 1):
-        # Whoever is second may find a warmer or a busier machine: each is first as often.
+        # The second one may find a warmer or a busier machine: each goes first equally often.
         if number % 2:
             our_seconds = this.seconds(row)
             pairs.append((our_seconds, other.seconds(row)))

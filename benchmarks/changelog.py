@@ -1,19 +1,19 @@
 """How fast a writer's log is appended, made durable and read back, on local disk.
 
-Owns the workload and the table; decides nothing. Run: `python benchmarks/changelog.py [--quick] [--synced]`,
-or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` says where the jars come from).
+Owns the workload and the table. Sets no targets. Run: `python benchmarks/changelog.py [--quick] [--synced]`,
+or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` explains how to get the jars).
 
 Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
-persist each 50,000, waited for. Medians of 7 runs after a warm-up. Beside each rate stands the one of
-Flink 2.2.1 writing through the page cache on a quiet machine of two cores, and the machine's own limits
-(memcpy, file write) measured in the same run.
+persist every 50,000, waited for. Medians of 7 runs after a warm-up. Next to each rate is that of Flink 2.2.1
+writing through the page cache on a quiet two-core machine, and the machine's own limits (memcpy, file write)
+measured in the same run.
 
-A machine that is not quiet is slower for both. So around each row the same bare steps are timed (sort,
-encode, checksum and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where
-Flink was measured. The last column is the ratio if Flink were slowed down alike; its waits (10 ms) are not.
+A busy machine is slower for both. So around each row the same bare steps are timed (sort, encode, checksum
+and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where Flink was measured.
+The last column is the ratio if Flink were slowed down equally, except for its waits (10 ms).
 
-With `--flink` nothing is reckoned: ours and Flink's take turns on the same machine, each to a fresh folder,
-and what counts is the ratio of each pair. Both persist to the page cache.
+With `--flink` nothing is extrapolated: ours and Flink's take turns on the same machine, each in a fresh
+folder, and what counts is the ratio of each pair. Both persist to the page cache.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROWS_PER_PERSIST = 50_000
 ROWS_PER_BATCH = 10_000
 KEY_GROUPS = KeyGroupRange.of(0, 127)
 
-# Changes a second, and milliseconds: Flink 2.2.1, from the same workload.
+# Changes per second, and milliseconds: Flink 2.2.1 on the same workload.
 FLINK = {
     "append+persist 100 B, delay 10 ms": 2.05e6,
     "append+persist 100 B, delay 0": 4.48e6,
@@ -66,7 +66,7 @@ FLINK = {
 
 @dataclass(frozen=True)
 class Workload:
-    """Columns made once, so that making them is not measured."""
+    """Columns built once, so that building them is not measured."""
 
     value_bytes: int
     row_count: int
@@ -160,7 +160,7 @@ class Bench:
         return statistics.median(taken) / BARE_STEPS_SECONDS
 
     def _slowdown_around(self) -> float:
-        """Of the machine, around what was just measured."""
+        """The machine's slowdown, averaged from before and after the last measurement."""
         before, self._before = self._before, self._slowdown()
         return (before + self._before) / 2
 
@@ -198,7 +198,7 @@ class Bench:
 
 
 def memory_growth(bench: Bench, workload: Workload) -> None:
-    """Peak memory above what stood before, for a total much larger than the in-flight limit."""
+    """Growth of peak memory, for a total much larger than the in-flight limit."""
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bench_once = Bench(repetitions=0, durable=bench.durable)
     bench_once.repetitions = 1
@@ -212,7 +212,7 @@ def memory_growth(bench: Bench, workload: Workload) -> None:
 
 
 def columns_rows(bench: Bench, workload: Workload) -> None:
-    """The rows of one value size: appended with and without delay, and read back both ways."""
+    """The table's rows for one value size: appended with and without delay, and read back both ways."""
     for delay_ms in (10, 0):
         seconds = bench.seconds(partial(write_columns, workload=workload, delay_ms=delay_ms))
         label = f"append+persist {workload.value_bytes} B, delay {delay_ms}{' ms' if delay_ms else ''}"
@@ -228,10 +228,10 @@ def columns_rows(bench: Bench, workload: Workload) -> None:
 
 
 def in_turns(name: str, repetitions: int, ours: Callable[[], float], flinks: Callable[[], float]) -> None:
-    """Print both sides' medians of seconds, and the median and range of how many times faster ours was."""
+    """Print the median time of both sides, and the median and range of how many times faster ours was."""
     pairs = []
     for repetition in range(-WARM_UPS, repetitions):
-        # Whoever is second may find a warmer or a busier machine: each is first as often.
+        # The second one may find a warmer or a busier machine: each goes first equally often.
         if repetition % 2:
             our_seconds = ours()
             pairs.append((our_seconds, flinks()))
@@ -249,11 +249,11 @@ def in_turns(name: str, repetitions: int, ours: Callable[[], float], flinks: Cal
 
 
 WARM_UPS = 4
-"""Pairs before the first that counts: a JVM needs some rounds until its code is compiled."""
+"""Pairs that do not count: a JVM needs some rounds until its code is compiled."""
 
 
 def beside_flink(flink: FlinkSide, repetitions: int, row_count: int) -> None:
-    """Every row of the table, ours and Flink's in turns."""
+    """Every row of the table, ours and Flink's, in turns."""
 
     def in_fresh_folder(work: Callable[[Path], float]) -> Callable[[], float]:
         def worked() -> float:
@@ -324,7 +324,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="3 repetitions of a fifth of the rows")
     parser.add_argument("--synced", action="store_true", help="sync every file to disk")
-    parser.add_argument("--flink", type=Path, metavar="JAR_FOLDER", help="run Flink's own beside, in turns")
+    parser.add_argument("--flink", type=Path, metavar="JAR_FOLDER", help="run Flink's own too, in turns")
     arguments = parser.parse_args()
     row_count = ROWS // 5 if arguments.quick else ROWS
     bench = Bench(repetitions=3 if arguments.quick else 7, durable=arguments.synced)
@@ -338,7 +338,7 @@ def main() -> None:
     machine_limits()
     if arguments.flink is not None:
         with FlinkSide(arguments.flink) as flink:
-            print(f"Flink {flink.version} with its defaults, the JVM's heap by its default, in turns")
+            print(f"Flink {flink.version} with its defaults and the JVM's default heap, in turns")
             beside_flink(flink, bench.repetitions, row_count)
         return
     memory_growth(bench, Workload.of(1000, row_count))

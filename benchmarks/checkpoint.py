@@ -1,14 +1,14 @@
-"""What a checkpoint costs as state and history grow, beside the alternatives, in the same run.
+"""What a checkpoint costs as state and history grow, compared with the alternatives in the same run.
 
     python benchmarks/checkpoint.py [--quick] [--json FILE] [--only PART]
 
 growth    bytes, requests and seconds of a checkpoint of 10,000 changes on states of 10^5 to 10^7 rows
-snapshot  the slowest of 100 such checkpoints on 10^6 rows, folds included, beside writing all rows each time
-history   requests, and names listed, of a first look and a decision after 100 and after 100,000 checkpoints
-restore   reading 10^7 rows back, beside Parquet with the same rows
+snapshot  the slowest of 100 such checkpoints on 10^6 rows, folds included, against writing all rows each time
+history   requests, and names listed, to find the tail and to decide, after 100 and 100,000 checkpoints
+restore   reading 10^7 rows back, against Parquet with the same rows
 
-A local folder without fsync; ratios are taken within one run. A missed target is told, and the exit status
-is 1.
+On a local folder without fsync; ratios are taken within one run. A missed target is printed, and the exit
+status is 1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Numbers = dict[str, Any]
 
 
 def rows(keys: np.ndarray, round_number: int) -> pa.Table:
-    """Rows of these keys: three numbers and a short text, other values in each round."""
+    """Rows of these keys: three numbers and a short string, with different values in each round."""
     names = pa.array(np.char.add("customer-", np.char.zfill(keys.astype(str), 8)))
     return pa.table(
         {"key": keys, "total": keys * 31 + round_number, "events": keys % 97 + round_number, "name": names},
@@ -68,7 +68,7 @@ def whole_state(row_count: int) -> pa.Table:
 
 
 def changed_keys(round_number: int) -> np.ndarray:
-    """The same keys whatever the state's size; all of them are in the smallest."""
+    """The same keys whatever the size of the state; all of them exist in the smallest."""
     return np.random.default_rng(round_number).permutation(100_000)[:CHANGES].astype(np.int64)
 
 
@@ -92,7 +92,7 @@ def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
 
 
 def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table) -> bool:
-    """One checkpoint of changed rows, as a batch makes it: folded when it is due. Whether it was."""
+    """One checkpoint of changed rows, by a batch: folded when due. Returns whether it was."""
     batch = Batch.open(coordinator)
     batch.add(write_rows(coordinator.store, batch.attempt, OPERATOR, SCHEMA, table, partitions=TASKS))
     batch.move_position("source", batch.attempt.checkpoint_id)
@@ -109,7 +109,7 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
         jobs = {}
         for row_count in row_counts:
             store = FaultStore(LocalObjectStore(root / str(row_count), durable=False))
-            # Snapshots and folds fall on the same checkpoints for all sizes or, as here, on none.
+            # Snapshots and folds must fall on the same checkpoints for all sizes: here on none.
             jobs[row_count] = coordinator_on(store, materialize=False, snapshot_interval=100_000)
             begin(jobs[row_count], row_count)
         taken: dict[int, list[tuple[float, int, Counter[str]]]] = {each: [] for each in row_counts}
@@ -149,9 +149,9 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
 
 
 def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Numbers:
-    """100 checkpoints, folds included, and some that write every row. Steps 1 to 6 of both.
+    """100 checkpoints, including folds, and some that write every row. Steps 1 to 6 of both.
 
-    Nothing is given up, so each snapshot of the timeline names all checkpoints up to then.
+    Nothing is subsumed, so each snapshot of the timeline names all checkpoints so far.
     """
 
     def taken(coordinator: CheckpointCoordinator, table: pa.Table) -> tuple[float, bool]:
@@ -193,7 +193,7 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
 
 
 def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> None:
-    """So many checkpoints by their records alone, one every ten minutes, the last few retained."""
+    """Write only the records of so many checkpoints, one every ten minutes, the last few retained."""
     timeline = coordinator_on(store).timeline
     for number in range(1, checkpoints + 1):
         clock.advance(600)
@@ -204,7 +204,7 @@ def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> N
             return Opened(
                 attempt=attempt,
                 checkpoint_id=number,
-                parent=parent,  # noqa: B023 - decided before the next turn
+                parent=parent,  # noqa: B023 - called before the next iteration
                 owner="bench",
                 idempotency_key=f"batch-{number}",
             )
@@ -213,7 +213,7 @@ def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> N
             return Completed(
                 attempt=attempt,
                 checkpoint_id=number,
-                parent=parent,  # noqa: B023 - decided before the next turn
+                parent=parent,  # noqa: B023 - called before the next iteration
                 manifest=f"dstl/{JOB}/manifests/{number:010d}-{attempt}",
                 files=(),
                 idempotency_key=f"batch-{number}",
@@ -227,13 +227,13 @@ def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> N
         timeline.decide(completed)
         timeline.decide(committed)
         if number > 3:
-            gone = number - 3
-            timeline.decide(lambda _, gone=gone: Subsumed(checkpoint_ids=(gone,)))
+            oldest = number - 3
+            timeline.decide(lambda _, oldest=oldest: Subsumed(checkpoint_ids=(oldest,)))
 
 
 def look_and_decide(store: ObjectStore) -> Numbers:
-    """What a process that comes now asks for: the tail, an old batch, a decision."""
-    told: Numbers = {}
+    """What a new process asks for: the tail, an old batch, a decision."""
+    found: Numbers = {}
     steps: dict[str, Callable[[CheckpointCoordinator], object]] = {
         "first look": lambda coordinator: coordinator.timeline.tail(),
         "known batch": lambda coordinator: coordinator.applied("batch-1"),
@@ -249,12 +249,12 @@ def look_and_decide(store: ObjectStore) -> Numbers:
         step(coordinator)
         seconds = time.perf_counter() - began
         requests = Counter(request.method for request in counting.requests[before:])
-        told[name] = {"requests": dict(sorted(requests.items())), "seconds": round(seconds, 4)}
-    return told
+        found[name] = {"requests": dict(sorted(requests.items())), "seconds": round(seconds, 4)}
+    return found
 
 
 class CountingNames(WrapperStore):
-    """A store whose listings count the names that they give."""
+    """A store that counts the names it lists."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -275,7 +275,7 @@ def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
         grow_history(store, clock, count)
         made_seconds = time.perf_counter() - began
         counting = CountingNames(store)
-        told = look_and_decide(counting)
+        measured = look_and_decide(counting)
         found.append(
             {
                 "checkpoints": count,
@@ -283,7 +283,7 @@ def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
                 "snapshot_interval": CheckpointOptions().snapshot_interval,
                 "names_listed": counting.names,
                 "seconds_to_make": round(made_seconds, 1),
-                **told,
+                **measured,
             }
         )
     return found
@@ -293,7 +293,7 @@ def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
 
 
 def restored_rows(where: tuple[Path, int, int]) -> int:
-    """What one task of a restore does: its range of key groups as Arrow tables, which it keeps."""
+    """What one task of a restore does: load its range of key groups as Arrow tables, and keep them."""
     folder, task, tasks = where
     coordinator = coordinator_on(LocalObjectStore(folder, durable=False))
     latest = coordinator.latest()
@@ -305,9 +305,9 @@ def restored_rows(where: tuple[Path, int, int]) -> int:
 
 
 def measure_restore(row_count: int, rounds: int, tasks: int) -> Numbers:
-    """All rows as Arrow tables in parallel tasks, and by Parquet's own reader with as many threads.
+    """All rows as Arrow tables in parallel tasks, and through Parquet's own reader with as many threads.
 
-    The state is a base, as a fold leaves it. A task is a process, as in Spark; it runs already.
+    The state is a base, as a fold leaves it. A task is a process that is already running, as in Spark.
     """
     pa.set_cpu_count(tasks)
     with fresh_folder() as root, ProcessPoolExecutor(tasks) as pool:
@@ -327,7 +327,7 @@ def measure_restore(row_count: int, rounds: int, tasks: int) -> Numbers:
             began = time.perf_counter()
             assert pq.read_table(path, use_threads=True).num_rows == row_count
             taken.append((ours, time.perf_counter() - began))
-        del taken[0]  # the processes start and import in it
+        del taken[0]  # in it the processes start and import
     return {
         "rows": row_count,
         "rounds": rounds,
@@ -339,22 +339,22 @@ def measure_restore(row_count: int, rounds: int, tasks: int) -> Numbers:
     }
 
 
-# -- all of it
+# -- targets
 
 
-def missed_targets(told: Numbers) -> Iterator[str]:
-    for row in told.get("growth", []):
+def missed_targets(found: Numbers) -> Iterator[str]:
+    for row in found.get("growth", []):
         if not (row["same_bytes"] and row["same_requests"]):
-            yield f"growth: {row['rows']} rows cost other bytes or requests than the smallest state"
+            yield f"growth: {row['rows']} rows cost different bytes or requests than the smallest state"
         if row["to_smallest"] > 1.25:
             yield f"growth: {row['rows']} rows take {row['to_smallest']} times as long; the target is 1.25"
-    if "snapshot" in told and told["snapshot"]["p99_times_shorter"] < 10:
-        yield f"snapshot: p99 {told['snapshot']['p99_times_shorter']} times shorter; the target is 10"
-    for row in told.get("history", []):
+    if "snapshot" in found and found["snapshot"]["p99_times_shorter"] < 10:
+        yield f"snapshot: p99 {found['snapshot']['p99_times_shorter']} times shorter; the target is 10"
+    for row in found.get("history", []):
         if row["names_listed"] > row["snapshot_interval"] + 8:
             yield f"history: {row['names_listed']} names listed after {row['checkpoints']} checkpoints"
-    if "restore" in told and told["restore"]["speed_to_parquet"] < 0.5:
-        yield f"restore: {told['restore']['speed_to_parquet']} of Parquet's speed; the target is 0.5"
+    if "restore" in found and found["restore"]["speed_to_parquet"] < 0.5:
+        yield f"restore: {found['restore']['speed_to_parquet']} of Parquet's speed; the target is 0.5"
 
 
 def main() -> None:
@@ -371,15 +371,15 @@ def main() -> None:
         "restore": lambda: measure_restore(10**5 if quick else 10**7, 5, 2),
     }
     print(conditions("pyarrow", "numpy"), flush=True)
-    told: Numbers = {}
+    found: Numbers = {}
     for name in arguments.only or parts:
-        told[name] = parts[name]()
-        print(json.dumps({name: told[name]}, indent=1), flush=True)
-    told["missed"] = list(missed_targets(told))
-    print(json.dumps({"missed": told["missed"]}, indent=1))
+        found[name] = parts[name]()
+        print(json.dumps({name: found[name]}, indent=1), flush=True)
+    found["missed"] = list(missed_targets(found))
+    print(json.dumps({"missed": found["missed"]}, indent=1))
     if arguments.json:
-        arguments.json.write_text(json.dumps(told, indent=1))
-    sys.exit(1 if told["missed"] else 0)
+        arguments.json.write_text(json.dumps(found, indent=1))
+    sys.exit(1 if found["missed"] else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Under which conditions a benchmark ran: versions and machine, as one line."""
+"""The conditions of a benchmark run: versions and machine, on one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Flink's own changelog beside ours: a JVM that is told what to do, one command at a time.
+"""Flink's own changelog, for comparison: a JVM that takes one command at a time.
 
-Owns the JVM and the words exchanged with it (`flink/FlinkChangelog.java`). Does not own the workload, nor
-what is compared. How to get the jars: `flink/README.md`.
+Owns the JVM and the protocol with it (`flink/FlinkChangelog.java`). Does not own the workload or the
+comparison. How to get the jars: `flink/README.md`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FlinkSide:
         assert self._jvm.stdout is not None
         print(*words, sep="\t", file=self._jvm.stdin, flush=True)
         for line in self._jvm.stdout:
-            # Flink may log between.
+            # Flink may log in between.
             if line.startswith(ANSWER):
                 return line.removeprefix(ANSWER)
         sys.exit(f"the JVM ended at {words}; run it by hand to see why")

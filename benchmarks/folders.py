@@ -1,7 +1,8 @@
-"""Fresh folders for repetitions, so that one repetition does not slow the next down.
+"""Fresh folders for repetitions, so that one repetition does not slow down the next.
 
-What a repetition wrote is emptied, and removed only when the benchmark ends: on ext4 without a journal each
-new file looks at every inode freed in the last minutes, and is up to ten times slower after many removals.
+A repetition's files are truncated, and removed only when the benchmark ends: on ext4 without a journal,
+creating a file scans every inode freed in the last minutes, and is up to ten times slower after many
+removals.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["fresh_folder"]
 
 @functools.cache
 def _root() -> Path:
-    """One folder of this run, below `BENCH_DIRECTORY` or where temporary files are."""
+    """One folder for this run, below `BENCH_DIRECTORY` or the system's temporary directory."""
     root = tempfile.mkdtemp(dir=os.environ.get("BENCH_DIRECTORY"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     return Path(root)
@@ -28,7 +29,7 @@ def _root() -> Path:
 
 @contextmanager
 def fresh_folder() -> Iterator[Path]:
-    """An empty folder; its files hold nothing once it is left."""
+    """An empty folder; its files are truncated when the context ends."""
     folder = Path(tempfile.mkdtemp(dir=_root()))
     try:
         yield folder

@@ -58,9 +58,9 @@ def machine_limits() -> None:
 
 
 def file_creation_seconds(directory: Path) -> float:
-    """Median of making a small file, as whoever publishes by rename does: what a small object costs at least.
+    """Median time to create a small file and rename it into place: the least that a small object costs.
 
-    Some file systems take ten times as long for minutes after many files were deleted.
+    Some file systems take ten times as long for minutes after many deletions.
     """
     directory.mkdir(parents=True)
 

@@ -1,13 +1,13 @@
-"""What a commit and a stream cost, beside upstream's algorithm and Google's own client, in the same run.
+"""What a commit and a stream cost, against upstream's algorithm and Google's own client in the same run.
 
     python benchmarks/recoverable.py [--quick] [--json FILE]
 
-Commit: requests, waves and seconds for n components on the strict server, each answer 50 ms late.
-Stream: throughput, the process's own CPU time and peak memory of one large object through the recoverable
+Commit: requests, waves and seconds for n components on the strict server, each response 50 ms late.
+Stream: throughput, CPU time of the process and peak memory of one large object through the recoverable
 writer, through google-cloud-storage's own upload of the same bytes, and through gcsfs if it is installed. The
-server runs in a process of its own. Each round takes every way once, in turning order, and ratios are taken
-within a round, so that a machine with other work on it slows all of them; told is the median round.
-A missed target is told, and the exit status is 1.
+server runs in a separate process. Each round measures every way once, in alternating order, and ratios are
+taken within a round, so that other work on the machine slows all of them; the median round is reported. A
+missed target is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def stream_gcsfs(url: str, piece: bytes, pieces: int) -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """One object, one way."""
+    """One object written one way."""
 
     seconds: float
     cpu_seconds: float
@@ -212,7 +212,7 @@ def measure_streams(total_bytes: int, rounds: int) -> dict[str, Any]:
         if importlib.util.find_spec("gcsfs") is not None:
             ways["gcsfs"] = lambda count: stream_gcsfs(url, piece, count)
         for act in ways.values():
-            act(16)  # connections and imports are no part of a stream
+            act(16)  # connections and imports are not part of a stream
         taken: dict[str, list[Round]] = {way: [] for way in ways}
         for number in range(rounds):
             order = list(ways) if number % 2 == 0 else list(reversed(ways))

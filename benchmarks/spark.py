@@ -1,11 +1,11 @@
-"""Spark with this package beside Spark alone, in one run, by turns.
+"""Spark with this package against Spark alone, in turns within one run.
 
     python benchmarks/spark.py --rows 10000000 --events 5000000
 
-Prints one JSON line a measurement, and the ratios that the documentation names at the end. Four parts:
+Prints one JSON line per measurement, and at the end the ratios that the documentation quotes. Four parts:
 
-* sink: rows of (long, 100 bytes) that lie by key group, into `format("dstl")`, into a source that throws
-  Arrow batches away, into Parquet, into `noop`; and the shuffle by key group alone.
+* sink: rows of (long, 100 bytes), laid out by key group, into `format("dstl")`, into a source that discards
+  Arrow batches, into Parquet, into `noop`; and the shuffle by key group alone.
 * aggregation: events on many keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
   `groupBy().agg` on RocksDB with its changelog, `transformWithState` with rows and with Pandas.
 * bytes: what each micro-batch left on storage, ours and RocksDB's changelog.
@@ -62,7 +62,7 @@ class _Discard(DataSourceArrowWriter):
 
 
 class Discard(DataSource):
-    """An Arrow data source that throws rows away: the least that a sink in Python costs."""
+    """An Arrow data source that discards rows: the least that a sink in Python costs."""
 
     @classmethod
     def name(cls) -> str:
@@ -103,7 +103,7 @@ def sink(spark: SparkSession, folder: Path, rows: int, rounds: int) -> dict[str,
     source = folder / "source"
     made = spark.range(rows).mapInArrow(with_bytes, "id BIGINT, value BINARY")
     by_key_group(made, ["id"], partitions=8).write.option("compression", "none").parquet(str(source))
-    # A file is one task's: none is split, so no key group is.
+    # No file is split between tasks, so no key group is.
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 31))
     df = spark.read.parquet(str(source))
     spark.dataSource.register(Discard)
@@ -144,7 +144,7 @@ def sink(spark: SparkSession, folder: Path, rows: int, rounds: int) -> dict[str,
 
 
 def events_files(folder: Path, events: int, distinct_keys: int) -> Path:
-    """One Parquet file a micro-batch, in time order."""
+    """One Parquet file per micro-batch, in time order."""
     target = folder / "events"
     target.mkdir()
     random = np.random.default_rng(2)
@@ -152,7 +152,7 @@ def events_files(folder: Path, events: int, distinct_keys: int) -> Path:
         keys = random.integers(0, distinct_keys, BATCH_EVENTS, np.int64)
         values = random.integers(0, 1000, BATCH_EVENTS, np.int64)
         pq.write_table(pa.table({"key": keys, "value": values}), target / f"{each:04d}.parquet")
-        time.sleep(0.02)  # the file source goes by times of files
+        time.sleep(0.02)  # the file source orders files by their modification time
     return target
 
 
@@ -164,7 +164,7 @@ def totals(batch: CheckpointBatch, rows: DataFrame) -> None:
 
 
 class Totals(StatefulProcessor):
-    """The same aggregate by `transformWithState`."""
+    """The same aggregate with `transformWithState`."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("totals", "n BIGINT, total BIGINT")
@@ -191,7 +191,7 @@ class PandasTotals(Totals):
 
 
 def stream(query: Any) -> list[float]:
-    """Seconds of each micro-batch, the first included."""
+    """Seconds of each micro-batch, including the first."""
     query.awaitTermination()
     return [
         progress["durationMs"]["triggerExecution"] / 1000
@@ -201,7 +201,7 @@ def stream(query: Any) -> list[float]:
 
 
 def steady(what: str, seconds: list[float]) -> float:
-    """Rows a second of the batches after the first, or of the only one."""
+    """Rows per second of the batches after the first, or of the only one."""
     rest = seconds[1:] or seconds
     speed = BATCH_EVENTS / statistics.mean(rest)
     print(json.dumps({"what": what, "batch_seconds": seconds, "rows_per_s": int(speed)}), flush=True)
@@ -252,7 +252,7 @@ def aggregation(
 
 
 def stored_bytes(folder: Path) -> dict[str, float]:
-    """A micro-batch's bytes: the median, over all batches."""
+    """The median bytes of a micro-batch, over all batches."""
     coordinator = CheckpointCoordinator("totals", open_store((folder / "store").as_uri()))
     ours = [done.manifest for done in coordinator.list()]
     changed = statistics.median(manifest.changes for manifest in ours)
@@ -270,7 +270,7 @@ def stored_bytes(folder: Path) -> dict[str, float]:
 
 
 def await_snapshots(folder: Path) -> int:
-    """How many versions Spark's snapshots are behind, which a read replays. Waits for its maintenance."""
+    """How many versions Spark's snapshots are behind; a read replays them. Waits for Spark's maintenance."""
     deadline = time.monotonic() + 4 * MAINTENANCE_SECONDS
     partitions = [path for path in (folder / "ck-rocks" / "state" / "0").iterdir() if path.name.isdigit()]
 

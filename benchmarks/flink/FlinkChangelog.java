@@ -1,5 +1,5 @@
-// The workload of ../changelog.py with Flink's own changelog, and Flink's reader for files of any writer.
-// Reads one command a line, answers one line each, until the input ends; so that both sides take turns.
+// The workload of ../changelog.py on Flink's own changelog, and Flink's reader for files of any writer.
+// Reads one command per line and answers each with one line, until the input ends: both sides take turns.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -39,7 +39,7 @@ public final class FlinkChangelog {
 
     private List<ChangelogStateHandleStreamImpl> written = new ArrayList<>();
 
-    /** Callbacks run on the owner's thread, while it waits: as a task's thread does in Flink. */
+    /** Callbacks run on the owner's thread while it waits, as on a task's thread in Flink. */
     private static final class Mailbox implements MailboxExecutor {
         private final LinkedBlockingQueue<ThrowingRunnable<? extends Exception>> mails =
                 new LinkedBlockingQueue<>();
@@ -74,7 +74,7 @@ public final class FlinkChangelog {
 
         <T> T await(CompletableFuture<T> future) throws Exception {
             while (!future.isDone()) {
-                // Without a mail of its own, a future that another thread completes would not end this.
+                // Without a mail of its own, a future that another thread completes would not end this wait.
                 future.whenComplete((value, error) -> mails.add(() -> {}));
                 this.yield();
             }

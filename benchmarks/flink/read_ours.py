@@ -1,10 +1,10 @@
-"""Does Flink's own reader find in our files what our writer put there?
+"""Does Flink's own reader read back from our files what our writer wrote?
 
-Owns nothing but the comparison. Run: `python benchmarks/flink/read_ours.py JAR_FOLDER`; `README.md` says
-where the jars come from. Exit status 1 where anything differs.
+Owns the comparison only. Run: `python benchmarks/flink/read_ours.py JAR_FOLDER`; `README.md` explains how to
+get the jars. Exit status 1 if anything differs.
 
 Two writers share files, with rows, columns, metadata, empty changes and changes of several blocks; each set
-is read at its offset, as a handle names it. Our footer stands behind, where Flink must not see it.
+is read at its offset, as a handle names it. Our footer follows the body, where Flink must not see it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def write(store: LocalObjectStore, compression: str) -> list[tuple[ChangelogStat
 
 
 def differences(flink: FlinkSide, compression: str) -> int:
-    """How many handles Flink reads otherwise than they were written."""
+    """How many handles Flink reads differently than they were written."""
     with tempfile.TemporaryDirectory() as directory:
         store = LocalObjectStore(directory, durable=False)
         wrong = 0
@@ -66,7 +66,7 @@ def differences(flink: FlinkSide, compression: str) -> int:
             read: list[Change] = []
             for file, offset in handle.handles_and_offsets:
                 read += flink.read(store.root / file.name, [offset])
-            # Each of the two sets is grouped; inside a group the order of appending stands.
+            # Each of the two sets is grouped; within a group the order of appends is kept.
             first = len(appended) - 5_000
             wanted = sorted(appended[:first], key=_group) + sorted(appended[first:], key=_group)
             wrong += read != wanted

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dstl_dagster.format import JobNames
-from dstl_dagster.format.names import attempt_of_component
+from dstl_dagster.format.names import attempt_half, attempt_of_component
 from dstl_dagster.storage import ObjectStat
 from dstl_dagster.timeline import CheckpointEntry, Ending, Fate, TimelineView
 
@@ -49,7 +49,7 @@ class AttemptFates:
         known: list[uuid.UUID] = [*view.ended, *self._completed]
         if view.open_attempt is not None:
             known.append(view.open_attempt.attempt)
-        self._by_half = {attempt.int >> 64: attempt for attempt in known}
+        self._by_half = {attempt_half(attempt): attempt for attempt in known}
 
     def by_half(self, half: int | None) -> uuid.UUID | None:
         """The attempt of this job with these upper 64 bits. May read the archive."""

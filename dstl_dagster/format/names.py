@@ -27,6 +27,7 @@ __all__ = [
     "COMPONENTS_PREFIX",
     "JOBS_PREFIX",
     "JobNames",
+    "attempt_half",
     "attempt_of_component",
     "validated_job",
 ]
@@ -55,10 +56,15 @@ JOBS_PREFIX = "dstl/"
 """What the names of everything that jobs keep for themselves begin with."""
 
 
+def attempt_half(attempt: uuid.UUID) -> int:
+    """The upper 64 bits of an attempt's UUID, which every component of the attempt shares."""
+    return attempt.int >> 64
+
+
 def attempt_of_component(object_name: str) -> int | None:
     """The upper 64 bits of the UUID at the end of a component's name; `None` if there is none."""
     try:
-        return uuid.UUID(object_name.rpartition("/")[2]).int >> 64
+        return attempt_half(uuid.UUID(object_name.rpartition("/")[2]))
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Exactly-once objects: written in components, published in one step, recovered anywhere.
+"""Exactly-once objects: written as components, published in one step, recoverable in any process.
 
 Owns the public names. Does not own storage (`storage`) or checkpoints (`checkpoint`).
 """

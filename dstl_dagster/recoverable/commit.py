@@ -1,17 +1,17 @@
-"""From components to the final object: the machine behind every commit, whoever runs it.
+"""From components to the final object: the procedure behind every commit.
 
 Owns the order of requests and what each answer means. Does not own the tree (`compose`), the proof of
 ownership (`fingerprint`), or what a checkpoint does with the outcome.
 
-Any number of callers may run the same commit at the same time, be killed at any request, and be run again:
+Any number of callers may run the same commit at the same time, be killed at any request, and run it again:
 
-* Bytes only move upwards: components into intermediates, these into the final object. Each compose demands
-  its exact sources by generation and that its target is absent, and takes the sources away in the same
-  call. So a late or repeated compose either finds its sources and makes what was to be made, or changes
-  nothing; and once the final object was taken away, nothing can bring it back.
-* Whoever misses a source looks one step higher, for an object that is provably of this commit, up to the
-  final one. Looking upwards in this order finds whatever a rival moved meanwhile.
-* A foreign object is never touched. `published` is said only when no source is left.
+* Bytes only move upwards: components into intermediates, intermediates into the final object. Each compose
+  requires its exact sources by generation and an absent target, and deletes the sources in the same call.
+  So a late or repeated compose either finds its sources and writes what was due, or changes nothing; and
+  once the final object has been removed, nothing can bring it back.
+* A run that misses a source looks one level up for an object that is provably of this commit, and so on to
+  the final one. Searching upwards finds whatever a rival has moved meanwhile.
+* A foreign object is never touched. A commit is reported as published only when no source is left.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _ROUNDS = 4
 class CommitState(StrEnum):
     """How a commit ended."""
 
-    PUBLISHED = "published"  # this run (or a twin, meanwhile) made the final object; no source is left
-    ALREADY_PUBLISHED = "already_published"  # it was there and provably of this commit; no source is left
-    TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and taken since
-    BLOCKED = "blocked"  # a foreign object has the name; it and the sources are as they were
+    PUBLISHED = "published"  # this run (or a concurrent one) wrote the final object; no source is left
+    ALREADY_PUBLISHED = "already_published"  # it existed, provably of this commit; no source is left
+    TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and removed since
+    BLOCKED = "blocked"  # a foreign object has the name; it and the sources are untouched
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class CommitOutcome:
 
     Attributes:
         state: see `CommitState`.
-        final: the final object, where it is there and ours.
-        reason: for people, where the state needs one.
-        foreign_generation: of the object in the way, when blocked.
+        final: the final object, if it exists and is ours.
+        reason: for a person to read, where the state needs explaining.
+        foreign_generation: of the foreign object, when blocked.
 
     """
 
@@ -90,14 +90,14 @@ def commit_file(
     """Publish the final object of a recoverable, or find out what became of it.
 
     Args:
-        store: any bucket of the account in which the objects lie.
+        store: any bucket of the account that holds the objects.
         recoverable: what to commit.
-        components: as they were made, in order; without them each costs one metadata read, and the
-            generations found are taken as the right ones.
-        options: where temporary objects lie if `components` are not given.
-        fingerprint: who commits; by default the hash of the recoverable. Empty files of two commits can
-            only be told apart by it.
-        parallelism: requests at a time; 1 makes them in this thread, in a fixed order.
+        components: as written, in order; without them each costs one metadata read, and the generations
+            found are assumed to be the right ones.
+        options: locate the temporary objects if `components` are not given.
+        fingerprint: the identity of the commit; by default the hash of the recoverable. It alone
+            distinguishes the empty files of two commits.
+        parallelism: concurrent requests; with 1 they run in the calling thread, in a fixed order.
 
     Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
         bad object are kept), InvalidInputError (components of another recoverable).
@@ -114,10 +114,10 @@ def discard_file(
     fingerprint: str | None = None,
     parallelism: int = 32,
 ) -> int:
-    """Delete the sources of a file that is never to be published. May be repeated.
+    """Delete the sources of a file that is never to be published. Idempotent.
 
-    Components go first, by generation, then what a rival commit composed of them, upwards: after each
-    step nothing can be made again from the step below. Arguments and errors as in `commit_file`.
+    Components go first, by generation, then upwards what a concurrent commit composed of them: after each
+    step nothing can be composed again from the level below. Arguments and errors as in `commit_file`.
 
     Returns: the number of objects that this call deleted.
     """
@@ -135,7 +135,7 @@ def retract_file(
 ) -> bool:
     """Undo a commit, finished or not: `discard_file`, then delete the final object if it is of this commit.
 
-    Returns: True if this call deleted the final object. A foreign one stays. May be repeated.
+    Returns: True if this call deleted the final object. A foreign one stays. Idempotent.
     """
     commit = _Commit(store, recoverable, components, options, fingerprint, parallelism)
     commit.delete_sources()
@@ -144,7 +144,7 @@ def retract_file(
 
 @dataclass(frozen=True)
 class _Pin:
-    """One object that is there: nothing but this generation is ever read or deleted."""
+    """One object as observed: no generation but this one is ever read or deleted."""
 
     name: str
     generation: int
@@ -152,7 +152,7 @@ class _Pin:
     crc32c: int
 
 
-class _Blocked(Exception):  # noqa: N818 (no error: a result that crosses several calls)
+class _Blocked(Exception):  # noqa: N818 (not an error: a result that crosses several calls)
     def __init__(self, stat: ObjectStat, where: str) -> None:
         super().__init__(where)
         self.stat = stat
@@ -160,7 +160,7 @@ class _Blocked(Exception):  # noqa: N818 (no error: a result that crosses severa
 
 
 class _Commit:
-    """One run. The plan is fixed when it begins; every answer is only believed by generation."""
+    """One run. The plan is fixed at the start; an answer is trusted only for the generation it names."""
 
     def __init__(
         self,
@@ -197,15 +197,15 @@ class _Commit:
             except _Blocked as blocked:
                 return _blocked(blocked.stat, blocked.where)
             except ConflictError:
-                continue  # the final name was taken between the look and the write: look again
+                continue  # the final name was taken between the stat and the write: stat again
             if made is not None:
                 return CommitOutcome(CommitState.PUBLISHED, made)
-            # A source is gone. Bytes move upwards only, so a rival's final object is seen by now.
+            # A source is gone. Bytes only move upwards, so a rival's final object is visible by now.
             final = self._final_store.stat(self._final_name)
             return self._taken_away() if final is None else self._settled(final)
         raise UnavailableError(
-            f"{self._final_uri!r} comes and goes while it is committed; "
-            "find out who else writes it, then commit again"
+            f"{self._final_uri!r} keeps appearing and disappearing during the commit; "
+            "find out what else writes it, then commit again"
         )
 
     def _settled(self, final: ObjectStat) -> CommitOutcome:
@@ -215,14 +215,14 @@ class _Commit:
         return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
 
     def _taken_away(self) -> CommitOutcome:
-        _logger.info("final object was taken away", extra={"final_object": self._final_uri})
+        _logger.info("final object was removed", extra={"final_object": self._final_uri})
         return CommitOutcome(
             CommitState.TAKEN_AWAY,
-            reason=f"{self._final_uri!r} and sources of it are gone: it was published and taken away since",
+            reason=f"{self._final_uri!r} and sources of it are gone: it was published and removed since",
         )
 
     def _publish(self) -> ObjectStat | None:
-        """Make the final object; None where a source is neither there nor in anything above it."""
+        """Write the final object; None if a source is gone and nothing above contains it."""
         if self._root is None:
             return self._put_empty()
         made: dict[uuid.UUID, _Pin | None] = {}
@@ -242,7 +242,7 @@ class _Commit:
             return None
 
     def _make(self, node: Node, made: Mapping[uuid.UUID, _Pin | None]) -> _Pin | None:
-        """Make an intermediate, or find the one that is there. None: what it stands for moved on."""
+        """Compose an intermediate, or find it already composed. None: its bytes have moved further up."""
         name = self._names.of_id(node.object_id)
         children = [made[child.object_id] for child in node.children]
         sources = _all_there(children)
@@ -250,7 +250,7 @@ class _Commit:
             try:
                 return _pin(self._compose(self._temporary_store, name, sources, node))
             except (NotFoundError, ConflictError):
-                pass  # a rival was here: what it made says the rest
+                pass  # a rival was here: the intermediate it left decides
         found = self._temporary_store.stat(name)
         if found is None:
             return None
@@ -293,7 +293,7 @@ class _Commit:
 
         stat = write_own(store, name, Expected(stamp, fingerprint.size, fingerprint.crc32c), compose_once)
         if not answered:
-            # Who made it may have been killed among the deletes of its sources.
+            # The run that wrote it may have been killed while deleting its sources.
             self._delete(sources)
         return stat
 
@@ -334,7 +334,7 @@ class _Commit:
         return [None if stat is None else _pin(stat) for stat in found]
 
     def delete_sources(self) -> int:
-        """Components first, then intermediates upwards: nothing below is left to make one again from."""
+        """Components first, then intermediates upwards: nothing is left below to compose one again."""
         deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
         if self._root is None:
             return deleted
@@ -366,7 +366,7 @@ class _Commit:
     def _in_parallel(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
         if self._parallelism <= 1 or len(steps) <= 1:
             return [step() for step in steps]
-        # Leaving the block waits for all: no request of a failed run is under way when it is told.
+        # Leaving the block waits for all: no request is in flight when a failed run is reported.
         with ThreadPoolExecutor(min(self._parallelism, len(steps)), "dstl-commit") as pool:
             return [running.result() for running in [pool.submit(step) for step in steps]]
 
@@ -384,7 +384,7 @@ def _delete_exactly(store: ObjectStore, pin: _Pin) -> bool:
     try:
         return store.delete(pin.name, precondition=Generation(pin.generation))
     except ConflictError:
-        return False  # another generation has the name: ours is gone, and that one is not ours
+        return False  # another generation has the name: ours is gone, and this one is not ours
 
 
 def _blocked(stat: ObjectStat, where: str) -> CommitOutcome:

@@ -1,4 +1,6 @@
-"""The two ways to commit one file by hand. Owns what each makes of an outcome; `commit` does the work.
+"""The two ways to commit one file by hand.
+
+Owns how each maps an outcome to a result or an error. Does not own the commit itself (`commit`).
 
 Source: Flink's `GSRecoverableWriterCommitter`.
 """
@@ -21,9 +23,10 @@ _logger = logging.getLogger(__name__)
 
 
 class GSRecoverableWriterCommitter:
-    """Publishes one recoverable. Safe to use from any thread, any process, and beside another of itself.
+    """Publishes one recoverable. Safe from any thread and process, and alongside committers of the same file.
 
-    Made by `GSRecoverableFsDataOutputStream.close_for_commit` and `GSRecoverableWriter.recover_for_commit`.
+    Created by `GSRecoverableFsDataOutputStream.close_for_commit` and
+    `GSRecoverableWriter.recover_for_commit`.
     """
 
     def __init__(
@@ -40,19 +43,19 @@ class GSRecoverableWriterCommitter:
 
     @property
     def recoverable(self) -> GSCommitRecoverable:
-        """What is committed; serialize it to commit elsewhere."""
+        """What this committer publishes; serialize it to commit in another process."""
         return self._recoverable
 
     @property
     def options(self) -> GSFileSystemOptions:
-        """The options by which temporary objects are found."""
+        """The options that locate the temporary objects."""
         return self._options
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """The components as they were made, in order.
+        """The components as written, in order.
 
-        Where only their ids are known they are looked up (a request each, once). Raises: NotFoundError if
+        If only their ids are known, they are looked up (one request each, once). Raises: NotFoundError if
         one is gone, as all are after a commit.
         """
         if self._components is None:
@@ -64,36 +67,36 @@ class GSRecoverableWriterCommitter:
         return self._components
 
     def commit(self) -> CommitOutcome:
-        """Publish for the first time. An object that has the final name already is an error, ours or not.
+        """Publish for the first time. An object already at the final name is an error, ours or not.
 
         Raises: ConflictError (the name is taken; kind `already_exists`), NotFoundError (components are
-        gone), UnavailableError (unknown: go on with `commit_after_recovery`), FormatError.
+        gone), UnavailableError (outcome unknown: call `commit_after_recovery`), FormatError.
         """
         final = self._recoverable.final_blob_identifier
         store = self._store.in_bucket(final.bucket_name)
-        there = store.stat(final.object_name)
-        if there is not None:
+        found = store.stat(final.object_name)
+        if found is not None:
             raise ConflictError(
                 f"{store.uri_of(final.object_name)!r} already exists during attempted commit (generation "
-                f"{there.generation}); if this is a repeat of a commit, use commit_after_recovery",
+                f"{found.generation}); to repeat a commit, use commit_after_recovery",
                 ErrorKind.ALREADY_EXISTS,
             )
         outcome = self._run()
         if outcome.state is CommitState.TAKEN_AWAY:
             raise NotFoundError(
-                f"components of {store.uri_of(final.object_name)!r} are gone, and it was not there before; "
-                "they were committed elsewhere and the object taken away, or deleted by a rule of the bucket",
+                f"components of {store.uri_of(final.object_name)!r} are gone, and it does not exist: "
+                "it was published elsewhere and removed, or a lifecycle rule of the bucket deleted them",
                 ErrorKind.SOURCES_MISSING,
             )
         return outcome
 
     def commit_after_recovery(self) -> CommitOutcome:
-        """Publish, or go on with a publishing that was cut off, or find it done. May be repeated.
+        """Publish, finish an interrupted commit, or find it already published. Idempotent.
 
-        Where components and final object are gone the file was published and taken away: nothing is made
-        again, and the outcome says so.
+        If both the components and the final object are gone, the file was published and removed since:
+        nothing is recreated, and the outcome is `TAKEN_AWAY`.
 
-        Raises: ConflictError (the name is a foreign object's; nothing was touched), UnavailableError
+        Raises: ConflictError (a foreign object has the name; nothing was touched), UnavailableError
         (call again), FormatError.
         """
         outcome = self._run()

@@ -1,11 +1,11 @@
 """Which objects are composed into which, and under which names: the plan of a commit.
 
-Owns the shape of the tree and the names of intermediates, pure. Does not own any request (`commit`).
+Owns the shape of the tree and the names of intermediates. Pure: sends no requests (`commit` does).
 
-A compose takes 32 sources, so n components need ceil((n-1)/31) composes. Of all trees with that few, this
-one is the flattest, ceil(log32 n) waves, and rewrites the least: only the excess over the next power of 32
-is folded in the first wave, and every later group is full. Names of intermediates follow from the
-recoverable, so that whoever goes on with a commit finds what was made before.
+A compose takes at most 32 sources, so n components need ceil((n-1)/31) composes. Of all trees with that
+few, this one is the flattest, ceil(log32 n) waves, and rewrites the fewest bytes: the first wave folds only
+the excess over the next power of 32, and every later group is full. Intermediate names are derived from the
+recoverable, so any process that resumes a commit finds the intermediates written before.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["Node", "leaves", "plan_compose", "recoverable_hash", "waves"]
 class Node:
     """The components `[first, end)` as one object.
 
-    `object_id` names the temporary object: a component's own id, or one that follows from the recoverable.
-    `children` is empty for a component, and has 2 to 32 nodes (1 for the root of a single one) otherwise.
+    `object_id` names the temporary object: a component's own id, or one derived from the recoverable.
+    `children` is empty for a component; any other node has 2 to 32 (the root over a single component has 1).
     """
 
     object_id: uuid.UUID
@@ -38,13 +38,13 @@ class Node:
 
 
 def recoverable_hash(recoverable: GSCommitRecoverable) -> str:
-    """What a commit is known by: SHA-256 of the commit bytes, in hex. A resume state hashes as its commit."""
+    """The identity of a commit: SHA-256 of its bytes, in hex. A resume state hashes as its commit part."""
     octets = GSCommitRecoverableSerializer.INSTANCE.serialize(recoverable)
     return hashlib.sha256(octets).hexdigest()
 
 
 def plan_compose(recoverable: GSCommitRecoverable, *, max_sources: int = MAX_COMPOSE_SOURCES) -> Node | None:
-    """The root of the tree, whose children are the sources of the last compose; None for no component."""
+    """The root of the tree, whose children are the sources of the last compose; None without components."""
     object_ids = recoverable.component_object_ids
     if not object_ids:
         return None
@@ -60,7 +60,7 @@ def plan_compose(recoverable: GSCommitRecoverable, *, max_sources: int = MAX_COM
 
 
 def waves(root: Node) -> list[list[Node]]:
-    """The inner nodes below the root, in waves: all of a wave can be made at once, after the one before."""
+    """The inner nodes below the root, in waves: the nodes of a wave need only those of earlier waves."""
     heights: dict[int, list[Node]] = {}
 
     def visit(node: Node) -> int:
@@ -83,7 +83,7 @@ def leaves(root: Node) -> Iterator[Node]:
 
 
 def _fold(level: Sequence[Node], wanted: int, max_sources: int, digest: str) -> list[Node]:
-    """Group the first nodes so that `wanted` remain. A group of k nodes takes k-1 away."""
+    """Group the first nodes so that `wanted` remain. Grouping k nodes removes k-1."""
     excess = len(level) - wanted
     folded: list[Node] = []
     position = 0
@@ -98,6 +98,6 @@ def _fold(level: Sequence[Node], wanted: int, max_sources: int, digest: str) -> 
 def _parent(children: Sequence[Node], digest: str) -> Node:
     first, end = children[0].first, children[-1].end
     named = hashlib.sha256(f"{digest}/{first}-{end}".encode()).digest()
-    # The upper half is an attempt's, as in every temporary name, so that clean-up knows whose it is.
+    # The upper half is the attempt's, as in every temporary name, so that clean-up knows the owner.
     object_id = new_component_id(children[-1].object_id, int.from_bytes(named[:8], "big"))
     return Node(object_id, first, end, tuple(children))

@@ -1,6 +1,7 @@
-"""How a committed object is known again, by anybody, for ever.
+"""How any process, at any later time, recognizes the objects of a commit.
 
-Owns the pairs that a commit stamps on what it makes, and the proof they give. Does not own any request.
+Owns the metadata that a commit stamps on what it writes, and the proof of ownership it gives. Sends no
+requests.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _NODE_KEY = "dstl-node"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """One commit: whose it is (`commit`, a text no other commit has), and the bytes it publishes."""
+    """One commit: its identity (`commit`, a string no other commit has), and the bytes it publishes."""
 
     commit: str
     size: int
     crc32c: int
 
     def to_metadata(self, node: Node | None = None) -> dict[str, str]:
-        """The pairs of the final object, or of the intermediate `node`."""
+        """The metadata of the final object, or of the intermediate `node`."""
         pairs = {
             COMMIT_KEY: self.commit,
             _SIZE_KEY: str(self.size),
@@ -44,18 +45,18 @@ class Fingerprint:
 def fingerprint_of(
     recoverable: GSCommitRecoverable, components: Iterable[Component], commit: str | None = None
 ) -> Fingerprint:
-    """The fingerprint that the final object of these components will bear.
+    """The fingerprint that the final object of these components will carry.
 
-    `commit`: who commits, where the caller has a better identity than the recoverable's own hash.
+    `commit`: the identity of the commit, if the caller has a better one than the recoverable's own hash.
     """
     crc, size = combine_all((component.crc32c, component.size) for component in components)
     return Fingerprint(commit or recoverable_hash(recoverable), size, crc)
 
 
 def is_own(stat: ObjectStat | None, commit: str, node: Node | None = None) -> bool:
-    """True if the object is provably what `commit` made: it says so, and has the bytes that it says.
+    """True if `commit` provably wrote the object: its metadata names the commit and matches its bytes.
 
-    A rival cannot bear it by accident: the default `commit` is a hash over random component ids.
+    A foreign object cannot match by accident: the default `commit` is a hash over random component ids.
     """
     return stat is not None and _own_pairs(stat, commit, node) == {
         key: stat.metadata.get(key) for key in (COMMIT_KEY, _SIZE_KEY, _CRC32C_KEY, _NODE_KEY)

@@ -1,4 +1,7 @@
-"""Asking the store for components of which only the ids are known. Owns these requests, one a component."""
+"""Looking up components that are known only by id.
+
+Owns these requests, one per component. Does not own what a caller does with the answer.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ __all__ = ["component_of", "look_up_component"]
 def look_up_component(
     store: ObjectStore, final: GSBlobIdentifier, object_id: uuid.UUID, options: GSFileSystemOptions
 ) -> Component:
-    """The component as it is now, where the options say. Raises: NotFoundError."""
+    """The component as it is now, at the name these options give it. Raises: NotFoundError."""
     blob = temporary_blob_identifier(final, object_id, options)
     bucket = store.in_bucket(blob.bucket_name)
     stat = bucket.stat(blob.object_name)
     if stat is None:
         raise NotFoundError(
-            f"the component {bucket.uri_of(blob.object_name)!r} is gone: it was committed, or deleted"
+            f"component {bucket.uri_of(blob.object_name)!r} is gone: it was committed or deleted"
         )
     return component_of(blob.bucket_name, stat)
 
 
 def component_of(bucket_name: str, stat: ObjectStat) -> Component:
-    """A whole bucket's stat as a component."""
+    """The stat of an object of this bucket as a component."""
     return Component(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)

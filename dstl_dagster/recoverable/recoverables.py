@@ -1,6 +1,6 @@
-"""The state from which a write goes on or is committed, in any process.
+"""The state from which any process can resume a write, or commit it.
 
-Owns the values; does not own their bytes (`serializers`), nor what is done with them.
+Owns the values. Does not own their bytes (`serializers`), the stream or the commit.
 
 Source: Flink's `GSCommitRecoverable` and `GSResumeRecoverable`.
 """
@@ -23,7 +23,7 @@ _LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class GSCommitRecoverable:
-    """What is needed to commit: the final object, and its components in the order of their bytes.
+    """All a commit needs: the final object, and its components in byte order.
 
     `component_object_ids` takes any iterable of UUIDs and is kept as a tuple.
 
@@ -35,17 +35,17 @@ class GSCommitRecoverable:
 
     def __post_init__(self) -> None:
         if not isinstance(self.final_blob_identifier, GSBlobIdentifier):
-            raise InvalidInputError(f"{self.final_blob_identifier!r} is no GSBlobIdentifier")
+            raise InvalidInputError(f"{self.final_blob_identifier!r} is not a GSBlobIdentifier")
         if not isinstance(self.component_object_ids, Iterable):
-            raise InvalidInputError(f"{self.component_object_ids!r} is no list of component ids")
+            raise InvalidInputError(f"{self.component_object_ids!r} is not a list of component ids")
         object_ids = tuple(self.component_object_ids)
         for object_id in object_ids:
             if not isinstance(object_id, uuid.UUID):
-                raise InvalidInputError(f"a component is named by a UUID, not by {object_id!r}")
+                raise InvalidInputError(f"a component id must be a UUID, not {object_id!r}")
         object.__setattr__(self, "component_object_ids", object_ids)
 
     def component_blob_ids(self, options: GSFileSystemOptions) -> list[GSBlobIdentifier]:
-        """Where the components lie, by these options: they must be those of the writer."""
+        """Where the components are under these options, which must be the writer's."""
         return [
             temporary_blob_identifier(self.final_blob_identifier, object_id, options)
             for object_id in self.component_object_ids
@@ -54,9 +54,9 @@ class GSCommitRecoverable:
 
 @dataclass(frozen=True)
 class GSResumeRecoverable(GSCommitRecoverable):
-    """What is needed to go on writing; it can be committed as it is, too.
+    """All that is needed to resume writing. It can also be committed as it is.
 
-    `position`: bytes written so far, 0 or more. `closed`: whether the stream took no more writes.
+    `position`: bytes written so far, 0 or more. `closed`: whether the stream was closed to writes.
     """
 
     position: int
@@ -65,13 +65,13 @@ class GSResumeRecoverable(GSCommitRecoverable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.position, int) or not 0 <= self.position <= _LONG_MAX:
-            raise InvalidInputError(f"a position is 0 or more bytes, not {self.position!r}")
+            raise InvalidInputError(f"a position must be 0 or more bytes, not {self.position!r}")
         object.__setattr__(self, "closed", bool(self.closed))
 
 
 @dataclass(frozen=True)
 class Component:
-    """One temporary object as it was made: a commit takes exactly this generation.
+    """One temporary object as written: a commit takes exactly this generation.
 
     Attributes: `size` in bytes; `crc32c` unsigned, of the bytes.
     """
@@ -94,14 +94,14 @@ class Component:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Component:
-        """What `to_json` gave. Raises: FormatError."""
+        """The inverse of `to_json`. Raises: FormatError."""
         try:
             numbers = [document[key] for key in ("generation", "size", "crc32c")]
             texts = [document[key] for key in ("bucket_name", "object_name")]
         except (KeyError, TypeError) as error:
-            raise FormatError(f"{document!r} is no component: {error} is missing") from error
+            raise FormatError(f"{document!r} is not a component: {error} is missing") from error
         if not all(isinstance(text, str) and text for text in texts):
-            raise FormatError(f"{document!r} is no component: it names no object")
+            raise FormatError(f"{document!r} is not a component: it names no object")
         if not all(isinstance(number, int) and number >= 0 for number in numbers) or numbers[2] >= 1 << 32:
-            raise FormatError(f"{document!r} is no component: a number is out of range")
+            raise FormatError(f"{document!r} is not a component: a number is out of range")
         return cls(*texts, *numbers)

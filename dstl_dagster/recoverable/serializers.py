@@ -1,9 +1,9 @@
-"""The bytes of the recoverables, version 0: upstream's, to the bit.
+"""The bytes of the recoverables, version 0: bit for bit upstream's.
 
 Owns the byte format. Does not own where the bytes are kept.
 
 Source: Flink's `GSCommitRecoverableSerializer` and `GSResumeRecoverableSerializer`, which write with
-Java's `DataOutputStream`: big-endian numbers, and texts as a 16-bit byte length and modified UTF-8.
+Java's `DataOutputStream`: big-endian numbers, and strings as a 16-bit byte length and modified UTF-8.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class GSCommitRecoverableSerializer:
     def serialize(self, recoverable: GSCommitRecoverable) -> bytes:
         """The bytes. Raises: InvalidInputError (another type, or a name above 65,535 bytes)."""
         if not isinstance(recoverable, GSCommitRecoverable):
-            raise InvalidInputError(f"{recoverable!r} is no GSCommitRecoverable")
+            raise InvalidInputError(f"{recoverable!r} is not a GSCommitRecoverable")
         return _commit_bytes(recoverable)
 
     def deserialize(self, version: int, data: bytes) -> GSCommitRecoverable:
-        """The value; bytes after its end are ignored, as upstream does.
+        """The value; trailing bytes are ignored, as upstream does.
 
-        Raises: FormatError (a newer version, or short or damaged bytes), InvalidInputError (no version).
+        Raises: FormatError (a newer version, truncated or damaged bytes), InvalidInputError (not a version).
         """
         return _read_commit(_open(version, data))
 
@@ -60,13 +60,13 @@ class GSResumeRecoverableSerializer:
     def serialize(self, recoverable: GSResumeRecoverable) -> bytes:
         """The bytes. Raises: InvalidInputError (another type, or a name above 65,535 bytes)."""
         if not isinstance(recoverable, GSResumeRecoverable):
-            raise InvalidInputError(f"{recoverable!r} is no GSResumeRecoverable")
+            raise InvalidInputError(f"{recoverable!r} is not a GSResumeRecoverable")
         return _commit_bytes(recoverable) + struct.pack(">q?", recoverable.position, recoverable.closed)
 
     def deserialize(self, version: int, data: bytes) -> GSResumeRecoverable:
-        """The value; bytes after its end are ignored, as upstream does.
+        """The value; trailing bytes are ignored, as upstream does.
 
-        Raises: FormatError (a newer version, or short or damaged bytes), InvalidInputError (no version).
+        Raises: FormatError (a newer version, truncated or damaged bytes), InvalidInputError (not a version).
         """
         source = _open(version, data)
         commit = _read_commit(source)
@@ -92,7 +92,7 @@ class _Source:
         end = self.position + size
         if end > len(self.octets):
             raise FormatError(
-                f"a recoverable ends after {len(self.octets)} bytes where {end} are needed: it was cut off"
+                f"a recoverable ends after {len(self.octets)} bytes, {end} are needed: it was truncated"
             )
         taken = self.octets[self.position : end]
         self.position = end
@@ -101,9 +101,9 @@ class _Source:
 
 def _open(version: int, data: bytes) -> _Source:
     if not isinstance(version, int) or version < 0:
-        raise InvalidInputError(f"{version!r} is no version of a serialized recoverable")
+        raise InvalidInputError(f"{version!r} is not a version of a serialized recoverable")
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise InvalidInputError(f"a serialized recoverable is bytes, not {type(data).__name__}")
+        raise InvalidInputError(f"a serialized recoverable must be bytes, not {type(data).__name__}")
     if version > _VERSION:
         raise FormatError(
             f"Serialized data with version {version} cannot be read by serializer with version {_VERSION}",
@@ -124,7 +124,7 @@ def _read_commit(source: _Source) -> GSCommitRecoverable:
     bucket_name = _read_text(source)
     object_name = _read_text(source)
     (count,) = struct.unpack(">i", source.take(4))
-    # The length is checked before anything is made of it: a hostile count costs no memory.
+    # `take` checks the length before anything is allocated: a hostile count costs no memory.
     octets = source.take(16 * max(0, count))
     object_ids = [uuid.UUID(bytes=octets[start : start + 16]) for start in range(0, len(octets), 16)]
     return GSCommitRecoverable(GSBlobIdentifier(bucket_name, object_name), tuple(object_ids))
@@ -143,7 +143,7 @@ def _text_bytes(text: str) -> bytes:
             octets += bytes((0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F))
     if len(octets) > _MAX_TEXT_BYTES:
         raise InvalidInputError(
-            f"{text[:40]!r}... has {len(octets)} bytes; the format of recoverables takes {_MAX_TEXT_BYTES}"
+            f"{text[:40]!r}... has {len(octets)} bytes; the format of recoverables allows {_MAX_TEXT_BYTES}"
         )
     return struct.pack(">H", len(octets)) + bytes(octets)
 
@@ -162,10 +162,10 @@ def _read_text(source: _Source) -> str:
         elif first & 0xF0 == 0xE0:
             length, unit = 3, first & 0x0F
         else:
-            raise FormatError(f"a text in a recoverable holds the byte {first:#04x}, which begins nothing")
+            raise FormatError(f"a string in a recoverable has {first:#04x} where a character must begin")
         rest = octets[position + 1 : position + length]
         if len(rest) != length - 1 or any(octet & 0xC0 != 0x80 for octet in rest):
-            raise FormatError("a text in a recoverable breaks off inside a character")
+            raise FormatError("a string in a recoverable breaks off inside a character")
         for octet in rest:
             unit = unit << 6 | octet & 0x3F
         units.append(unit)

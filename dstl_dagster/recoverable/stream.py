@@ -1,7 +1,7 @@
-"""Writing one object in components. Owns the stream; does not own the commit (`committer`, `commit`).
+"""Writing one object as components. Owns the stream. Does not own the commit (`committer`, `commit`).
 
-Source: Flink's `GSRecoverableFsDataOutputStream`. Unlike upstream, `flush` ends no component: a wrapped
-text stream flushes often, and each component costs requests.
+Source: Flink's `GSRecoverableFsDataOutputStream`. Unlike upstream, `flush` does not end a component: a
+wrapping text stream flushes often, and each component costs requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["GSRecoverableFsDataOutputStream"]
 
 
 class _OpenComponent:
-    """The component being written: its upload, and what it must be when it is done."""
+    """The component being written: its upload, and the size and checksum it must end up with."""
 
     def __init__(self, store: ObjectStore, name: str, object_id: uuid.UUID, chunk_size: int | None) -> None:
         self.bucket_name = store.bucket_name
@@ -56,7 +56,7 @@ class _OpenComponent:
         self.size += taken
         if taken != len(payload):
             raise UnavailableError(
-                f"the upload of {self.name!r} took {taken} of {len(payload)} bytes; "
+                f"the upload of {self.name!r} accepted {taken} of {len(payload)} bytes; "
                 "recover from the last persisted state",
                 ErrorKind.PARTIAL_WRITE,
             )
@@ -75,13 +75,13 @@ class _OpenComponent:
 
 
 class GSRecoverableFsDataOutputStream(io.RawIOBase):
-    """A binary file object that is only visible once committed. One thread at a time.
+    """A binary file object that becomes visible only when committed. One thread at a time.
 
     Bytes go to temporary objects, the components. `sync` and `persist` end the current one: what was
     written is durable when they return. `flush` sends what is buffered and ends nothing. An exception
-    inside a `with` block gives the current component up; a stream that is dropped commits nothing.
+    inside a `with` block discards the current component; a stream that is dropped commits nothing.
 
-    Made by `GSRecoverableWriter.open` and `.recover`.
+    Created by `GSRecoverableWriter.open` and `.recover`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Bytes written so far, those before a recovery included."""
+        """Bytes written so far, including those before a recovery."""
         return self._position
 
     @property
@@ -120,10 +120,10 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return self._closed
 
     def write(self, payload: Buffer, /) -> int:
-        """Take all of `payload`, of any contiguous buffer type.
+        """Write all of `payload`, of any contiguous buffer type.
 
-        Raises: ClosedError; whatever the store raises, and then the stream is only good for `close`:
-        recover from the last persisted state.
+        Raises: ClosedError; whatever the store raises, after which only `close` is of use: recover from
+        the last persisted state.
         """
         if self._closed:
             raise ClosedError(
@@ -137,12 +137,12 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return len(octets)
 
     def flush(self) -> None:
-        """Send what is buffered, as far as the upload's protocol allows; makes nothing durable."""
+        """Send what is buffered, as far as the upload protocol allows. Makes nothing durable."""
         if self._component is not None:
             self._component.flush()
 
     def close(self) -> None:
-        """End the current component and take no more writes. Deletes nothing. May be called again."""
+        """End the current component and accept no more writes. Deletes nothing. Idempotent."""
         self._end_component()
         self._closed = True
 
@@ -150,27 +150,27 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._give_up_component()
+            self._discard_component()
         self.close()
 
     def __del__(self) -> None:
-        # A file object is closed when it is collected; ending a component is nothing to do unasked.
+        # `io` closes a file object on collection, and `close` would end the component: discard it first.
         if getattr(self, "_component", None) is not None:
-            self._give_up_component()
+            self._discard_component()
 
     # -- recovery and commit
 
     def sync(self) -> None:
-        """Make durable all that was written, by ending the current component."""
+        """Make everything written so far durable, by ending the current component."""
         self._end_component()
 
     def persist(self) -> GSResumeRecoverable:
-        """`sync`, and the state from which any process can go on. Without new bytes it is the same again."""
+        """`sync`, then the state from which any process can resume. The same again without new bytes."""
         self._end_component()
         return GSResumeRecoverable(self._final, tuple(self._object_ids), self._position, self._closed)
 
     def close_for_commit(self) -> GSRecoverableWriterCommitter:
-        """`close`, and the committer of all that was written. May be called again."""
+        """`close`, then the committer of everything written. Idempotent."""
         self.close()
         known = [component for component in self._known if component is not None]
         recoverable = GSCommitRecoverable(self._final, tuple(self._object_ids))
@@ -182,8 +182,8 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def components(self) -> tuple[Component, ...]:
         """The ended components, in order.
 
-        Of a recovered stream that was not told its components, the unknown ones are looked up (a request
-        each, once). Raises: NotFoundError if one is gone.
+        Those of a stream recovered without its components are looked up (one request each, once). Raises:
+        NotFoundError if one is gone.
         """
         for index, known in enumerate(self._known):
             if known is None:
@@ -202,12 +202,12 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return component
 
     def _end_component(self) -> None:
-        # After an exception the component stays, and the next call ends the same upload or raises again.
+        # After an exception the component stays: the next call ends the same upload, or raises again.
         if self._component is not None:
             self._known[-1] = component_of(self._component.bucket_name, self._component.finish())
             self._component = None
 
-    def _give_up_component(self) -> None:
+    def _discard_component(self) -> None:
         if self._component is not None:
             self._component.abort()
             self._component = None

@@ -1,8 +1,8 @@
-"""What writers without a checkpoint job left behind: found by a plan, deleted by a person's word.
+"""Deleting what writers without a checkpoint job left behind: first a plan, then, once approved, the sweep.
 
-Owns the sweep of stand-alone writers' temporary objects. Does not own a job's own clean-up (`checkpoint`),
-which knows its attempts. Age decides nothing here: a writer that was begun thirty hours ago may live. So
-whoever sweeps says which states and attempts are still wanted, and sees the plan first.
+Owns the sweep of stand-alone writers' temporary objects. Does not own a job's clean-up (`checkpoint`), which
+knows its attempts. Age decides nothing here: a writer opened thirty hours ago may still be running. So the
+caller names the states and attempts to keep, and reviews the plan first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UUID_CHARS = 36
 
 @dataclass(frozen=True)
 class Leftover:
-    """One temporary object that nothing named as wanted: whose it is, and what it was to become."""
+    """One temporary object that the caller did not ask to keep, and the final object it was written for."""
 
     bucket_name: str
     stat: ObjectStat
@@ -42,16 +42,16 @@ def plan_sweep(
     keep: Iterable[GSCommitRecoverable] = (),
     keep_attempts: Iterable[uuid.UUID] = (),
 ) -> list[Leftover]:
-    """The temporary objects of final objects whose names begin with `object_prefix`, without the wanted ones.
+    """The temporary objects of final objects under `object_prefix`, except those to keep.
 
     Args:
         store: any bucket of the account.
         final_bucket_name: the bucket of the final objects.
-        options: as the writers had them; with entropy a temporary bucket of its own is required, because
-            such names have no common beginning to list by.
+        options: the writers' options; with entropy a dedicated temporary bucket is required, because such
+            names have no common prefix to list by.
         object_prefix: limits the sweep; empty: the whole bucket.
         keep: states that may still be resumed or committed; their components and intermediates stay.
-        keep_attempts: attempts that live (`GSRecoverableWriter.attempt`); all that is theirs stays.
+        keep_attempts: attempts still running (`GSRecoverableWriter.attempt`); all their objects stay.
 
     Raises: InvalidInputError.
     """
@@ -59,8 +59,8 @@ def plan_sweep(
     temporary_bucket = options.writer_temporary_bucket_name or final_bucket_name
     if options.filesink_entropy_enabled and temporary_bucket == final_bucket_name:
         raise InvalidInputError(
-            "entropy names cannot be told from final objects by listing; "
-            "set gs.writer.temporary.bucket.name to a bucket of their own, and sweep that"
+            "a listing cannot tell names with entropy from final objects; "
+            "set gs.writer.temporary.bucket.name to a dedicated bucket, and sweep that"
         )
     wanted_names = {
         blob.object_name for recoverable in keep for blob in temporary_names(recoverable, options=options)
@@ -81,14 +81,14 @@ def plan_sweep(
 
 
 def sweep(store: ObjectStore, plan: Iterable[Leftover]) -> int:
-    """Delete what the plan names, by generation; how many this call deleted. May be repeated."""
+    """Delete what the plan names, by generation. Returns how many this call deleted. Idempotent."""
     deleted = 0
     for leftover in plan:
         bucket = store.in_bucket(leftover.bucket_name)
         try:
             deleted += bucket.delete(leftover.stat.name, precondition=Generation(leftover.stat.generation))
         except ConflictError:
-            continue  # made anew since the plan: not what the plan was about
+            continue  # written again since the plan, which did not cover it
     return deleted
 
 

@@ -1,4 +1,4 @@
-"""Where all temporary objects of one file lie: components and intermediates.
+"""The names of all temporary objects of one file: components and intermediates.
 
 Owns the step from a recoverable (and what is known of its components) to names. Does not own the pattern
 of a name (`identifiers`).
@@ -39,9 +39,9 @@ class TemporaryNames:
         components: Sequence[Component] | None,
         options: GSFileSystemOptions,
     ) -> TemporaryNames:
-        """Names as the components were really made, where these are known; otherwise as the options say.
+        """Names as the components were written, if these are known; otherwise as the options give them.
 
-        So a changed temporary bucket or entropy option strands nothing whose components are on record.
+        So changing the temporary bucket or the entropy option strands nothing whose components are on record.
 
         Raises: InvalidInputError (components of another recoverable, or in several buckets).
         """
@@ -62,7 +62,7 @@ class TemporaryNames:
             )
         buckets = {component.bucket_name for component in components}
         if len(buckets) != 1:
-            raise InvalidInputError(f"the components of {final} lie in several buckets: {sorted(buckets)}")
+            raise InvalidInputError(f"the components of {final} are in several buckets: {sorted(buckets)}")
         return cls(buckets.pop(), names, name)
 
 
@@ -73,7 +73,7 @@ def temporary_names(
 ) -> list[GSBlobIdentifier]:
     """Every temporary object that may exist for the recoverable before it is published.
 
-    Components, and the intermediates of a commit under way: clean-up keeps its hands off all of them.
+    Components, and the intermediates of a commit in progress: clean-up must leave all of them alone.
     """
     names = TemporaryNames.of(recoverable, components, options or GSFileSystemOptions())
     all_names = list(names.of_components)

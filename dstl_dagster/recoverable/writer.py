@@ -1,4 +1,6 @@
-"""The door to the recoverable writer. Owns opening and recovering; the stream and the committer do the rest.
+"""The entry point of the recoverable writer.
+
+Owns opening and recovering. Does not own writing (`stream`) or committing (`committer`).
 
 Source: Flink's `GSRecoverableWriter`; works on every `ObjectStore`.
 """
@@ -22,14 +24,14 @@ __all__ = ["GSRecoverableWriter"]
 
 
 class GSRecoverableWriter:
-    """Writes objects that appear whole, once, and can be gone on with after a crash. Any thread.
+    """Writes objects that appear whole, exactly once, and whose writing can resume after a crash. Any thread.
 
     Args:
-        store: where objects lie; any bucket of it.
+        store: holds the objects; any of its buckets.
         options: temporary bucket, chunk size, entropy.
-        attempt: whose components these are; its upper 64 bits stand in every component's UUID, so that
-            clean-up can tell a dead attempt's. Without one, each writer is an attempt of its own.
-        random_bits: `random_bits(k)` gives k random bits; injected for replays.
+        attempt: the owner of the components; every component's UUID carries its upper 64 bits, so that
+            clean-up can recognize those of a dead attempt. By default each writer is its own attempt.
+        random_bits: `random_bits(k)` returns k random bits; injected for replays.
     """
 
     def __init__(
@@ -47,17 +49,17 @@ class GSRecoverableWriter:
 
     @property
     def attempt(self) -> uuid.UUID:
-        """Whose components this writer makes."""
+        """The attempt that owns this writer's components."""
         return self._attempt
 
     @property
     def options(self) -> GSFileSystemOptions:
-        """As given."""
+        """The options given to the constructor."""
         return self._options
 
     @property
     def requires_cleanup_of_recoverable_state(self) -> bool:
-        """False: nothing of a state that is not used any more has to be cleaned up before a commit."""
+        """False: a state that is no longer used needs no clean-up before a commit."""
         return False
 
     @property
@@ -66,9 +68,9 @@ class GSRecoverableWriter:
         return True
 
     def open(self, path: str) -> GSRecoverableFsDataOutputStream:
-        """A stream to the object of a URI that the store locates (`gs://bucket/object`). No request is made.
+        """A stream to the object at a URI of the store (`gs://bucket/object`). Sends no request.
 
-        Raises: InvalidInputError (no such URI, or it lies outside of the store).
+        Raises: InvalidInputError (not a URI, or one outside the store).
         """
         final = GSBlobIdentifier(*self._store.locate(path))
         return GSRecoverableFsDataOutputStream(self._store, final, self._options, self._new_id)
@@ -76,17 +78,19 @@ class GSRecoverableWriter:
     def recover(
         self, resumable: GSResumeRecoverable, components: Sequence[Component] | None = None
     ) -> GSRecoverableFsDataOutputStream:
-        """A stream that goes on after `resumable`, in new components. No request is made.
+        """A stream that resumes after `resumable`, in new components. Sends no request.
 
-        `components`: those of the state, where they are known; it saves looking them up later.
+        `components`: those of the state, if known; this saves looking them up later.
 
-        Raises: InvalidInputError (no resume state, or components that are not its own).
+        Raises: InvalidInputError (not a resume state, or not its components).
         """
         if not isinstance(resumable, GSResumeRecoverable):
-            raise InvalidInputError(f"{resumable!r} is no GSResumeRecoverable: a stream cannot go on from it")
+            raise InvalidInputError(
+                f"{resumable!r} is not a GSResumeRecoverable: no stream can resume from it"
+            )
         wanted = len(resumable.component_object_ids)
         if components is not None and len(components) != wanted:
-            raise InvalidInputError(f"the state has {wanted} components, {len(components)} were given")
+            raise InvalidInputError(f"the state has {wanted} components, but {len(components)} were given")
         return GSRecoverableFsDataOutputStream(
             self._store, resumable.final_blob_identifier, self._options, self._new_id, resumable, components
         )
@@ -94,21 +98,21 @@ class GSRecoverableWriter:
     def recover_for_commit(
         self, commit_recoverable: GSCommitRecoverable, components: Sequence[Component] | None = None
     ) -> GSRecoverableWriterCommitter:
-        """The committer of a state, also of a resume state. No request is made.
+        """The committer of a state, which may be a resume state. Sends no request.
 
         Raises: InvalidInputError for another type.
         """
         if not isinstance(commit_recoverable, GSCommitRecoverable):
-            raise InvalidInputError(f"{commit_recoverable!r} is no GSCommitRecoverable: nothing to commit")
+            raise InvalidInputError(f"{commit_recoverable!r} is not a GSCommitRecoverable: nothing to commit")
         return GSRecoverableWriterCommitter(self._store, self._options, commit_recoverable, components)
 
     def cleanup_recoverable_state(self, resumable: GSResumeRecoverable) -> bool:
-        """Does nothing, as upstream: another state may share the components. Always True.
+        """Does nothing, like upstream: another state may share the components. Always True.
 
-        What is left of states that are never committed goes by `sweep`, or by the job's clean-up.
+        `sweep`, or the job's clean-up, deletes what is left of states that are never committed.
         """
         if not isinstance(resumable, GSResumeRecoverable):
-            raise InvalidInputError(f"{resumable!r} is no GSResumeRecoverable")
+            raise InvalidInputError(f"{resumable!r} is not a GSResumeRecoverable")
         return True
 
     @property
@@ -118,7 +122,7 @@ class GSRecoverableWriter:
 
     @property
     def resume_recoverable_serializer(self) -> GSResumeRecoverableSerializer:
-        """For what `persist` gave."""
+        """For what `persist` returns."""
         return GSResumeRecoverableSerializer.INSTANCE
 
     def _new_id(self) -> uuid.UUID:

@@ -1,6 +1,6 @@
-"""Who still needs a changelog file. Owns this process's reference counts of remote and local files.
+"""Which changelog files are still needed. Owns this process's reference counts of remote and local files.
 
-Does not own the deletion itself (injected), nor what manifests in the store refer to.
+Does not own the deletion itself (injected), nor the references held by manifests in the store.
 """
 
 from dstl_dagster.registry.local import LocalChangelogRegistry

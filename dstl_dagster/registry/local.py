@@ -23,8 +23,8 @@ _logger = logging.getLogger(__name__)
 class LocalChangelogRegistry:
     """The local copies in use. All methods may be called from any thread.
 
-    Deletions run on the executor, or in the caller once that is shut down; their errors are only logged:
-    a copy left behind costs disk, never correctness.
+    Deletions run on the executor, or in the calling thread once that is shut down. Their errors are only
+    logged: a leftover copy costs disk, never correctness.
     """
 
     def __init__(self, discard: Callable[[StreamStateHandle], None], executor: Executor) -> None:
@@ -44,7 +44,7 @@ class LocalChangelogRegistry:
         return cls(_keep, ThreadPoolExecutor(1, thread_name_prefix="dstl-local-changelog-discard"))
 
     def register(self, handle: StreamStateHandle, checkpoint_id: int) -> None:
-        """The checkpoint uses the copy. InternalError where its name stands for another file already."""
+        """The checkpoint uses the copy. Raises: InternalError if another file already has its name."""
         with self._lock:
             known = self._last_use.get(handle.name)
             if known is not None and known[0] != handle:
@@ -71,7 +71,7 @@ class LocalChangelogRegistry:
             _logger.warning("could not delete local changelog copy %s", handle.name, exc_info=True)
 
     def close(self) -> None:
-        """End the thread after the requested deletions; copies in use stay on disk. May be called again."""
+        """End the thread after the requested deletions; copies in use stay on disk. Idempotent."""
         self._executor.shutdown(wait=True)
         with self._lock:
             self._last_use.clear()

@@ -3,7 +3,7 @@
 Owns the counts, and the threads that delete. Does not own how a file is deleted (`discard`), nor a file
 once a checkpoint owns it (`stop_tracking`).
 
-Source: Flink's `TaskChangelogRegistryImpl`; its threads never end, ours end with `close()`.
+Source: Flink's `TaskChangelogRegistryImpl`, whose threads never end; ours end with `close()`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Discard = Callable[[StreamStateHandle], None]
 class TaskChangelogRegistry:
     """How many change sets still need each file. All methods may be called from any thread.
 
-    A file is known by its name. It is deleted when its last change set is released, and only then; never
-    after `stop_tracking`. A failed deletion is logged: the file is then an orphan of its attempt.
+    A file is identified by its name. It is deleted when its last change set is released, and only then;
+    never after `stop_tracking`. A failed deletion is logged: the file is then garbage of its attempt.
     """
 
     def __init__(self, discard: Discard, executor: Executor) -> None:
@@ -79,7 +79,7 @@ class TaskChangelogRegistry:
         self._schedule(handle)
 
     def tracked_count(self, handle: StreamStateHandle) -> int | None:
-        """How many change sets need the file; None where it is not tracked."""
+        """How many change sets need the file; None if it is not tracked."""
         with self._lock:
             return self._counts.get(handle.name)
 
@@ -87,7 +87,7 @@ class TaskChangelogRegistry:
         try:
             self._executor.submit(self._discard_quietly, handle)
         except RuntimeError:
-            # Shut down already: nobody else would delete the file.
+            # Already shut down: nothing else would delete the file.
             self._discard_quietly(handle)
 
     def _discard_quietly(self, handle: StreamStateHandle) -> None:
@@ -100,7 +100,7 @@ class TaskChangelogRegistry:
             )
 
     def close(self) -> None:
-        """Finish the requested deletions and end the threads. May be called again."""
+        """Finish the requested deletions and end the threads. Idempotent."""
         self._executor.shutdown(wait=True)
 
 

@@ -39,25 +39,25 @@ class FsStateChangelogOptions:
 
     Attributes (upstream's key begins with `state.changelog.dstl.dfs.`, or `dstl.dfs.`):
         base_path: `base-path`; root for changelog files, inside the store. `None`: the store's own root.
-        compression: `compression.enabled` (true: snappy), or `compression` (none, snappy, zstd; ours).
+        compression: `compression.enabled` (true: snappy), or ours: `compression` (none, snappy, zstd).
         preemptive_persist_threshold_in_bytes: `preemptive-persist-threshold`; pending bytes of one writer
             at which they are uploaded without waiting for a checkpoint (inclusive).
         batch_persist_delay: `batch.persist-delay`; how long a request waits for others to share its file.
         batch_persist_size_threshold_bytes: `batch.persist-size-threshold`; waiting bytes of all writers at
             which the wait ends (inclusive).
-        max_batch_bytes: `batch.max-size` (ours); a file takes no more payload, except one larger task alone.
+        max_batch_bytes: `batch.max-size` (ours); payload limit of a file, except for one larger task alone.
         upload_buffer_bytes: `upload.buffer-size`; bytes encoded and sent at a time.
-        num_upload_threads: `upload.num-threads`. Into a folder no more than the machine has cores (but 2).
+        num_upload_threads: `upload.num-threads`. For a folder, capped at the number of cores (2 at least).
         num_discard_threads: `discard.num-threads`.
         max_in_flight_bytes: `upload.max-in-flight`; at this many bytes `upload` blocks.
         retry_policy: `upload.retry-policy`: `fixed` or `none`.
-        upload_timeout: `upload.timeout`; then another attempt runs beside. 0: never. Only with `fixed`.
-        max_upload_attempts: `upload.max-attempts`, the first included. Only with `fixed`.
-        next_attempt_delay: `upload.next-attempt-delay`, after a failure that is no time-out.
-        cache_idle_timeout: `download.local-cache.idle-timeout-ms`; then an unused cached file goes.
-        max_cache_bytes: `download.local-cache.max-size` (ours); disk that cached files may take together.
+        upload_timeout: `upload.timeout`; after it a second attempt runs alongside. 0: never. `fixed` only.
+        max_upload_attempts: `upload.max-attempts`, including the first. `fixed` only.
+        next_attempt_delay: `upload.next-attempt-delay`, after a failure other than a time-out.
+        cache_idle_timeout: `download.local-cache.idle-timeout-ms`; an unused cached file is deleted after it.
+        max_cache_bytes: `download.local-cache.max-size` (ours); disk space of all cached files together.
         cache_directories: `download.local-cache.directories` (ours), separated by the path separator.
-            None: the machine's directory for temporary files.
+            None: the system's temporary directory.
     """
 
     base_path: str | None = None
@@ -122,10 +122,10 @@ class FsStateChangelogOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> FsStateChangelogOptions:
-        """Options from texts or values under upstream's keys (both spellings) or our field names.
+        """Options from strings or typed values under upstream's keys (both spellings) or our field names.
 
-        Keys of other components are left alone; a slip under our prefixes is refused. A value of None is
-        not given. Raises InvalidInputError naming the key.
+        Keys of other components are ignored; an unknown key under our prefixes is an error. None counts as
+        not given. Raises: InvalidInputError naming the key.
         """
         refuse_unknown(mapping, _KNOWN_KEYS, ("state.changelog.dstl.dfs.", "dstl.dfs."))
         given: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class FsStateChangelogOptions:
         if enabled is not None:
             if "compression" in given:
                 raise InvalidInputError(
-                    f"{enabled[0]} and compression both say how to compress: give one of them"
+                    f"{enabled[0]} and compression both choose the compression: set only one of them"
                 )
             given["compression"] = "snappy" if parse_bool(*enabled) else "none"
         return cls(**given)
@@ -213,7 +213,7 @@ class LocalRecoveryConfig:
 
     @classmethod
     def enabled(cls, directory: str | os.PathLike[str], *more: str | os.PathLike[str]) -> LocalRecoveryConfig:
-        """Local copies below `directory` (or one of several). It is made when it is first needed."""
+        """Local copies below `directory` (or one of several), which is created on first use."""
         return cls(tuple(Path(path).absolute() for path in (directory, *more)))
 
     @property

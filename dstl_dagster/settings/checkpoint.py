@@ -1,7 +1,7 @@
 """How a job keeps its checkpoints: the settings of the coordinator, as one frozen value.
 
-Names of keys follow Flink where Flink has the option; ours begin with `dstl.checkpoint.` or
-`dstl.state.materialize.`.
+Owns the keys, their defaults and bounds; keys follow Flink where it has the option, ours begin with
+`dstl.checkpoint.` or `dstl.state.materialize.`. Does not own what the coordinator does with them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class CheckpointOptions:
         num_retained: completed checkpoints that stay restorable, 1 or more (Flink's
             `execution.checkpointing.num-retained`, whose default is 1; ours is 10, because going back a
             week is why people keep daily state).
-        reader_grace: how long what a subsumed checkpoint alone needs stays readable after it was subsumed.
-        commit_threads: files that are composed, and other requests that are made, side by side.
-        snapshot_interval: timeline records after which a snapshot is added, 8 or more. Reading a job's
-            tail costs at most about as many requests.
-        materialize: whether a due state is folded into a base without being asked
+        reader_grace: how long files that only a subsumed checkpoint needs stay readable after the subsume.
+        commit_threads: files composed, and other requests sent, concurrently.
+        snapshot_interval: timeline records between snapshots, 8 or more. Finding a job's tail takes at most
+            about as many requests.
+        materialize: whether a state that is due is folded into a base automatically
             (`dstl.state.materialize.enabled`).
-        materialize_log_ratio: due when the log since the base has at least so many times the base's bytes,
-            and at least `materialize_min_log_bytes`.
+        materialize_log_ratio: due when the log since the base has at least this many times the base's
+            bytes, and at least `materialize_min_log_bytes`.
         materialize_min_log_bytes: stored bytes.
-        materialize_max_checkpoints: due, whatever the sizes, when so many checkpoints since the base hold
+        materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
     """
 

@@ -1,7 +1,7 @@
 """The options of the Google Storage file system and its recoverable writer.
 
-Owns `GSFileSystemOptions` and the upstream keys. Does not own what the options do: time-outs and retries
-are applied by `storage`, temporary names by `recoverable`.
+Owns `GSFileSystemOptions` and the upstream keys. Does not own what the options do: `storage` applies
+time-outs and retries, `recoverable` the temporary names.
 
 Source: Flink's `GSFileSystemOptions`; same keys, same meaning, unset means the client's default.
 """
@@ -29,7 +29,7 @@ from dstl_dagster.settings.units import (
 __all__ = ["CHUNK_SIZE_UNIT_BYTES", "GSFileSystemOptions"]
 
 CHUNK_SIZE_UNIT_BYTES = 256 * 1024
-"""An upload chunk is a multiple of this (the service's rule)."""
+"""The service requires upload chunks to be a multiple of this."""
 
 _UPSTREAM_KEYS: Mapping[str, str] = {
     "writer_temporary_bucket_name": "gs.writer.temporary.bucket.name",
@@ -62,20 +62,20 @@ _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
 
 @dataclass(frozen=True)
 class GSFileSystemOptions:
-    """Frozen; equal values are equal options. `None` means: what the client does by itself.
+    """Frozen, compared by value. `None` leaves the client's default.
 
     Attributes:
         writer_temporary_bucket_name: bucket of the temporary objects; None: that of the final object.
         writer_chunk_size: upload chunk in bytes, above 0 and a multiple of 256 KiB.
-        filesink_entropy_enabled: put the temporary object's id in front of its name, to spread load.
-        http_connect_timeout: milliseconds to connect; 0 is no limit.
-        http_read_timeout: milliseconds between bytes of an answer; 0 is no limit.
-        retry_max_attempt: attempts of one request, the first included; 0 leaves it to the total time-out.
+        filesink_entropy_enabled: prefix a temporary object's name with its id, to spread load.
+        http_connect_timeout: milliseconds to connect; 0 means no limit.
+        http_read_timeout: milliseconds between bytes of a response; 0 means no limit.
+        retry_max_attempt: attempts of one request, including the first; 0: only the total time-out limits.
         retry_init_rpc_timeout: time-out of the first attempt.
-        retry_rpc_timeout_multiplier: each next attempt's time-out is this times the one before.
-        retry_max_rpc_timeout: cap of an attempt's time-out.
-        retry_total_timeout: time in which a request may be attempted again.
-        storage_root_url: another host of the service, such as `http://127.0.0.1:4443`.
+        retry_rpc_timeout_multiplier: factor from one attempt's time-out to the next.
+        retry_max_rpc_timeout: upper limit of an attempt's time-out.
+        retry_total_timeout: time within which a request may be retried.
+        storage_root_url: another endpoint of the service, such as `http://127.0.0.1:4443`.
 
     Raises: InvalidInputError for a value that cannot be used.
 
@@ -110,7 +110,7 @@ class GSFileSystemOptions:
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
         """Options from upstream's keys (`gs.writer.chunk.size`) or the attribute names here.
 
-        Keys of other parts of a configuration are ignored; a slip in one of these is not.
+        Keys of other components are ignored; an unknown key under these prefixes is an error.
 
         Raises: InvalidInputError naming the key.
         """
@@ -124,7 +124,7 @@ class GSFileSystemOptions:
         return cls(**given)
 
     def to_mapping(self) -> dict[str, str]:
-        """Upstream keys with texts that `from_mapping` reads back to equal options."""
+        """Upstream keys and strings that `from_mapping` reads back to equal options."""
         texts: dict[str, str] = {}
         for name, upstream_key in _UPSTREAM_KEYS.items():
             value = getattr(self, name)

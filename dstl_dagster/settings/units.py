@@ -1,10 +1,10 @@
-"""How texts in configuration become values: sizes, durations, truth values, numbers.
+"""Parsing configuration values: sizes, durations, booleans, numbers.
 
-Owns the grammar of single values and the look-up of a key by its upstream or its own spelling. Does not
-own any option: each settings module names its keys.
+Owns the grammar of single values and the lookup of a key by its upstream spelling or ours. Does not own any
+option: each settings module names its keys.
 
-Source: Flink's `MemorySize` and `TimeUtils`. A size counts in powers of two (`1kb` is 1,024 bytes) and a
-bare number is bytes; a duration's bare number is milliseconds.
+Source: Flink's `MemorySize` and `TimeUtils`. Size units are powers of two (`1kb` is 1,024 bytes). A bare
+number is bytes in a size, milliseconds in a duration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ConfigValue = object
-"""A text as in a configuration file, or a value that already has the right type."""
+"""A string as in a configuration file, or a value that already has the right type."""
 
 _QUANTITY = re.compile(r"([0-9]{1,20})\s*([^\W\d_]*)", re.UNICODE)
 
@@ -72,16 +72,16 @@ def parse_memory_size(key: str, value: ConfigValue) -> int:
     else:
         number, unit = _split(key, value, "a size such as '5MB' or '512kb'")
         if unit not in _SIZE_UNITS:
-            raise _wrong(key, value, f"{unit!r} is no unit of size; use b, kb, mb, gb or tb")
+            raise _wrong(key, value, f"{unit!r} is not a unit of size; use b, kb, mb, gb or tb")
         size = number * _SIZE_UNITS[unit]
     if not 0 <= size <= _LONG_MAX:
-        raise _wrong(key, value, "a size lies between 0 and 2^63-1 bytes")
+        raise _wrong(key, value, "a size must be between 0 and 2^63-1 bytes")
     return size
 
 
 def parse_duration(key: str, value: ConfigValue) -> timedelta:
     """A duration of 0 or more from `10 ms`, `30s`, `1 min`, `2 h`, a bare number of milliseconds, or a
-    timedelta. Nanoseconds are cut to whole microseconds.
+    timedelta. Truncated to whole microseconds.
 
     Raises: InvalidInputError naming `key`.
     """
@@ -93,7 +93,7 @@ def parse_duration(key: str, value: ConfigValue) -> timedelta:
         else:
             number, unit = _split(key, value, "a duration such as '30s' or '10 ms'")
         if unit not in _NANOS_PER_UNIT:
-            raise _wrong(key, value, f"{unit!r} is no unit of time; use d, h, min, s, ms, us or ns")
+            raise _wrong(key, value, f"{unit!r} is not a unit of time; use d, h, min, s, ms, us or ns")
         nanos = number * _NANOS_PER_UNIT[unit]
         if nanos > _LONG_MAX:
             raise _wrong(key, value, "a duration is at most 2^63-1 nanoseconds (292 years)")
@@ -113,7 +113,7 @@ def parse_bool(key: str, value: ConfigValue) -> bool:
 
 
 def parse_int(key: str, value: ConfigValue, *, minimum: int | None = None) -> int:
-    """A whole number, `minimum` included. Raises: InvalidInputError naming `key`."""
+    """A whole number of `minimum` or more. Raises: InvalidInputError naming `key`."""
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,20}", value.strip()):
@@ -126,7 +126,7 @@ def parse_int(key: str, value: ConfigValue, *, minimum: int | None = None) -> in
 
 
 def parse_float(key: str, value: ConfigValue, *, minimum: float | None = None) -> float:
-    """A finite number, `minimum` included. Raises: InvalidInputError naming `key`."""
+    """A finite number of `minimum` or more. Raises: InvalidInputError naming `key`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number = float(value)
     else:
@@ -142,41 +142,41 @@ def parse_float(key: str, value: ConfigValue, *, minimum: float | None = None) -
 
 
 def parse_text(key: str, value: ConfigValue) -> str:
-    """A text that is not blank, with the blanks around it cut. Raises: InvalidInputError naming `key`."""
+    """A non-blank string, stripped. Raises: InvalidInputError naming `key`."""
     if isinstance(value, str) and value.strip():
         return value.strip()
-    raise _wrong(key, value, "expected a text that is not blank")
+    raise _wrong(key, value, "expected a non-blank string")
 
 
 def pick(mapping: Mapping[str, ConfigValue], *spellings: str) -> tuple[str, ConfigValue] | None:
-    """The one entry of `mapping` under any of a key's spellings: (spelling found, value), or None.
+    """The one entry of `mapping` under any spelling of a key: (spelling found, value), or None.
 
     A value of None counts as not given. Raises: InvalidInputError if two spellings are given.
     """
     found = [(key, mapping[key]) for key in spellings if mapping.get(key) is not None]
     if len(found) > 1:
         names = " and ".join(key for key, _ in found)
-        raise InvalidInputError(f"{names} are two spellings of one option; give one of them")
+        raise InvalidInputError(f"{names} are two spellings of one option; set only one of them")
     return found[0] if found else None
 
 
 def refuse_unknown(
     mapping: Mapping[str, ConfigValue], known: Collection[str], prefixes: tuple[str, ...]
 ) -> None:
-    """Refuse a key that is surely a slip: one without a dot, or under one of `prefixes`, that is not `known`.
+    """Refuse an obvious misspelling: a key without a dot, or under one of `prefixes`, that is not `known`.
 
-    Other keys are somebody else's (a whole Flink configuration may be passed) and are left alone.
+    Other keys belong to other components (a whole Flink configuration may be passed) and are ignored.
 
     Raises: InvalidInputError naming the key and the nearest known one.
     """
-    import difflib  # the error path alone needs it
+    import difflib  # only the error path needs it
 
     for key in mapping:
         if key in known or ("." in key and not key.startswith(prefixes)):
             continue
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-        raise InvalidInputError(f"{key} is no option{hint}")
+        raise InvalidInputError(f"{key} is not an option{hint}")
 
 
 def _split(key: str, value: ConfigValue, expected: str) -> tuple[int, str]:

@@ -1,6 +1,7 @@
-"""Which request fails, and how. Owns the vocabulary of faults and the schedules; the store performs them.
+"""Which request fails, and how.
 
-A schedule is asked once for each request, in the order in which requests are made, and may keep state.
+Owns the vocabulary of faults and the schedules. Does not own their effect (`fault_store`). A schedule is
+asked once per request, in the order in which requests are sent, and may keep state.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ __all__ = ["AtRequests", "Fault", "FaultSchedule", "NoFaults", "Request", "Seede
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. No `except Exception` survives it, as none survives SIGKILL."""
+    """The process died here. No `except Exception` catches it, as none catches SIGKILL."""
 
 
 class Fault(Enum):
-    """What happens to one request; where it changes nothing, a lost or late effect is just an error."""
+    """What happens to one request. For a request that changes nothing, a lost or late effect is an error."""
 
     CRASH_BEFORE = "crash_before"  # the process dies; the request was never sent
     CRASH_AFTER = "crash_after"  # the request has its effect; the process dies before the answer
-    CRASH_LATE = "crash_late"  # the process dies; the request was under way, and has its effect later
+    CRASH_LATE = "crash_late"  # the process dies; the request was in flight, and has its effect later
     ERROR_BEFORE = "error_before"  # no effect; UnavailableError
     LOST_ANSWER = "lost_answer"  # the effect happens; UnavailableError all the same
-    LATE_EFFECT = "late_effect"  # UnavailableError now; the effect comes later, if it is still possible
-    REPEATED = "repeated"  # all is well; but a twin of the request comes later (sent twice by the client)
-    DELAY = "delay"  # the clock moves on; then all is well
-    CORRUPT = "corrupt"  # a bit of what is read is turned; of other requests nothing
+    LATE_EFFECT = "late_effect"  # UnavailableError now; the effect comes later, if still possible
+    REPEATED = "repeated"  # succeeds; but a twin of the request arrives later (the client sent it twice)
+    DELAY = "delay"  # succeeds after the clock has advanced
+    CORRUPT = "corrupt"  # one bit of what is read is flipped; other requests are unharmed
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request that a store was about to make.
+    """One request that a store was about to send.
 
     Attributes:
-        index: from 0, counted over all buckets of one `FaultStore`.
+        index: from 0, counted across all buckets of one `FaultStore`.
         method: `put`, `write`, `finish` (the end of a stream), `stat`, `get`, `get_range`, `open_read`,
             `read`, `list`, `compose`, `copy`, `delete`.
-        bucket_name: where.
-        name: the object that is made, read or deleted; the prefix of a list.
+        bucket_name: the bucket of `name`.
+        name: the object written, read or deleted; the prefix of a list.
         changes: True if it may change what is stored.
 
     """
@@ -54,19 +55,19 @@ class Request:
 
 
 class FaultSchedule(Protocol):
-    """Decides, and is told nothing of outcomes."""
+    """Decides which requests fail, without seeing outcomes."""
 
     def decide(self, request: Request) -> Fault | None:
         """What happens to this request; None: nothing."""
         ...
 
     def deliver_late_effect(self) -> bool:
-        """Before each request, for each effect under way: does it arrive now?"""
+        """Asked before each request, for each effect still in flight: does it arrive now?"""
         ...
 
 
 class NoFaults:
-    """All is well."""
+    """No request fails."""
 
     def decide(self, request: Request) -> Fault | None:
         del request

@@ -1,7 +1,8 @@
-"""A store on which requests fail as a schedule says. Owns the faults' mechanics; the store beneath is real.
+"""A store whose requests fail as a schedule decides.
 
-One `FaultStore` is one process's view of the storage: after a simulated crash every further request of it
-raises `SimulatedCrash`, while other views of the same store beneath go on.
+Owns the mechanics of faults. Does not own the schedule (`fault_schedules`) or storage: the inner store is
+real. One `FaultStore` is one process's view of it: after a simulated crash, every further request of that
+view raises `SimulatedCrash`, while other views of the same inner store keep working.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE)
 
 
 class _Process:
-    """What all buckets of one view share: the count of requests, the crash, the effects under way."""
+    """What all buckets of one view share: the requests so far, the crash, the effects in flight."""
 
     def __init__(
         self,
@@ -130,10 +131,10 @@ class FaultStore(WrapperStore):
 
     Args:
         inner: a real store; several views may share it.
-        schedule: which requests fail. Without one none does, and `requests` still records them.
-        clock: what DELAY moves; by default a virtual one of its own.
-        delay_seconds: how far.
-        before_request: called before each request, outside of any lock: where an `Interleaving` takes turns.
+        schedule: which requests fail. Without one none does; `requests` still records them.
+        clock: advanced by DELAY; by default a virtual one of its own.
+        delay_seconds: by how much.
+        before_request: called before each request, outside any lock: where an `Interleaving` takes turns.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class FaultStore(WrapperStore):
 
     @property
     def requests(self) -> Sequence[Request]:
-        """Every request so far, failed ones included."""
+        """Every request so far, including failed ones."""
         return tuple(self._process.requests)
 
     @property
@@ -163,7 +164,7 @@ class FaultStore(WrapperStore):
         return self._process.crashed
 
     def deliver_late_effects(self) -> None:
-        """Let every effect that is still under way arrive; each does what is still possible."""
+        """Let every effect still in flight arrive; each does what is still possible."""
         self._process.deliver_late_effects()
 
     # -- requests
@@ -249,11 +250,11 @@ class _FaultWriter(WrapperWriter):
         try:
             return self._store._run("write", self._name, lambda: write(kept))
         except UnavailableError:
-            self.abort()  # how much arrived is not known: the contract ends the upload here
+            self.abort()  # how much arrived is unknown: by contract, the upload ends here
             raise
 
     def close(self) -> ObjectStat:
-        # An upload in one request makes the object again when it comes a second time.
+        # An upload in a single request, arriving twice, writes the object a second time.
         return self._store._run(
             "finish",
             self._name,
@@ -288,7 +289,7 @@ class _FaultRanges(WrapperRanges):
 
 
 def _attempt(effect: Callable[[], object]) -> None:
-    # Nobody hears the answer of such a request, so a refusal is as good as none.
+    # Nothing receives the answer to such a request, so a refusal has no one to go to.
     try:
         effect()
     except DstlError:

@@ -1,7 +1,7 @@
-"""Several actors that take turns at their requests, in an order that a seed decides.
+"""Several actors that take turns at their requests, in an order determined by a seed.
 
-Owns the turns. Does not own what an actor does: it calls `turn()` before each step (a `FaultStore` does it
-by `before_request`), and between two calls it runs alone. So a race is replayed by its seed.
+Owns the turns. Does not own what an actor does: it calls `turn()` before each step (a `FaultStore` does so
+through `before_request`), and runs alone between two calls. So the seed replays a race.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Interleaving:
     """One run of some actors. Use each object once.
 
     Args:
-        seed: decides whose turn is next, whenever all actors wait for theirs.
-        deadline_seconds: after which a stuck run fails.
+        seed: determines whose turn is next whenever all actors are waiting.
+        deadline_seconds: after it, a stuck run fails.
     """
 
     def __init__(self, seed: int, *, deadline_seconds: float = 60.0) -> None:
@@ -32,7 +32,7 @@ class Interleaving:
         self._chosen: int | None = None
 
     def run(self, actors: Sequence[Actor]) -> list[BaseException | None]:
-        """Run all to their end; what each raised, if anything. Raises: TimeoutError."""
+        """Run all actors to completion; returns what each raised, if anything. Raises: TimeoutError."""
         raised: list[BaseException | None] = [None] * len(actors)
         self._running = len(actors)
 
@@ -68,7 +68,7 @@ class Interleaving:
             self._waiting.discard(index)
 
     def _choose(self) -> None:
-        # Only when every living actor waits: what happens between two turns is then one step.
+        # Only once every running actor waits: what happens between two turns is then one step.
         if self._chosen is None and self._waiting and len(self._waiting) == self._running:
             self._chosen = self._random.choice(sorted(self._waiting))
             self._changed.notify_all()

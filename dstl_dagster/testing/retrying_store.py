@@ -1,7 +1,7 @@
-"""Any store, tried again where it is unavailable: over a `FaultStore`, it is a client behind a network.
+"""Any store, retried while it is unavailable: over a `FaultStore` it acts as a client behind a network.
 
-Owns the retries of each method. Does not own their loop (`storage.retrying`) nor the rules of doubt
-(`storage.readback`). In production each kind of store retries by itself, for it alone knows its requests.
+Owns which calls are retried. Does not own the retry loop (`storage.retrying`) or the rules after a lost
+answer (`storage.readback`). In production each store retries by itself, since only it knows its requests.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["RetryingStore"]
 
 
 class RetryingStore(WrapperStore):
-    """Streams are tried again when they are closed, never in their middle.
+    """Streams are retried only on close, never midway.
 
-    A write that carries a writer id (`readback.WRITER_ID_KEY` in its metadata) and meets a failed
-    precondition after a lost answer is read back, and is a success if it is its own.
+    If a write that carries a writer id (`readback.WRITER_ID_KEY` in its metadata) fails its precondition
+    after a lost answer, the object is read back: if it is the write's own, the write has succeeded.
     """
 
     def __init__(self, inner: ObjectStore, retries: Retries | None = None) -> None:
@@ -87,7 +87,7 @@ class RetryingStore(WrapperStore):
         def following(attempt: Try) -> ObjectStat | None:
             nonlocal walk
             if attempt.in_doubt:
-                # A walk that failed is over: begin another after the last name that was listed.
+                # A failed walk is over: start another after the last name listed.
                 offset = start_offset if last_name is None else last_name + "\u0001"
                 walk = self._inner.list(prefix, start_offset=offset)
             return next(walk, None)

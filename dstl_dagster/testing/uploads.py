@@ -1,4 +1,4 @@
-"""Uploads under a test's hand: time that stands still, threads that run when told, uploaders that record.
+"""Uploads under a test's control: a manual timer, manual executors, uploaders that record.
 
 Owns stand-ins for `upload`'s timer, executor, uploader and scheduler. Does not own any behaviour under test.
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class InlineMailbox:
-    """Runs a command at once, in the thread that brings it."""
+    """Runs a command at once, in the submitting thread."""
 
     def execute(self, command: Callable[[], None], description: str) -> None:
         del description
@@ -44,7 +44,7 @@ class InlineMailbox:
 
 
 class ManualTimer:
-    """A timer whose time passes only by `advance`."""
+    """A timer whose time advances only through `advance`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class ManualTimer:
 
     @property
     def delays_seconds(self) -> list[float]:
-        """How long each waiting command still has, ascending."""
+        """Time left for each waiting command, ascending."""
         with self._lock:
             return sorted(due - self._now_seconds for due, _, _ in self._waiting)
 
@@ -75,7 +75,7 @@ class ManualTimer:
         return cancel
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and run what becomes due, in its order."""
+        """Advance time and run what becomes due, in order."""
         with self._lock:
             end_seconds = self._now_seconds + seconds
         while True:
@@ -109,7 +109,7 @@ class ManualExecutor(Executor):
         return future
 
     def run_next(self) -> None:
-        """Run what was submitted first."""
+        """Run the oldest queued work."""
         future, work = self.queued.pop(0)
         try:
             future.set_result(work())
@@ -117,7 +117,7 @@ class ManualExecutor(Executor):
             future.set_exception(error)
 
     def run_all(self) -> None:
-        """Run everything, and what it submits."""
+        """Run everything queued, including what it submits."""
         while self.queued:
             self.run_next()
 
@@ -139,12 +139,12 @@ class CallerExecutor(ManualExecutor):
 
 
 class RecordingUploader:
-    """Remembers what it is asked to upload; each attempt writes one imaginary file.
+    """Records what it is asked to upload; each attempt writes one imaginary file.
 
     Args:
-        registry: told of each file, as an uploader must.
+        registry: tracks each file, as an uploader must ensure.
         outcomes: what the attempts do, in order: an exception is raised, a callable is called first, None
-            succeeds. When they are used up every attempt succeeds.
+            succeeds. After the last one, every attempt succeeds.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class RecordingUploader:
 
 
 class HeldScheduler:
-    """A scheduler that holds every task until the test says what becomes of it."""
+    """A scheduler that holds every task until the test completes or fails it."""
 
     def __init__(self, uploader: StateChangeUploader | None = None) -> None:
         self.tasks: list[UploadTask] = []
@@ -205,13 +205,13 @@ class HeldScheduler:
         self.tasks.append(task)
 
     def complete_all(self) -> None:
-        """Upload all that waits, as one file."""
+        """Upload all held tasks, as one file."""
         tasks, self.tasks = self.tasks, []
         if tasks:
             self._uploader.upload(tasks).complete()
 
     def complete(self, index: int = 0) -> list[UploadResult]:
-        """Upload one task; its results are returned."""
+        """Upload one task; returns its results."""
         task = self.tasks.pop(index)
         result = self._uploader.upload([task])
         result.complete()
@@ -221,8 +221,8 @@ class HeldScheduler:
         ]
 
     def fail(self, index: int = 0, error: BaseException | None = None) -> None:
-        """Let one task fail for good."""
-        self.tasks.pop(index).fail(error or OSError("the test says so"))
+        """Fail one task permanently."""
+        self.tasks.pop(index).fail(error or OSError("failed by the test"))
 
     @property
     def availability(self) -> Availability:

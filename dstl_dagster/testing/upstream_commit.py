@@ -1,7 +1,7 @@
-"""Upstream's way to commit, faults and all: the broken variant that our guarantees' tests must catch.
+"""Upstream's way of committing, flaws included: the broken variant that our guarantees' tests must catch.
 
-Owns a faithful copy of the *behaviour* of Flink's committer, to hold ours against in tests and benchmarks.
-Never for use: it overwrites in a race, takes a foreign object for its own, deletes by prefix, and leaks.
+Owns a faithful copy of the *behaviour* of Flink's committer, to compare ours with in tests and benchmarks.
+Never for use: it overwrites in a race, mistakes a foreign object for its own, deletes by prefix, and leaks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["UpstreamCommitter"]
 
 
 class UpstreamCommitter:
-    """Check, then compose; clean up by prefix; believe whatever has the final name."""
+    """Check, then compose; clean up by prefix; trust whatever has the final name."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class UpstreamCommitter:
         self._clean_up()
 
     def commit_after_recovery(self) -> None:
-        """An existing final object is taken as the result."""
+        """An existing final object counts as the result."""
         if self._final_store.stat(self._recoverable.final_blob_identifier.object_name) is None:
             self._write_final()
         self._clean_up()
@@ -80,9 +80,9 @@ class UpstreamCommitter:
         self._compose([cumulated, *rest], target)
 
     def _compose_once(self, names: list[str], target: str) -> None:
-        # The precondition is read here, after the decision: whatever is there by now gets replaced.
-        there = self._temporary_store.stat(target)
-        precondition: Precondition = ABSENT if there is None else Generation(there.generation)
+        # The precondition is read here, after the decision: whatever is there by now is overwritten.
+        found = self._temporary_store.stat(target)
+        precondition: Precondition = ABSENT if found is None else Generation(found.generation)
         self._temporary_store.compose([Source(name) for name in names], target, precondition=precondition)
 
     def _clean_up(self) -> None:

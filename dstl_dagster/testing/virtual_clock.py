@@ -1,4 +1,7 @@
-"""A clock that moves only when somebody waits on it. Owns time in tests and simulations; starts no thread."""
+"""A clock that advances only when something waits on it.
+
+Owns time in tests and simulations. Starts no thread.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ __all__ = ["VirtualClock"]
 
 
 class VirtualClock:
-    """Waiting takes no real time: it moves the clock on. Safe from any thread.
+    """Waiting takes no real time: it advances the clock. Safe from any thread.
 
     Args:
-        start: the wall clock's first value; the monotonic one begins at 0.
+        start: the wall clock's initial value; the monotonic one starts at 0.
     """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
@@ -35,7 +38,7 @@ class VirtualClock:
         return False
 
     def advance(self, seconds: float) -> None:
-        """Move on by 0 or more seconds."""
-        assert seconds >= 0, "time does not go back"
+        """Advance by 0 or more seconds."""
+        assert seconds >= 0, "time cannot go backwards"
         with self._lock:
             self._elapsed_seconds += seconds

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.names import attempt_half
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
@@ -95,7 +96,7 @@ class Archive:
     def _documents(self, view: TimelineView) -> Iterator[tuple[str, dict[str, Any]]]:
         for fate in view.ended.values():
             yield (
-                self._names.archived_attempt(fate.attempt.int >> 64),
+                self._names.archived_attempt(attempt_half(fate.attempt)),
                 {
                     "attempt": str(fate.attempt),
                     "checkpoint_id": fate.checkpoint_id,

@@ -40,11 +40,6 @@ class Attempt:
     def names(self) -> JobNames:
         return JobNames(self.job)
 
-    @property
-    def component_half(self) -> int:
-        """The 64 bits that form the upper half of every component UUID of this attempt."""
-        return self.attempt.int >> 64
-
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object, the inverse of `from_json`."""
         return {

@@ -16,6 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
+from dstl_dagster.format.names import attempt_half
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed
 
 __all__ = [
@@ -206,7 +207,7 @@ class TimelineView:
         """How the attempt ended; `None` while it is open, retained, or unknown. May read the archive."""
         found = self.ended.get(attempt)
         if found is None and self.snapshot_slot:
-            archived = self.archive.fate_of_half(attempt.int >> 64)
+            archived = self.archive.fate_of_half(attempt_half(attempt))
             found = archived if archived is not None and archived.attempt == attempt else None
         return found
 

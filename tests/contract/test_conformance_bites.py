@@ -1,4 +1,4 @@
-"""The conformance suite fails on broken stores: each way of being wrong is caught by a test of it."""
+"""The conformance suite fails on broken stores: one of its tests catches each kind of mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TakesTimeAndIgnores(IgnoresPreconditions):
 
 
 class ChecksThenComposes(FaultStore):
-    """The precondition is looked at before the compose, not in it."""
+    """The precondition is checked before the compose, not within it."""
 
     def compose(self, sources: Any, target: str, **options: Any) -> ObjectStat:
         if self.stat(target) is not None:
@@ -60,7 +60,7 @@ class ForgetsSourceGenerations(FaultStore):
 
 
 class ComposesThenCompares(FaultStore):
-    """The checksum is compared after the sources went."""
+    """The checksum is compared after the sources are deleted."""
 
     def compose(self, sources: Any, target: str, **options: Any) -> ObjectStat:
         from dstl_dagster.storage.rules import check_crc32c
@@ -76,7 +76,7 @@ class DropsMetadata(FaultStore):
 
 
 class ReadsTheLatest(FaultStore):
-    """A reader goes on with whatever generation is there."""
+    """A reader continues with whatever generation is live."""
 
     def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
         store = self

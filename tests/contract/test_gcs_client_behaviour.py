@@ -1,4 +1,4 @@
-"""What google-cloud-storage does behind one's back, over the wire, and that our store is not fooled by it."""
+"""What google-cloud-storage does behind its caller's back, over the wire, and how our store copes with it."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def drop(method: str, **more: int) -> ServerFault:
 
 
 def requests_of(server: GCSServer) -> dict[str, int]:
-    """Counts without the one look at the bucket that each client takes in the background."""
+    """Counts without the one bucket lookup that each client makes in the background."""
     return {method: count for method, count in server.counts.items() if method != "buckets.get"}
 
 
 # -- the client alone: these show that the server bites, and why our store turns the client's retries off
 
 
-def test_client_alone_tells_a_conflict_for_its_own_write(server: GCSServer, client: storage.Client) -> None:
+def test_client_alone_conflicts_with_its_own_write(server: GCSServer, client: storage.Client) -> None:
     """The client repeats an upload whose answer was lost, and raises 412 although the object is its own."""
     from google.api_core.exceptions import PreconditionFailed
 
@@ -85,8 +85,8 @@ def test_client_alone_writes_twice(server: GCSServer, client: storage.Client) ->
     assert server.counts["objects.insert"] == 2
 
 
-def test_client_alone_commits_a_cut_off_object(server: GCSServer, client: storage.Client) -> None:
-    """A writer of the client that is collected without close makes a cut-off object."""
+def test_client_alone_commits_a_truncated_object(server: GCSServer, client: storage.Client) -> None:
+    """A writer of the client that is collected without close creates a truncated object."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         writer = client.bucket(BUCKET).blob("a").open("wb", chunk_size=CHUNK)
@@ -100,7 +100,7 @@ def test_client_alone_commits_a_cut_off_object(server: GCSServer, client: storag
 
 
 def test_lost_answer_of_a_put_is_our_success(server: GCSServer, store: GCSObjectStore) -> None:
-    """A put with a writer id whose answer is lost is told as the success it is, and written once."""
+    """A put with a writer id whose answer is lost succeeds, and is written once."""
     server.faults.add(drop("objects.insert"))
     made = store.put("a", b"mine", precondition=ABSENT, metadata={WRITER_ID_KEY: "w1"})
     assert store.stat("a") == made
@@ -108,7 +108,7 @@ def test_lost_answer_of_a_put_is_our_success(server: GCSServer, store: GCSObject
 
 
 def test_rival_after_a_lost_answer_is_a_conflict(server: GCSServer, store: GCSObjectStore) -> None:
-    """A rival's object is never taken for ours, even with the same bytes."""
+    """A rival's object is never mistaken for ours, even with the same bytes."""
     store.put("a", b"same", precondition=ABSENT, metadata={WRITER_ID_KEY: "rival"})
     server.faults.add(ServerFault(FaultKind.RESET, "objects.insert"))
     with pytest.raises(ConflictError):
@@ -122,7 +122,7 @@ def test_rival_after_a_lost_answer_is_a_conflict(server: GCSServer, store: GCSOb
 def test_stream_survives_a_fault_anywhere(
     server: GCSServer, store: GCSObjectStore, method: str, kind: FaultKind
 ) -> None:
-    """A chunked upload with a fault at its start, at a chunk or at its end makes the object once, whole."""
+    """A chunked upload with a fault at its start, a chunk or its end creates the object once, whole."""
     server.faults.add(ServerFault(kind, method))
     payload = bytes(range(256)) * 3100
     upload = store.open_write("a", precondition=ABSENT, chunk_size=CHUNK)
@@ -144,7 +144,7 @@ def test_stream_whose_session_is_lost_makes_nothing(server: GCSServer, store: GC
 
 
 def test_aborted_stream_cancels_its_session(server: GCSServer, store: GCSObjectStore) -> None:
-    """abort ends the session on the service, too."""
+    """abort also ends the session on the service."""
     upload = store.open_write("a", precondition=ABSENT, chunk_size=CHUNK)
     upload.write(b"x" * (2 * CHUNK))
     upload.abort()
@@ -160,7 +160,7 @@ def test_small_stream_is_one_request(server: GCSServer, store: GCSObjectStore) -
 
 
 def test_lost_answer_of_a_delete(server: GCSServer, store: GCSObjectStore) -> None:
-    """A delete whose answer is lost is no error, and the object is gone."""
+    """A delete whose answer is lost is not an error, and the object is gone."""
     made = store.put("a", b"x", precondition=ABSENT)
     server.faults.add(drop("objects.delete"))
     store.delete("a", precondition=Generation(made.generation))
@@ -168,17 +168,17 @@ def test_lost_answer_of_a_delete(server: GCSServer, store: GCSObjectStore) -> No
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CORRUPT, FaultKind.CUT], ids=lambda kind: kind.value)
-def test_bytes_turned_on_the_way_are_read_again(
+def test_bytes_corrupted_in_transit_are_read_again(
     server: GCSServer, store: GCSObjectStore, kind: FaultKind
 ) -> None:
-    """A read whose bytes do not have their checksum, or break off, is repeated; never handed out."""
+    """A read whose bytes fail their checksum, or are truncated, is repeated, and never returned."""
     store.put("a", b"right" * 1000, precondition=ABSENT)
     server.faults.add(ServerFault(kind, "objects.download"))
     assert store.get("a") == b"right" * 1000
     assert server.counts["objects.download"] == 2
 
 
-def test_bytes_that_stay_wrong_are_told(server: GCSServer, store: GCSObjectStore) -> None:
+def test_bytes_that_stay_wrong_are_an_error(server: GCSServer, store: GCSObjectStore) -> None:
     """Bytes that are wrong each time are FormatError, from get and from a reader at its end."""
     store.put("a", b"right" * 1000, precondition=ABSENT)
     server.faults.add(ServerFault(FaultKind.CORRUPT, "objects.download", times=None))
@@ -199,7 +199,7 @@ def test_stall_ends_by_the_read_timeout(server: GCSServer, client: storage.Clien
 
 
 def test_max_attempt_bounds_the_requests(server: GCSServer, client: storage.Client) -> None:
-    """gs.retry.max-attempt is how often a request is sent, the first included."""
+    """gs.retry.max-attempt is how often a request is sent, including the first."""
     options = GSFileSystemOptions.from_mapping({"gs.retry.max-attempt": "3"})
     policy = BackoffPolicy.from_options(options)
     store = GCSObjectStore(client, BUCKET, options=options, retries=Retries(policy, clock=VirtualClock()))
@@ -210,7 +210,7 @@ def test_max_attempt_bounds_the_requests(server: GCSServer, client: storage.Clie
 
 
 def test_total_timeout_bounds_the_time(server: GCSServer, client: storage.Client) -> None:
-    """gs.retry.total-timeout is when no further attempt begins, by the injected clock."""
+    """After gs.retry.total-timeout, by the injected clock, no further attempt starts."""
     clock = VirtualClock()
     options = GSFileSystemOptions(retry_total_timeout=timedelta(seconds=20))
     store = GCSObjectStore(client, BUCKET, retries=Retries(BackoffPolicy.from_options(options), clock=clock))
@@ -242,7 +242,7 @@ def test_first_attempt_has_the_rpc_timeout(server: GCSServer, client: storage.Cl
     assert store.stat("a") is None
 
 
-def test_no_permission_is_told_at_once(server: GCSServer, store: GCSObjectStore) -> None:
+def test_no_permission_fails_at_once(server: GCSServer, store: GCSObjectStore) -> None:
     """401 and 403 are InvalidInputError of kind no_permission, and not repeated."""
     for status in (401, 403):
         server.faults.add(ServerFault(FaultKind.STATUS, "objects.insert", status=status))
@@ -252,7 +252,7 @@ def test_no_permission_is_told_at_once(server: GCSServer, store: GCSObjectStore)
     assert server.counts["objects.insert"] == 2
 
 
-def test_missing_bucket_is_told(client: storage.Client) -> None:
+def test_missing_bucket_is_an_error(client: storage.Client) -> None:
     """A bucket that does not exist is NotFoundError from every method, not an absent object."""
     store = GCSObjectStore(client, "no-such-bucket", retries=quick())
     with pytest.raises(NotFoundError):
@@ -269,7 +269,7 @@ def test_missing_bucket_is_told(client: storage.Client) -> None:
     "name", ["The specified bucket does not exist.", "bucket does not exist", "Provided CRC32C", "404"]
 )
 def test_a_name_like_an_error_is_a_name(store: GCSObjectStore, name: str) -> None:
-    """What the service says of an absent object quotes its name, and the name decides nothing."""
+    """The service's message for an absent object quotes its name; the name has no influence on the error."""
     assert store.stat(name) is None
     assert store.delete(name, precondition=ANY) is False
     with pytest.raises(NotFoundError):
@@ -283,10 +283,8 @@ def test_a_name_like_an_error_is_a_name(store: GCSObjectStore, name: str) -> Non
     assert store.delete(name, precondition=ANY)
 
 
-def test_a_bucket_is_looked_for_once(
-    server: GCSServer, client: storage.Client, store: GCSObjectStore
-) -> None:
-    """Whether a 404 is the object's or the bucket's costs a client one listing, none once it answered."""
+def test_a_bucket_is_looked_up_once(server: GCSServer, client: storage.Client, store: GCSObjectStore) -> None:
+    """Telling a missing object from a missing bucket costs a client one listing, none after a success."""
     assert store.stat("a") is None
     assert server.counts["objects.list"] == 1
     for other in (store, store.in_bucket(BUCKET), GCSObjectStore(client, BUCKET, retries=quick())):
@@ -299,13 +297,13 @@ def test_a_bucket_is_looked_for_once(
 
 
 def test_a_bucket_that_may_not_be_listed_is_there(server: GCSServer, store: GCSObjectStore) -> None:
-    """Without the permission to list, an object that is not there is absent, as with it."""
+    """Without permission to list, a missing object is absent, as with it."""
     server.faults.add(ServerFault(FaultKind.STATUS, "objects.list", status=403))
     assert store.stat("a") is None
 
 
 def test_too_many_updates_are_waited_out(client: storage.Client) -> None:
-    """More than one update a second of one object is refused with 429, and comes through later."""
+    """More than one update of an object per second is refused with 429, and succeeds later."""
     with GCSServer(one_update_a_second=True) as strict:
         strict.create_bucket(BUCKET)
         own = storage.Client(
@@ -353,7 +351,7 @@ def test_commit_through_random_faults(
 def test_commit_killed_at_any_request(
     server: GCSServer, store: GCSObjectStore, temporary: str | None, fault: Fault
 ) -> None:
-    """Over the wire, too: killed after any request and run again, the object is right and nothing is left."""
+    """Over the wire too: killed after any request and run again, the object is right and nothing is left."""
     options = GSFileSystemOptions(writer_temporary_bucket_name=temporary)
     index = 0
     while True:
@@ -377,7 +375,7 @@ def test_commit_killed_at_any_request(
 
 @pytest.mark.dagster
 def test_client_of_a_dagster_resource(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client of dagster-gcp's GCSResource is one to make a store of."""
+    """A store can use the client of dagster-gcp's GCSResource."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -405,7 +403,7 @@ def test_commit_costs_what_it_should(server: GCSServer, store: GCSObjectStore) -
 
 
 def test_open_store_takes_the_root_url(server: GCSServer) -> None:
-    """gs.storage.root.url becomes the client's host."""
+    """gs.storage.root.url becomes the client's endpoint."""
     options = GSFileSystemOptions.from_mapping({"gs.storage.root.url": server.url})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -415,7 +413,7 @@ def test_open_store_takes_the_root_url(server: GCSServer) -> None:
 
 
 def test_server_on_a_folder_comes_back(tmp_path: object) -> None:
-    """A server on a folder has its objects again when it is started anew, and generations go on."""
+    """A restarted server on a folder has its objects again, and generations keep increasing."""
     from pathlib import Path
 
     folder = Path(str(tmp_path))

@@ -1,8 +1,8 @@
 """The storage protocol that we rely on, request by request, without any client.
 
 It runs against the strict server, or against any endpoint: set DSTL_GCS_ENDPOINT (for example
-http://127.0.0.1:4443) and, for a real bucket, DSTL_GCS_BUCKET and DSTL_GCS_TOKEN. So the server can be held
-against others. All objects lie below a fresh prefix and are deleted at the end.
+http://127.0.0.1:4443) and, for a real bucket, DSTL_GCS_BUCKET and DSTL_GCS_TOKEN. So the server can be
+compared with others. All objects are below a fresh prefix and are deleted at the end.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Wire:
         return reply.headers["Location"]
 
     def send(self, session: str, payload: bytes, span: str, **headers: str) -> requests.Response:
-        # No redirect is followed: 308 is "go on" here.
+        # No redirect is followed: 308 means "resume incomplete" here.
         return self.ask(
             "PUT", session, data=payload, headers={"Content-Range": span, **headers}, allow_redirects=False
         )
@@ -164,7 +164,7 @@ def wire(place: tuple[str, str, str | None]) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("payload", [b"", b"hello", b"--==x==\r\n\r\n--", bytes(range(256)) * 100])
 def test_media_and_multipart_store_the_bytes(wire: Wire, payload: bytes) -> None:
-    """Both uploads store any bytes, and tell size, checksums, generation and metageneration."""
+    """Both uploads store any bytes, and return size, checksums, generation and metageneration."""
     for reply in (wire.media("a", payload), wire.multipart("b", payload, {"metadata": {"k": "v"}})):
         assert reply.status_code == 200
         resource = reply.json()
@@ -178,7 +178,7 @@ def test_media_and_multipart_store_the_bytes(wire: Wire, payload: bytes) -> None
 
 
 def test_upload_cut_in_its_body(wire: Wire) -> None:
-    """An upload whose client dies before all of the body was sent makes nothing."""
+    """An upload whose client dies before sending the whole body creates nothing."""
     split = urlsplit(wire.endpoint)
     kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
     connection = kind(split.netloc, timeout=60)
@@ -195,7 +195,7 @@ def test_upload_cut_in_its_body(wire: Wire) -> None:
 
 
 def test_wrong_checksums_are_refused(wire: Wire) -> None:
-    """A crc32c or md5 that the bytes do not have is 400, and nothing is stored."""
+    """A crc32c or md5 that does not match the bytes is 400, and nothing is stored."""
     wrong = crc(b"other")
     assert wire.media("a", b"bytes", {"X-Goog-Hash": f"crc32c={wrong}"}).status_code == 400
     assert wire.multipart("a", b"bytes", {"crc32c": wrong}).status_code == 400
@@ -205,7 +205,7 @@ def test_wrong_checksums_are_refused(wire: Wire) -> None:
 
 
 def test_create_only(wire: Wire) -> None:
-    """ifGenerationMatch=0 makes an absent object, and refuses a live one with 412, for every upload."""
+    """ifGenerationMatch=0 creates an absent object, and refuses a live one with 412, for every upload."""
     assert wire.media("a", b"1", ifGenerationMatch=0).status_code == 200
     assert wire.media("a", b"2", ifGenerationMatch=0).status_code == 412
     assert wire.multipart("a", b"2", {}, ifGenerationMatch=0).status_code == 412
@@ -233,7 +233,7 @@ def test_generation_is_not_used_again(wire: Wire) -> None:
 
 
 def test_one_of_many_creators(wire: Wire) -> None:
-    """Of 16 uploads at once with ifGenerationMatch=0 one is made."""
+    """Of 16 concurrent uploads with ifGenerationMatch=0 one succeeds."""
     with ThreadPoolExecutor(16) as pool:
         codes = list(
             pool.map(lambda n: wire.media("race", b"%d" % n, ifGenerationMatch=0).status_code, range(16))
@@ -245,7 +245,7 @@ def test_one_of_many_creators(wire: Wire) -> None:
 
 
 def test_resumable_in_chunks(wire: Wire) -> None:
-    """Chunks are 308 with the range that is there; nothing is visible before the last one."""
+    """Chunks are 308 with the range received; nothing is visible before the last one."""
     payload = bytes(range(256)) * 1024 * 2 + b"rest"
     session = wire.start("a", {"metadata": {"k": "v"}})
     first = wire.send(session, payload[:CHUNK], f"bytes 0-{CHUNK - 1}/*")
@@ -258,7 +258,7 @@ def test_resumable_in_chunks(wire: Wire) -> None:
 
 
 def test_resumable_status(wire: Wire) -> None:
-    """A status query tells what is there and finalizes nothing; of a finished upload it is the object."""
+    """A status query returns the range received and finalizes nothing; after the end it is the object."""
     session = wire.start("a")
     fresh = wire.send(session, b"", "bytes */*")
     assert (fresh.status_code, "Range" in fresh.headers) == (308, False)
@@ -273,7 +273,7 @@ def test_resumable_status(wire: Wire) -> None:
 
 
 def test_resumable_end_without_bytes(wire: Wire) -> None:
-    """`bytes */N` with all N there ends the upload; with N=0 it makes an empty object."""
+    """`bytes */N` with all N received ends the upload; with N=0 it creates an empty object."""
     session = wire.start("a")
     wire.send(session, b"x" * CHUNK, f"bytes 0-{CHUNK - 1}/*")
     assert wire.send(session, b"", f"bytes */{CHUNK}").status_code == 200
@@ -282,14 +282,14 @@ def test_resumable_end_without_bytes(wire: Wire) -> None:
 
 
 def test_resumable_bad_chunks(wire: Wire) -> None:
-    """A chunk that is no multiple of 256 KiB and not the last one is 400."""
+    """A chunk that is neither a multiple of 256 KiB nor the last one is 400."""
     session = wire.start("a")
     assert wire.send(session, b"x" * 1000, "bytes 0-999/*").status_code == 400
     assert wire.stat("a").status_code == 404
 
 
 def test_resumable_wrong_checksum(wire: Wire) -> None:
-    """A checksum at the end that the bytes do not have is 400, and nothing is made."""
+    """A final checksum that does not match the bytes is 400, and nothing is created."""
     session = wire.start("a")
     headers = {"X-Goog-Hash": f"crc32c={crc(b'other')}"}
     assert wire.send(session, b"bytes", "bytes 0-4/5", **headers).status_code == 400
@@ -297,7 +297,7 @@ def test_resumable_wrong_checksum(wire: Wire) -> None:
 
 
 def test_resumable_cancel(wire: Wire) -> None:
-    """A cancelled upload is 499 and takes nothing more."""
+    """A cancelled upload is 499 and accepts no more bytes."""
     session = wire.start("a")
     wire.send(session, b"x" * CHUNK, f"bytes 0-{CHUNK - 1}/*")
     assert wire.ask("DELETE", session, headers={"Content-Length": "0"}).status_code == 499
@@ -309,7 +309,7 @@ def test_resumable_cancel(wire: Wire) -> None:
 
 
 def test_missing_is_404(wire: Wire) -> None:
-    """Stat, read and delete of what is not there are 404; another generation is not there."""
+    """Stat, read and delete of a missing object, or of another generation, are 404."""
     generation = int(wire.media("a", b"x").json()["generation"])
     for reply in (
         wire.stat("no"),
@@ -323,7 +323,7 @@ def test_missing_is_404(wire: Wire) -> None:
 
 
 def test_download_headers(wire: Wire) -> None:
-    """A download tells generation, stored length and checksums."""
+    """A download's headers have generation, stored length and checksums."""
     made = wire.media("a", b"hello").json()
     reply = wire.read("a")
     assert reply.headers["X-Goog-Generation"] == made["generation"]
@@ -332,7 +332,7 @@ def test_download_headers(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "expected", "told"),
+    ("span", "expected", "span_sent"),
     [
         ("bytes=0-3", b"0123", "bytes 0-3/10"),
         ("bytes=4-", b"456789", "bytes 4-9/10"),
@@ -340,21 +340,25 @@ def test_download_headers(wire: Wire) -> None:
         ("bytes=8-100", b"89", "bytes 8-9/10"),
     ],
 )
-def test_ranges(wire: Wire, span: str, expected: bytes, told: str) -> None:
+def test_ranges(wire: Wire, span: str, expected: bytes, span_sent: str) -> None:
     """Ranges are 206 with their bytes and place."""
     wire.media("a", b"0123456789")
     reply = wire.read("a", span)
-    assert (reply.status_code, reply.content, reply.headers["Content-Range"]) == (206, expected, told)
+    assert (reply.status_code, reply.content, reply.headers["Content-Range"]) == (
+        206,
+        expected,
+        span_sent,
+    )
 
 
 def test_range_beyond_the_end(wire: Wire) -> None:
-    """A range that begins behind the end is 416."""
+    """A range that starts beyond the end is 416."""
     wire.media("a", b"0123456789")
     assert wire.read("a", "bytes=10-").status_code == 416
 
 
 def test_read_preconditions(wire: Wire) -> None:
-    """Reads know preconditions, too: 412, and 304 for not-match."""
+    """Reads honour preconditions too: 412, and 304 for not-match."""
     generation = int(wire.media("a", b"x").json()["generation"])
     assert wire.stat("a", ifGenerationMatch=generation).status_code == 200
     assert wire.stat("a", ifGenerationMatch=generation + 1).status_code == 412
@@ -365,7 +369,7 @@ def test_read_preconditions(wire: Wire) -> None:
 
 
 def test_list_order_and_offset(wire: Wire) -> None:
-    """Names come in the order of their UTF-8, from an inclusive offset."""
+    """Names come in UTF-8 order, from an inclusive offset."""
     wanted = ["a", "a//b", "a/b", "a0", "é", "\uffee", "😀", "x" * 900]
     wanted.sort(key=str.encode)
     for name in reversed(wanted):
@@ -376,23 +380,23 @@ def test_list_order_and_offset(wire: Wire) -> None:
 
 
 def test_list_pages(wire: Wire) -> None:
-    """Pages of any size tell all objects once, also while others are deleted."""
+    """Pages of any size list all objects once, even while others are deleted."""
     wanted = [f"p{number}" for number in range(7)]
     for name in wanted:
         wire.media(name, b"")
-    told: list[str] = []
+    listed: list[str] = []
     token: dict[str, str] = {}
     while True:
         page = wire.list(maxResults=3, **token)
-        told += [item["name"][len(wire.prefix) :] for item in page["items"]]
+        listed += [item["name"][len(wire.prefix) :] for item in page["items"]]
         if "nextPageToken" not in page:
             break
         token = {"pageToken": page["nextPageToken"]}
-    assert told == wanted
+    assert listed == wanted
 
 
 def test_list_delimiter(wire: Wire) -> None:
-    """With a delimiter, folders are told once as prefixes."""
+    """With a delimiter, folders are listed once as prefixes."""
     for name in ("a", "b/1", "b/2", "c/d/e"):
         wire.media(name, b"")
     page = wire.list(delimiter="/")
@@ -419,7 +423,7 @@ def test_compose(wire: Wire) -> None:
 
 @pytest.mark.parametrize("count", [0, 33])
 def test_compose_limits(wire: Wire, count: int) -> None:
-    """No source, and 33 of them, are 400."""
+    """0 and 33 sources are 400."""
     wire.media("p", b"x")
     assert wire.compose("whole", [{"name": "p"}] * count).status_code == 400
     assert wire.stat("whole").status_code == 404
@@ -452,7 +456,7 @@ def test_compose_deletes_sources(wire: Wire) -> None:
 
 
 def test_one_of_many_composes(wire: Wire) -> None:
-    """Of 16 composes at once with ifGenerationMatch=0 one is made."""
+    """Of 16 concurrent composes with ifGenerationMatch=0 one succeeds."""
     for number in range(16):
         wire.media(f"p{number}", b"%d" % number)
     with ThreadPoolExecutor(16) as pool:
@@ -468,7 +472,7 @@ def test_one_of_many_composes(wire: Wire) -> None:
 
 
 def test_rewrite(wire: Wire) -> None:
-    """A rewrite copies the bytes, takes new metadata if given, and knows preconditions of both sides."""
+    """A rewrite copies the bytes, takes new metadata if given, and honours preconditions of both sides."""
     generation = int(wire.multipart("a", b"bytes", {"metadata": {"of": "source"}}).json()["generation"])
     done = wire.rewrite("a", "b", {"metadata": {"of": "copy"}}, ifGenerationMatch=0).json()
     assert (done["done"], done["resource"]["metadata"]) == (True, {"of": "copy"})
@@ -500,7 +504,7 @@ def test_patch(wire: Wire) -> None:
 
 @pytest.mark.parametrize("name", ["x//y", "a/b/", "%41?#[]*&=+ ü", "😀" * 100, "x" * 900, ".hidden", "a\tb"])
 def test_odd_names(wire: Wire, name: str) -> None:
-    """Any legal name is taken as it is."""
+    """Any legal name is accepted unchanged."""
     assert wire.media(name, b"odd").status_code == 200
     assert wire.read(name).content == b"odd"
     assert wire.names() == [name]

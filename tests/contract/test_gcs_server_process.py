@@ -1,4 +1,4 @@
-"""`dstl gcs-server` as a process of its own, killed and started again on its folder."""
+"""`dstl gcs-server` as a separate process, killed and restarted on its folder."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def store() -> GCSObjectStore:
 
 
 @pytest.mark.kill
-def test_killed_server_has_what_it_answered_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After SIGKILL the server has every object that it answered for, and a write goes on where it was."""
+def test_killed_server_has_what_it_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After SIGKILL the server has every object that it acknowledged, and writes continue."""
     with served(tmp_path / "objects", monkeypatch) as process:
         made = [store().put(f"a/{number}", b"x" * number, precondition=ABSENT) for number in range(20)]
         stream = GSRecoverableWriter(store()).open("gs://bucket/out")
@@ -71,7 +71,7 @@ def test_killed_server_has_what_it_answered_for(tmp_path: Path, monkeypatch: pyt
 
 
 def test_interrupt_ends_it_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C stops the server with a word and status 0."""
+    """Ctrl-C stops the server with a message and status 0."""
     with served(tmp_path / "objects", monkeypatch) as process:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0

@@ -58,7 +58,7 @@ class TestGCS(ObjectStoreConformance):
 
 
 class TestGCSBelowAPrefixWithErrors(TestGCS):
-    """One request in twenty is refused or reset before its effect; all is below a prefix."""
+    """One request in twenty is refused or reset before its effect; all objects are below a prefix."""
 
     @pytest.fixture
     def store(self, client: storage.Client, bucket: str, server: GCSServer) -> GCSObjectStore:
@@ -73,7 +73,7 @@ class TestGCSBelowAPrefixWithErrors(TestGCS):
 
 
 class TestGCSWithLatency(TestGCS):
-    """Each answer takes some milliseconds more."""
+    """Each response takes some milliseconds more."""
 
     @pytest.fixture
     def store(self, client: storage.Client, bucket: str, server: GCSServer) -> GCSObjectStore:

@@ -19,7 +19,7 @@ from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
 class NotWhileStreaming:
-    """The parts of a stream are spared: what fails among them ends the stream, by the contract."""
+    """Spares the parts of a stream: by contract, a failure there ends the stream."""
 
     def __init__(self, schedule: FaultSchedule) -> None:
         self._schedule = schedule
@@ -63,7 +63,7 @@ class TestMemoryBelowAPrefix(ObjectStoreConformance):
 
 
 class TestRetryingOverFaults(ObjectStoreConformance):
-    """Errors before the effect, on one request in five, are not seen through the retries."""
+    """Retries hide errors before the effect, on one request in five."""
 
     @pytest.fixture
     def store(self) -> RetryingStore:
@@ -119,7 +119,7 @@ class TestLocal(ObjectStoreConformance):
 
 
 class TestWrappedLocal(TestLocal):
-    """A wrapper loses nothing of the store in it: neither a method nor a capability."""
+    """A wrapper loses neither a method nor a capability of its inner store."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""The bucket pre-flight: each setting with what it would do, and servers that do not keep their word."""
+"""The bucket pre-flight: each harmful setting with its effect, and servers that ignore preconditions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GCSServer]:
         ({"billing": {"requesterPays": True}}, "requester_pays", Severity.ERROR),
     ],
 )
-def test_each_setting_is_told(resource: dict[str, Any], code: str, severity: Severity) -> None:
-    """Each setting that hurts is one finding with what it would do."""
+def test_each_setting_is_reported(resource: dict[str, Any], code: str, severity: Severity) -> None:
+    """Each harmful setting is one finding that states its effect."""
     (finding,) = judge_bucket(resource, None)
     assert (finding.code, finding.severity) == (code, severity)
     assert len(finding.message) > 40
@@ -90,7 +90,7 @@ def test_good_places_have_no_finding(server: GCSServer, tmp_path: Path) -> None:
 
 
 def test_bucket_settings_are_seen_over_the_wire(server: GCSServer) -> None:
-    """Settings are read from the bucket; an error spares the probe."""
+    """Settings are read from the bucket; after an error the probe is skipped."""
     server.create_bucket("bad", retentionPolicy={"retentionPeriod": "1"}, versioning={"enabled": True})
     findings = check_store(open_gcs("gs://bad", GSFileSystemOptions()))
     assert [finding.code for finding in findings] == ["retention_policy", "versioning"]
@@ -98,7 +98,7 @@ def test_bucket_settings_are_seen_over_the_wire(server: GCSServer) -> None:
 
 
 def test_settings_that_cannot_be_seen_are_a_note(server: GCSServer) -> None:
-    """Without storage.buckets.get the check goes on: nothing beyond daily work's permissions is asked for."""
+    """Without storage.buckets.get the check continues: it needs only the permissions of daily work."""
     server.create_bucket("unseen")
     server.faults.add(ServerFault(FaultKind.STATUS, "buckets.get", status=403, times=None))
     (finding,) = check_store(open_gcs("gs://unseen", GSFileSystemOptions()))
@@ -106,7 +106,7 @@ def test_settings_that_cannot_be_seen_are_a_note(server: GCSServer) -> None:
 
 
 def test_missing_bucket_is_an_error(server: GCSServer) -> None:
-    """A bucket that is not there is told."""
+    """A missing bucket is an error."""
     findings = check_store(open_gcs("gs://not-there", GSFileSystemOptions()))
     assert any(finding.severity is Severity.ERROR for finding in findings)
 
@@ -126,7 +126,7 @@ class KeepsSources(FaultStore):
     [(IgnoresPreconditions, "preconditions_ignored"), (KeepsSources, "sources_kept")],
 )
 def test_servers_that_do_not_keep_their_word(broken: type[FaultStore], code: str) -> None:
-    """A service that ignores preconditions, or keeps the sources of a compose, is found out."""
+    """A service that ignores preconditions, or keeps the sources of a compose, is detected."""
     store = broken(MemoryObjectStore())
     assert [finding.code for finding in probe_store(store)] == [code]
     assert list(store.list()) == []

@@ -1,13 +1,13 @@
-"""A job's control plane under kill -9 at every storage request, and gone on with by another process.
+"""A job's control plane under kill -9 at every storage request, resumed by another process.
 
     python tests/process/checkpoint_kills.py [--step N] [--first N] [--kind KIND]
 
-One life makes three checkpoints of keyed state and files, folds the state, goes back, makes the third one
-again with other rows, and cleans up with no grace: every step of the protocol, persist to restore. `gcs`,
-`moved` and `folder`, and the ways of dying, are those of `deaths`.
+One life makes three checkpoints of keyed state and files, folds the state, restores, makes the third one
+again with different rows, and cleans up with no grace: every step of the protocol, from persist to restore.
+`gcs`, `moved` and `folder`, and the ways of dying, are those of `deaths`.
 
-Whoever goes on is another process, and knows no more than a scheduler does: which task of the plan was under
-way. Exit status 1: state or a file was wrong, or something was missing or left.
+The process that resumes knows no more than a scheduler does: which task of the plan was running. Exit status
+1: state or a file was wrong, or something was missing or left over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TASKS = ("one", "two", "fold", "three", "keep", "back", "other three", "clean")
 
 
 def totals(batch: str) -> dict[int, int]:
-    """Rows of a batch: each key that it touches, and its total from then on."""
+    """Rows of a batch: each key that it touches, and the key's total from then on."""
     number = TASKS.index(batch)
     return {key: 100 * number + key for key in range(KEYS) if key % (number % 3 + 2) == 0}
 
@@ -48,7 +48,7 @@ def content(batch: str) -> list[bytes]:
     return [f"{batch} part {part}\n".encode() * 1000 for part in range(3)]
 
 
-# "three" was left behind: its rows and its file are gone.
+# "three" was abandoned: its rows and its file are gone.
 APPLIED = ("one", "two", "other three")
 STATE = {key: total for batch in APPLIED for key, total in totals(batch).items()}
 
@@ -59,7 +59,7 @@ def coordinator_of(store: ObjectStore, place: Place) -> CheckpointCoordinator:
 
 
 def live(place: Place, store: ObjectStore) -> None:
-    """From the task that was under way to the end of the plan."""
+    """Run from the task that was running to the end of the plan."""
     coordinator = coordinator_of(store, place)
     kept = place.kept()
     for number, task in enumerate(TASKS):
@@ -69,7 +69,7 @@ def live(place: Place, store: ObjectStore) -> None:
 
 
 def run(task: str, coordinator: CheckpointCoordinator, place: Place) -> None:
-    """One task, which may have been done before, in whole or in part."""
+    """Run one task, which may have been run before, wholly or partly."""
     match task:
         case "fold":
             latest = coordinator.latest()
@@ -116,7 +116,7 @@ def make(batch: str, coordinator: CheckpointCoordinator, place: Place) -> None:
 
 
 def look(place: Place, objects: Objects) -> str | None:
-    """Rows and files are those of the batches that stand; nothing else is there but what these need."""
+    """Rows and files are those of the batches on the chain; there is nothing but what these need."""
     store = place.store()
     coordinator = coordinator_of(store, place)
     # A process that died while it deleted is finished by the next clean-up.
@@ -149,7 +149,7 @@ def _files(objects: Objects) -> str | None:
 
 
 def _leftovers(objects: Objects) -> str | None:
-    """Objects that no manifest which is still there names. Reads manifests as text."""
+    """Objects that no remaining manifest names. Reads manifests as text."""
     names = objects.names()
     manifests = [name for name in names if "/manifests/" in name]
     said = "".join((objects.read(name) or b"").decode() for name in manifests)

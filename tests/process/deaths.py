@@ -1,8 +1,8 @@
-"""Lives that end by kill -9 at a chosen storage request, and what another process makes of what they left.
+"""Lives that end by kill -9 at a chosen storage request, and how another process resumes from what they left.
 
-Owns dying (before a request, with half of its body sent, after its effect; on plain files before an operation
-on the file system), and the process that does nothing but fork, so that a life costs milliseconds. Does not
-own what a life does nor what must be there afterwards: each scenario says so (`Scenario`).
+Owns dying (before a request, with half of its body sent, after its effect; on plain files before a file
+system operation), and the process that only forks, so that a life costs milliseconds. Does not own what a
+life does or what must exist afterwards (`Scenario`).
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class Place:
 
 
 class Objects:
-    """What lies at a place, seen without the stores under test."""
+    """The objects at a place, read around the stores under test."""
 
     def __init__(self, place: Place, server: GCSServer) -> None:
         self._place, self._server = place, server
 
     def names(self) -> list[str]:
-        """Of all objects, those of the scratch bucket too; the local store's hidden ones are not objects."""
+        """Names of all objects, including the scratch bucket's, without the local store's hidden files."""
         if self._place.url is None:
             root = Path(self._place.root) / "objects"
             plain = (path for path in root.rglob("*") if path.is_file())
@@ -129,15 +129,15 @@ class Objects:
 
 
 class Scenario(Protocol):
-    """What lives do, and what must be true when one of them came to its end."""
+    """What lives do, and what must be true when one of them has completed."""
 
     __file__: str
 
     def live(self, place: Place, store: ObjectStore) -> None:
-        """One life, from whatever earlier ones left. Ends where all is done."""
+        """One life, from whatever earlier ones left, until everything is done."""
 
     def look(self, place: Place, objects: Objects) -> str | None:
-        """What is wrong after a life that came to its end."""
+        """What is wrong after a life that has completed."""
 
 
 # -- dying
@@ -180,7 +180,7 @@ def send_half(request: requests.PreparedRequest) -> None:
 
 
 def die_at_operation(index: int | None) -> Callable[[], int]:
-    """Kill this process before its operation `index` on files. Gives how many there were so far."""
+    """Kill this process before its file operation `index`. Returns how many there were so far."""
     seen = 0
 
     def watch(event: str, _: object) -> None:
@@ -222,18 +222,18 @@ def fork_lives(scenario: Scenario) -> None:
             finally:
                 os._exit(status)
         os.close(writing)
-        with os.fdopen(reading) as told:
-            points = told.read()
+        with os.fdopen(reading) as answers:
+            points = answers.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(json.dumps([status, int(points or 0)]), flush=True)
 
 
-# -- killing, and going on
+# -- killing and resuming
 
 
 @dataclass(frozen=True)
 class Result:
-    """One life. Not `killed`: it had done all before the point came. Without a `fault` all is right."""
+    """One life. Not `killed`: it completed before the point. Without a `fault` everything is right."""
 
     index: int
     moment: str
@@ -261,7 +261,7 @@ class Kills:
         return points
 
     def kill(self, index: int, moment: str) -> Result:
-        """One life that ends at a point, what another process makes of it, and what is wrong then."""
+        """Kill one life at a point, let another process resume; returns what is wrong then."""
         status, _ = self._live(index, moment)
         if status not in (0, -signal.SIGKILL):
             return Result(index, moment, False, f"the life ended with status {status}")
@@ -298,7 +298,7 @@ class Kills:
         return int(status), int(points)
 
     def _look(self) -> str | None:
-        """What is wrong; then everything is removed."""
+        """Returns what is wrong, and removes everything."""
         try:
             return self._scenario.look(self._place, self._objects)
         finally:

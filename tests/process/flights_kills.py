@@ -76,7 +76,7 @@ def _run_to_end(folder: Path, day: str) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """A copy to go on from. Objects are hard links, by which the local store knows its files again."""
+    """A copy to resume from. Objects are hard links, by which the local store recognizes its files."""
     target.mkdir()
     shutil.copytree(source / "dagster", target / "dagster")
     (target / "source").symlink_to(source / "source")
@@ -127,7 +127,7 @@ class Killed:
 def kill_and_recover(baseline: Baseline, folder: Path, rng: random.Random, target: Target) -> Killed:
     """Run day 2 on a copy with one kill, execute it again until it succeeds, and compare."""
     for draw in range(_MAX_DRAWS):
-        # A missed moment says that the machine is faster now than it was for the baseline.
+        # A missed moment means that the machine is faster now than during the baseline.
         moment = draw_moment(rng, target, baseline, pace=0.7**draw)
         copy = folder / f"try-{draw}"
         folder.mkdir(parents=True, exist_ok=True)

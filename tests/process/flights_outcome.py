@@ -1,6 +1,6 @@
 """All that the flights of some days made, read without Spark and without Dagster, for comparing.
 
-Owns what counts as the same, and what nobody may leave behind.
+Owns what counts as equal, and what must not be left behind.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def scratch_left(folder: Path) -> list[str]:
-    """Folders of Spark sessions that nobody removed, also not those of killed processes."""
+    """Folders of Spark sessions that were not removed, including those of killed processes."""
     return [path.name for path in temporary_folder(folder).glob("dstl-spark-*")]
 
 

@@ -120,7 +120,7 @@ def session_members(session_id: int) -> list[int]:
 
 
 def java_below(pid: int) -> int | None:
-    """A `java` process among the descendants of `pid`; `None` where there is none."""
+    """A `java` process among the descendants of `pid`; `None` if there is none."""
     parents = {each: parent for each, parent, _session, state in _processes() if state != "Z"}
     for each in parents:
         above: int | None = parents.get(each)

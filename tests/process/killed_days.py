@@ -4,7 +4,7 @@
 
 runs a job as the run's worker, each step in a process of its own. Where `DSTL_STOP_AT` is a request
 (`{"method": "put", "name": "manifests/", "nth": 1}`), the process that is about to make it writes its id into
-the file `DSTL_STOPPED` and stands still. With a failed run's id that run is executed again from its failure.
+the file `DSTL_STOPPED` and blocks. With a failed run's id that run is re-executed from its failure.
 
 Owns the jobs and the stop. Killing and comparing is `test_dagster_kills`.
 """

@@ -1,4 +1,4 @@
-"""A writer of one 100-component file under kill -9 at every storage request, and gone on with elsewhere.
+"""A writer of one 100-component file under kill -9 at every storage request, resumed by another process.
 
     python tests/process/recoverable_kills.py [--step N] [--kind KIND]
 
@@ -6,7 +6,7 @@
 effect. `moved`: the same with a temporary bucket, so that the commit ends with a copy. `folder`: on plain
 files, killed before each operation on the file system, those of its own notes among them.
 
-Whoever goes on is another process, and knows only the notes that the writer kept as a checkpoint would. Exit
+The process that resumes knows only the notes that the writer kept, as a checkpoint would. Exit
 status 1: an object was wrong, or something was left.
 """
 
@@ -34,7 +34,7 @@ WHOLE = b"".join(piece(number) for number in range(COUNT))
 
 
 def live(place: Place, store: ObjectStore) -> None:
-    """From the notes, whatever they say, to the published object."""
+    """Run from the notes, whatever state they hold, to the published object."""
     writer = GSRecoverableWriter(store, place.options)
     kept = place.kept()
     if "commit" not in kept:

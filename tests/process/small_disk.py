@@ -2,7 +2,7 @@
 
     unshare -rm python tests/process/small_disk.py FOLDER
 
-Prints one JSON document: what was said at each refusal, and what was there after it.
+Prints one JSON document: the error of each refusal, and what existed after it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refused(act: Callable[[], object]) -> str:
 
 
 def standing(folder: Path) -> dict[str, Any]:
-    """What a process that comes now finds."""
+    """What a new process finds."""
     store = LocalObjectStore(folder)
     coordinator = CheckpointCoordinator("job", store, owner="job")
     latest = coordinator.latest()
@@ -73,12 +73,12 @@ def main(folder: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
     subprocess.run(mount, check=True)
     coordinator = CheckpointCoordinator("job", LocalObjectStore(folder), owner="job")
-    told: dict[str, Any] = {}
+    got: dict[str, Any] = {}
     checkpoint(coordinator, 1, SMALL)
-    # A file too large for what is left: the batch fails, and what was complete stands.
-    told["too large"] = refused(lambda: checkpoint(coordinator, 2, LARGE))
-    told["after it"] = standing(folder)
-    # Not one byte left: not even a decision can be written; reading goes on.
+    # A file too large for the space left: the batch fails, and the completed one stays valid.
+    got["too large"] = refused(lambda: checkpoint(coordinator, 2, LARGE))
+    got["after it"] = standing(folder)
+    # Not one byte left: not even a decision can be written, but reading still works.
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -86,16 +86,16 @@ def main(folder: Path) -> None:
                 pass
         except OSError:
             pass
-    told["full"] = refused(lambda: checkpoint(coordinator, 2, SMALL))
-    told["while full"] = standing(folder)
+    got["full"] = refused(lambda: checkpoint(coordinator, 2, SMALL))
+    got["while full"] = standing(folder)
     ballast.unlink()
     checkpoint(coordinator, 2, SMALL)
-    told["with room"] = standing(folder)
-    told["garbage"] = coordinator.audit().garbage.objects  # type: ignore[union-attr]
+    got["with room"] = standing(folder)
+    got["garbage"] = coordinator.audit().garbage.objects  # type: ignore[union-attr]
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    told["read-only"] = refused(lambda: checkpoint(coordinator, 3, SMALL))
-    told["while read-only"] = standing(folder)
-    print(json.dumps(told))
+    got["read-only"] = refused(lambda: checkpoint(coordinator, 3, SMALL))
+    got["while read-only"] = standing(folder)
+    print(json.dumps(got))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A process that writes a log is killed: what it was told is durable, is; the rest lies under its path."""
+"""A process that writes a log is killed: what was reported durable is durable; the rest is under its path."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ while True:
 
 @pytest.mark.kill
 @pytest.mark.parametrize("lines", [1, 4, 9])
-def test_what_was_told_durable_survives_a_kill(lines: int, tmp_path: Path) -> None:
-    """Killed at any moment, every handle that was given out reads back whole, and nothing lies elsewhere."""
+def test_what_was_reported_durable_survives_a_kill(lines: int, tmp_path: Path) -> None:
+    """After a kill at any moment, every handle returned reads back whole, and no file is elsewhere."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(lines)]
+    lines_seen = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
-    told += process.stdout.readlines()
+    lines_seen += process.stdout.readlines()
     process.stdout.close()
     process.wait(60)
-    assert len(told) >= lines
+    assert len(lines_seen) >= lines
     store = LocalObjectStore(tmp_path)
     with FsStateChangelogStorage("job", store, base_path="attempts/b") as storage:
         reader = storage.create_reader()
-        for line in told:
+        for line in lines_seen:
             if not line.endswith("\n"):
                 continue
             number, document = json.loads(line)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.kill
     ],
 )
 def test_killed_anywhere(kind: str, step: int, tmp_path: Path) -> None:
-    """Killed in the middle of persist, confirm, compose-commit, clean-up, fold or restore, and gone on with
-    by another process: rows and files are those of the batches that stand, and nothing else is left.
+    """Killed during persist, confirm, compose-commit, clean-up, fold or restore, and resumed by another
+    process: rows and files are those of the batches on the chain, and nothing else is left.
     """
     with kills_of(checkpoint_kills, kind, tmp_path) as lives:
         results = lives.spread(step)
@@ -40,7 +40,7 @@ def test_killed_anywhere(kind: str, step: int, tmp_path: Path) -> None:
 def test_a_broken_protocol_is_seen(
     broken: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever goes on forgets to take files back, to delete, or folds away what it should keep."""
+    """A resuming process that does not retract files, does not delete, or folds away too much is caught."""
     if broken == "retraction":
         monkeypatch.setattr("dstl_dagster.checkpoint.rollback._retract", lambda *_: None)
     elif broken == "collection":

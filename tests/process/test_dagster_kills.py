@@ -39,7 +39,7 @@ Request = tuple[str, str, int]
 
 @dataclass
 class Job:
-    """Runs of one job in a folder; each run goes on from the failure of the one before.
+    """Runs of one job in a folder; each run resumes from the failure of the previous one.
 
     Attributes:
         run: the last run.
@@ -59,7 +59,7 @@ class Job:
         return CheckpointCoordinator("days", self.store, owner="the test")
 
     def kill_at(self, request: Request) -> str | None:
-        """Run until a step stands before this request, then kill all processes; the step's name.
+        """Run until a step is about to send this request, then kill all processes; returns the step's name.
 
         `None`: the run ended before.
         """
@@ -75,7 +75,7 @@ class Job:
         if not stopped.exists():
             self.run = run
             return None
-        assert not run.is_finished, "nobody was there to say that it ended"
+        assert not run.is_finished, "no process was left to report its end"
         started = [
             event
             for event in self.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START)
@@ -219,7 +219,7 @@ def test_kills_at_any_request_lose_nothing(seed: int, folder: Path, instance: dg
 
 
 def _whole(job: Job) -> None:
-    """One checkpoint, every file of it, each thing told once, and nothing lying about."""
+    """One checkpoint, all its files, each reported once, and no garbage."""
     (checkpoint,) = job.coordinator.list()
     assert job.published() == FILES
     assert checkpoint.entry.committed is not None

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kill
     ],
 )
 def test_killed_anywhere(kind: str, step: int, tmp_path: Path) -> None:
-    """Killed at a storage request and gone on with by another process, the object is right byte for byte,
+    """Killed at a storage request and resumed by another process, the object is right byte for byte,
     and after one sweep nothing temporary is left.
     """
     with kills_of(recoverable_kills, kind, tmp_path) as lives:

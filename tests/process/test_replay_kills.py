@@ -13,7 +13,7 @@ import replay_kills as kills
 @pytest.mark.spark
 @pytest.mark.soak
 def test_three_kills_change_nothing(tmp_path: Path) -> None:
-    """All flights of the year; inside the commit, a worker, the driver: all is what the raw data says."""
+    """Kill the driver inside a commit, a worker, and the driver: the result equals the raw data's."""
     targets = ["commit", "worker", "driver"]
     replay = kills.replay_with_kills(tmp_path / "r", targets, rows_per_batch=67_500, seed=3)
     assert replay.kills == dict.fromkeys(targets, 1)

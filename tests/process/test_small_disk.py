@@ -1,4 +1,4 @@
-"""A disk that is full, and one that is read-only: a clear word, and nothing lost that was complete."""
+"""A full disk and a read-only one: a clear error, and nothing complete is lost."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_a_full_and_a_read_only_disk_lose_nothing(tmp_path: Path) -> None:
     same batch is made, and nothing of the failed one is left.
     """
     command = [*namespace(), sys.executable, str(WORKER), str(tmp_path)]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    got = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     for refusal, reason in {"too large": "No space", "full": "No space", "read-only": "Read-only"}.items():
-        assert told[refusal].startswith("UnavailableError")
-        assert reason in told[refusal]
-        assert str(tmp_path) in told[refusal]
-    assert told["after it"] == told["while full"] == FIRST
-    assert told["with room"] == told["while read-only"] == SECOND
-    assert told["garbage"] == 0
+        assert got[refusal].startswith("UnavailableError")
+        assert reason in got[refusal]
+        assert str(tmp_path) in got[refusal]
+    assert got["after it"] == got["while full"] == FIRST
+    assert got["with room"] == got["while read-only"] == SECOND
+    assert got["garbage"] == 0

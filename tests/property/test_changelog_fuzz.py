@@ -20,7 +20,7 @@ from tests.profiles import examples
 
 
 class Bytes:
-    """A file in memory that notes how much of it was asked for."""
+    """A file in memory that records how much of it was requested."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -39,7 +39,7 @@ class Bytes:
 
 
 def _read_all(content: bytes, *, footer_required: bool = False) -> list[tuple[int, bytes]] | None:
-    """All changes by every path, which must agree; None where the file is refused."""
+    """All changes through every path, which must agree; None if the file is refused."""
     try:
         reader = ChangelogFileReader(Bytes(content), footer_required=footer_required)
         rows: list[tuple[int, bytes]] = []
@@ -77,7 +77,7 @@ def _encode(sets: list[list[StateChange]], compression: Compression, chunk_bytes
 def test_what_is_encoded_is_decoded(
     sets: list[list[StateChange]], compression: Compression, chunk: int
 ) -> None:
-    """Any changes, in any number of sets, with any chunk size: the same, grouped stably by key group."""
+    """Any changes, in any number of sets, with any chunk size, come back grouped stably by key group."""
     expected = [tuple(row) for rows in sets for row in sorted(rows, key=lambda row: row.key_group)]
     assert _read_all(_encode(sets, compression, chunk), footer_required=True) == expected
 
@@ -148,12 +148,12 @@ def test_claims_cost_no_memory() -> None:
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        # What the interpreter needs for an exception and its frames; far from the claims.
+        # What the interpreter needs for an exception and its frames; far below the claims.
         assert peak_bytes < 4 << 20
 
 
 def test_a_bomb_is_refused_at_its_claimed_size() -> None:
-    """Frames that hold more than the index says are left as soon as they do, whatever else they hold."""
+    """Decompression stops as soon as frames exceed the size in the index, whatever else they hold."""
     content = _encode([[StateChange(0, b"\0" * (8 << 20))]], Compression.ZSTD, 16 << 20)
     reader = ChangelogFileReader(Bytes(content))
     index = reader.index()

@@ -1,8 +1,7 @@
 """A writer under any order of calls, uploads and faults, against a small model.
 
-The writer works through the real batching scheduler, retries, uploader and store; only time and threads are
-the test's. The model knows a log as a list of sets, each with its changes and one word for its state, and
-shares no code with the package.
+The writer uses the real batching scheduler, retries, uploader and store; only time and threads are simulated.
+The model is a list of sets, each with its changes and its state, and shares no code with the package.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ THRESHOLD_BYTES = 60
 
 
 class FaultyStore(MemoryObjectStore):
-    """A memory store whose next put does what it is told."""
+    """A memory store whose next put fails as the test demands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class FaultyStore(MemoryObjectStore):
     def put(self, name: str, payload: Any, **arguments: Any) -> Any:
         fault = self.before.pop(0) if self.before else None
         if fault == "fail":
-            raise UnavailableError("told to")
+            raise UnavailableError("failed by the test")
         if fault == "lost":
             super().put(name, payload, **arguments)
             raise UnavailableError("the answer was lost")
@@ -76,7 +75,7 @@ class FaultyStore(MemoryObjectStore):
 
 @dataclass
 class ModelSet:
-    """One set of the model's log: waiting, flying, durable, or failed."""
+    """One set of the model's log: waiting, in flight, durable, or failed."""
 
     changes: list[tuple[int, bytes]]
     state: str = "waiting"
@@ -84,7 +83,7 @@ class ModelSet:
 
 @dataclass
 class ModelPersist:
-    """A future, and what it promised."""
+    """A future, and what its result must be."""
 
     future: Any
     start: int
@@ -95,7 +94,7 @@ class ModelPersist:
 
 @dataclass
 class Model:
-    """What a log is, in its own words."""
+    """The model of a log."""
 
     sets: list[ModelSet] = field(default_factory=list)
     active: list[tuple[int, bytes]] = field(default_factory=list)
@@ -159,7 +158,7 @@ class WriterMachine(RuleBasedStateMachine):
     # -- the owner's calls
 
     def _flush_model(self) -> None:
-        """What a pre-emptive upload takes: all that waits above the last failure."""
+        """What a pre-emptive upload takes: every waiting set above the last failure."""
         self.model.roll()
         for sqn, one in enumerate(self.model.sets):
             if one.state == "waiting" and sqn > self.highest_failed and sqn >= self.model.lowest:
@@ -293,7 +292,7 @@ class WriterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.executor.queued)
     @rule(second_too=st.booleans())
     def an_upload_times_out(self, second_too: bool) -> None:
-        """It is still under way when its successor starts; it ends before or after the successor."""
+        """It is still running when its successor starts, and ends before or after it."""
 
         def hang() -> None:
             self.timer.advance(TIMEOUT_SECONDS)
@@ -303,7 +302,7 @@ class WriterMachine(RuleBasedStateMachine):
         self._run_attempt(hang)
 
     def _settle(self) -> None:
-        """Learn from the futures and the writer's answers what became of the sets that flew."""
+        """Update the sets in flight from the futures and the writer's answers."""
         for sqn, one in enumerate(self.model.sets):
             if one.state != "flying":
                 continue
@@ -388,7 +387,7 @@ WriterMachine.TestCase.settings = examples(60, stateful_step_count=40)
 TestWriter = WriterMachine.TestCase
 
 
-# -- the machine must be able to fail: upstream's faults, and a few others, put back one by one
+# -- the machine must be able to fail: upstream's bugs, and a few others, reintroduced one by one
 
 
 def _forget_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,12 +419,12 @@ def _fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_losers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that lost the race is kept."""
+    """The file of an attempt that lost the race is kept."""
     monkeypatch.setattr(UploadTasksResult, "discard", lambda self: None)
 
 
 def _truncate_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream: a truncation may go back."""
+    """Upstream: a truncation may move backwards."""
 
     def truncate(self: Any, to: SequenceNumber) -> None:
         if to <= self._active_sqn:
@@ -496,7 +495,7 @@ def _leak_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda breakage: breakage.__name__.strip("_"),
 )
 def test_the_machine_finds(breakage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fault, put back, makes the machine fail."""
+    """Each bug, reintroduced, makes the machine fail."""
     breakage(monkeypatch)
     quick = settings(
         max_examples=2000,

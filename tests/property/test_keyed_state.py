@@ -1,4 +1,4 @@
-"""Any history of upserts, deletes and materialisations against dictionaries, which share no code with it."""
+"""Any history of upserts, deletes and folds, against a model of dictionaries that shares no code with it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ histories = st.lists(steps, min_size=1, max_size=5)
 
 @dataclass
 class Said:
-    """What the model knows of one checkpoint: its rows, and each key's history."""
+    """The model of one checkpoint: its rows, and each key's history."""
 
     checkpoint: Checkpoint
     rows: dict[str | None, int]
@@ -75,7 +75,7 @@ class Said:
 
 
 class World:
-    """The job, and beside it the dictionaries."""
+    """The job, and the model's dictionaries."""
 
     def __init__(self) -> None:
         self.store = MemoryObjectStore()
@@ -191,22 +191,22 @@ def disagreement(history: list[Step]) -> str | None:
 @examples(25, suppress_health_check=list(HealthCheck))
 @given(history=histories)
 def test_state_difference_and_history_are_those_of_dictionaries(history: list[Step]) -> None:
-    """At every checkpoint, whatever was folded when, and into however many ranges."""
+    """State, difference and history match the model at every checkpoint, whatever was folded when."""
     assert disagreement(history) is None
 
 
 def the_dead_kept(state: KeyedState, run: Any) -> Any:
-    """The mistake: a base that holds deleted keys."""
+    """The mistake: a base that contains deleted keys."""
     return encode_changes(state.schema, run.rows.select(state.schema.columns.names), run.key_groups)
 
 
 def the_oldest_handle(state: KeyedState, segment: Any) -> Any:
-    """The mistake: key groups are skipped where only their oldest handle is the same."""
+    """The mistake: key groups are skipped if only their oldest handle is the same."""
     return [each for each in state.handles if each.key_group_range.contains(segment.start_key_group)][:1]
 
 
 def the_base_above(base: Any, changes: Any) -> Any:
-    """The mistake: the base stands behind the changes."""
+    """The mistake: the base comes after the changes."""
     joined = bases_module.with_base(base, changes)
     return type(joined)(**{**vars(joined), "handles": changes.handles + base.handles})
 
@@ -220,7 +220,7 @@ def the_base_above(base: Any, changes: Any) -> Any:
     ],
 )
 def test_the_property_finds_a_mistake(module: Any, name: str, mistake: Any) -> None:
-    """The check above can fail: it finds a history in which the mistake shows."""
+    """The property can fail: it finds a history that exposes the mistake."""
     with pytest.MonkeyPatch.context() as broken:
         if module is None:
             broken.setitem(globals(), name, mistake)

@@ -1,4 +1,4 @@
-"""A writer that dies at any request, simulated, and is gone on with. Real deaths are in `tests/process`."""
+"""A writer that dies at any simulated request, and is resumed. Real kills are in `tests/process`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Notes:
 
 
 def write_and_commit(store: ObjectStore, uri: str, notes: Notes) -> None:
-    """Go on from the notes to the published object."""
+    """Resume from the notes, up to the published object."""
     writer = GSRecoverableWriter(store)
     commit = notes.get("commit")
     if commit is None:
@@ -63,7 +63,7 @@ def check_result(store: ObjectStore) -> None:
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda fault: fault.value)
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.soak)])
 def test_killed_at_every_request(fault: Fault, step: int) -> None:
-    """Killed before or after each request of a 100-component file and gone on with by another process, the
+    """Killed before or after each request of a 100-component file and resumed by another process, the
     object is right byte for byte, and after one sweep nothing temporary is left.
     """
     index = 0
@@ -79,12 +79,12 @@ def test_killed_at_every_request(fault: Fault, step: int) -> None:
         check_result(store)
         if not view.crashed:
             return
-        # Most requests are alike: the end, where the commit is, is gone through one by one.
+        # Most requests are alike: only the end, where the commit is, is covered request by request.
         index += step if index < 2 * COUNT - 2 else 1
 
 
-def test_sweep_takes_what_nobody_wants() -> None:
-    """A sweep leaves components of wanted states and living attempts, and whatever is no temporary object."""
+def test_sweep_deletes_what_is_not_kept() -> None:
+    """A sweep spares components of kept states and attempts, and anything but temporary objects."""
     store = MemoryObjectStore("b")
     attempt = uuid.uuid4()
     wanted = GSRecoverableWriter(store).open("gs://b/x")

@@ -1,4 +1,4 @@
-"""Rivals, zombies, crashes and lost answers around one commit, and upstream's algorithm held to the same."""
+"""Rivals, zombies, crashes and lost answers around one commit; upstream's algorithm fails the same checks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(
 def faulty(
     store: ObjectStore, seed: int, turn: Callable[[], None], views: list[FaultStore] | None = None
 ) -> ObjectStore:
-    """A process's view with one request in ten failing, asked again as a real store is."""
+    """A process's view with one request in ten failing, retried like a real store."""
     view = FaultStore(store, SeededFaults(seed, 0.1), before_request=turn)
     if views is not None:
         views.append(view)
@@ -94,7 +94,7 @@ def run_until_done(act: Callable[[], None], deadline: int = 200) -> None:
 
 
 def check_overwrite_race(commit: Commit, seeds: range) -> None:
-    """Of two rivals for one name one wins and the other hears of it; the bytes are the winner's."""
+    """Of two rivals for one name one wins and the other gets an error; the bytes are the winner's."""
     for seed in seeds:
         store = MemoryObjectStore()
         # Mostly small files, and now and then one of two waves.
@@ -121,7 +121,7 @@ def check_overwrite_race(commit: Commit, seeds: range) -> None:
 
 
 def check_foreign_object_stays(commit: Commit) -> None:
-    """A foreign object at the final name is told, and neither it nor the sources are touched."""
+    """A foreign object at the final name is reported, and neither it nor the sources are touched."""
     store = MemoryObjectStore()
     recoverable, _ = write(store, 3)
     foreign = store.put(FINAL, b"foreign", precondition=ABSENT)
@@ -155,7 +155,7 @@ def check_entropy_leaves_nothing(commit: Commit) -> None:
 
 
 def check_retries_leave_nothing(commit: Commit, options: GSFileSystemOptions, count: int) -> None:
-    """A commit that was killed at any request, and run again elsewhere, leaves nothing but the object."""
+    """A commit killed at any request, and run again elsewhere, leaves nothing but the object."""
     index = 0
     while True:
         store = MemoryObjectStore()
@@ -278,7 +278,7 @@ def test_any_fault_at_any_request(fault: Fault, options: GSFileSystemOptions) ->
 
 
 def zombies_and_consumer(seed: int) -> None:
-    """Two commits of one file at the same time, faults, then a consumer who takes it once it is published."""
+    """Two concurrent commits of one file, with faults, and a consumer that takes it once it is published."""
     store = MemoryObjectStore()
     options = (PLAIN, ENTROPY, OTHER_BUCKET)[seed % 3]
     recoverable, payload = write(store, (1, 2, 33, 40, 64)[seed % 5], options)
@@ -292,7 +292,7 @@ def zombies_and_consumer(seed: int) -> None:
             lambda: states.append(commit_file(view, recoverable, options=options, parallelism=1).state)
         )
         assert states[0] is not CommitState.BLOCKED
-        # Both may say so: a twin's object is as good as one's own. The consumer comes once.
+        # Both may report it: a twin's object is as good as one's own. The consumer comes once.
         if states[0] is CommitState.PUBLISHED and not taken:
             # What `published` promises: from now on the file is a consumer's.
             assert temporary_objects(store) == []
@@ -320,13 +320,13 @@ def zombies_and_consumer(seed: int) -> None:
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 3000), marks=pytest.mark.soak)])
 def test_zombies_publish_once(seeds: range) -> None:
-    """Two commits of one file at once publish it once; once taken away it never comes back."""
+    """Two concurrent commits of one file publish it once; once removed it never comes back."""
     for seed in seeds:
         zombies_and_consumer(seed)
 
 
 def test_retract_beside_a_commit_leaves_nothing() -> None:
-    """A retraction that is repeated after a commit of the same file ended leaves nothing of it."""
+    """A retraction repeated after the end of a concurrent commit leaves nothing of the file."""
     from dstl_dagster.recoverable import retract_file
 
     for seed in range(90):

@@ -1,4 +1,4 @@
-"""Stores against a model: random requests, and each answer as the model's, which shares no code with them."""
+"""Stores against a model that shares no code with them: to random requests, both give the same answers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class MemoryMachine(StoreMachine):
 
 
 class LocalMachine(StoreMachine):
-    """Also with hands on the files, and with a second process's eyes: a fresh store on the same root."""
+    """Also with files changed by hand, and read through a second store on the same root."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,11 +202,11 @@ class LocalMachine(StoreMachine):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(payload)
-        # Hands are slower than one tick of the file system's clock, in which an inode may be used again.
+        # A person is slower than one tick of the file system's clock, within which an inode may be reused.
         os.utime(path, ns=(time.time_ns(), time.time_ns()))
         stat = self.store.stat(name)
         assert stat is not None
-        # The same foreign bytes may have been there before: then it is the same generation again.
+        # If the same foreign bytes were there before, they have the same generation again.
         kept = Kept(payload, {}, stat.generation)
         assert stat.generation >= self.model.highest.get(name, 0)
         assert dict(stat.metadata) == {}

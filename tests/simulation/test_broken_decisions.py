@@ -1,8 +1,8 @@
 """The simulation can fail: protocols whose decisions lack one rule are caught.
 
-Each variant puts one wrong piece in place of a right one, for one test; the product has no switches for this.
-Its replay is the name of a scripted history, a point or a duel of one, or the number of rivals. With the
-protocol as it is the replay ends well; with the variant it does not.
+Each variant replaces one piece of the protocol by a wrong one, for one test; the product has no switches for
+this. Its replay is a scripted history, one of its points or duels, or `rivals <seed>`. The replay ends well
+with the protocol as it is, and wrong with the variant.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIANTS: dict[str, tuple[Variant, str, str]] = {}
 
 
 def caught_by(replay: str, why: str) -> Callable[[Variant], Variant]:
-    """A variant, the replay by which the simulation catches it, and a part of what it says then."""
+    """Register a variant, the replay that catches it, and a part of what the replay then reports."""
 
     def add(variant: Variant) -> Variant:
         VARIANTS[variant.__name__.replace("_", " ")] = (variant, replay, why)
@@ -52,7 +52,7 @@ def caught_by(replay: str, why: str) -> Callable[[Variant], Variant]:
 
 
 def _decide_once(kind: type) -> Callable[..., Any]:
-    """`Timeline.decide` that, for records of this kind, does not ask its rule again after 412."""
+    """`Timeline.decide` that, for records of this kind, does not evaluate its rule again after a 412."""
     original = Timeline.decide
 
     def decide(
@@ -77,22 +77,22 @@ def _decide_once(kind: type) -> Callable[..., Any]:
 
 
 @caught_by("restore:11:3:pause", "(completed): the attempt is not the open one")
-def confirm_does_not_look_again_after_412(monkeypatch):
+def confirm_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Completed))
 
 
 @caught_by("base:1:7:pause", "(opened): the highest id is 2")
-def trigger_does_not_look_again_after_412(monkeypatch):
+def trigger_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Opened))
 
 
-@caught_by("savepoint and clean up:9:8:1:1", "(savepoint): keeps what was given up")
+@caught_by("savepoint and clean up:9:8:1:1", "(savepoint): keeps a checkpoint that is subsumed")
 def savepoint_does_not_contend(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Savepoint))
 
 
-@caught_by("bucket:17:9:pause", "(subsumed): 3 is not there to give up")
-def clean_up_does_not_look_again_after_412(monkeypatch):
+@caught_by("bucket:17:9:pause", "(subsumed): 3 is not kept")
+def clean_up_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Subsumed))
 
 
@@ -159,7 +159,7 @@ def blocked_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 
     def to_subsume(view: TimelineView, keep: int) -> Any:
-        open_eyes = {
+        unblocked = {
             each: dataclasses.replace(
                 entry,
                 resolved=(),
@@ -169,12 +169,12 @@ def blocked_checkpoint_is_subsumed(monkeypatch):
             )
             for each, entry in view.checkpoints.items()
         }
-        return original(dataclasses.replace(view, checkpoints=open_eyes), keep)
+        return original(dataclasses.replace(view, checkpoints=unblocked), keep)
 
     monkeypatch.setattr(decisions, "to_subsume", to_subsume)
 
 
-@caught_by("blocked-replace", "was deleted without a word")
+@caught_by("blocked-replace", "was deleted without a resolution")
 def foreign_object_is_touched_before_resolved(monkeypatch):
     original = CheckpointCoordinator.resolve
 
@@ -191,8 +191,8 @@ def replace_deletes_whatever_is_there(monkeypatch):
     monkeypatch.setattr(resolve, "Generation", lambda generation: ANY)
 
 
-@caught_by("resolve and restore:10:10:0:1", "(restored): a word on files of [1] is not finished")
-def unfinished_word_stops_nobody(monkeypatch):
+@caught_by("resolve and restore:10:10:0:1", "(restored): resolutions of [1] are unfinished")
+def unfinished_resolution_stops_nothing(monkeypatch):
     monkeypatch.setattr(decisions, "_refuse_unresolved", lambda view: None)
     monkeypatch.setattr(TimelineView, "unfinished_resolutions", property(lambda view: []))
 
@@ -209,18 +209,18 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
 
 
 @caught_by("compose-commit and append after a restore:7:10:36:1", "of an abandoned checkpoint is still there")
-def restore_takes_finals_before_sources(monkeypatch):
+def restore_retracts_finals_before_sources(monkeypatch):
     def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)
-        gone = running.delete_final()
+        deleted = running.delete_final()
         running.delete_sources()
-        return gone
+        return deleted
 
     monkeypatch.setattr(rollback, "retract_file", retract)
 
 
-@caught_by("blocked-restore", "was deleted without a word")
-def restore_takes_back_a_foreign_object(monkeypatch):
+@caught_by("blocked-restore", "was deleted without a resolution")
+def restore_retracts_a_foreign_object(monkeypatch):
     monkeypatch.setattr(commit._Commit, "delete_final", lambda self: _delete_any_final(self))
 
 
@@ -237,7 +237,7 @@ def trigger_does_not_repeat_the_retraction(monkeypatch):
     monkeypatch.setattr(CheckpointCoordinator, "_finish", finish)
 
 
-@caught_by("restore and restore:3:9:40:1", "goes on from what cannot be restored to")
+@caught_by("restore and restore:3:9:40:1", "restores to a checkpoint that is not retained")
 def restore_goes_to_an_abandoned_branch(monkeypatch):
     monkeypatch.setattr(decisions, "_refuse_abandoned", lambda view, checkpoint_id, what: None)
 

@@ -1,8 +1,8 @@
-"""The simulation can fail: protocols that make or delete objects by one rule less are caught.
+"""The simulation can fail: protocols that lack one rule for writing or deleting objects are caught.
 
-Each variant puts one wrong piece in place of a right one, for one test; the product has no switches for this.
-Its replay is the name of a scripted history, a point or a duel of one, or the number of rivals. With the
-protocol as it is the replay ends well; with the variant it does not.
+Each variant replaces one piece of the protocol by a wrong one, for one test; the product has no switches for
+this. Its replay is a scripted history, one of its points or duels, or `rivals <seed>`. The replay ends well
+with the protocol as it is, and wrong with the variant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIANTS: dict[str, tuple[Variant, str, str]] = {}
 
 
 def caught_by(replay: str, why: str) -> Callable[[Variant], Variant]:
-    """A variant, the replay by which the simulation catches it, and a part of what it says then."""
+    """Register a variant, the replay that catches it, and a part of what the replay then reports."""
 
     def add(variant: Variant) -> Variant:
         VARIANTS[variant.__name__.replace("_", " ")] = (variant, replay, why)
@@ -44,7 +44,7 @@ def commit_trusts_an_existing_object(monkeypatch):
     monkeypatch.setattr(commit, "is_own", lambda *_arguments: True)
 
 
-@caught_by("compose-commit and late twins:7:11:18:1", "was taken away, and is back")
+@caught_by("compose-commit and late twins:7:11:18:1", "was taken by a consumer, and is back")
 def compose_does_not_pin_generations(monkeypatch):
     original = commit.Source
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
@@ -75,7 +75,7 @@ def committed_before_sources_are_gone(monkeypatch):
     monkeypatch.setattr(commit._Commit, "_copy_to_final", copy_to_final)
 
 
-@caught_by("compose-commit and consumer:7:10:1:1", "compose-commit is told")
+@caught_by("compose-commit and consumer:7:10:1:1", "compose-commit raised")
 def taken_away_is_an_error(monkeypatch):
     def taken_away(self: Any) -> Any:
         raise NotFoundError("components are gone")
@@ -114,7 +114,7 @@ def deletion_before_subsumed(monkeypatch):
 
 
 class _AsIf:
-    """A timeline on which a record stands that was not written."""
+    """A timeline that includes a record that was not written."""
 
     def __init__(self, timeline: Timeline, record: Any) -> None:
         self._timeline = timeline
@@ -122,22 +122,22 @@ class _AsIf:
 
     def tail(self) -> TimelineView:
         view = self._timeline.tail()
-        given_up = {
+        subsumed = {
             each: dataclasses.replace(view.checkpoints[each], subsumed=self._record)
             for each in self._record.checkpoint_ids
         }
         ended = {
             entry.completed.attempt: Fate(entry.completed.attempt, each, Ending.SUBSUMED, view.slot)
-            for each, entry in given_up.items()
+            for each, entry in subsumed.items()
         }
         return dataclasses.replace(
-            view, checkpoints={**view.checkpoints, **given_up}, ended={**view.ended, **ended}
+            view, checkpoints={**view.checkpoints, **subsumed}, ended={**view.ended, **ended}
         )
 
 
 @caught_by("append and clean up", "was deleted while its attempt is open")
 def garbage_by_age_only(monkeypatch):
-    """Whatever no manifest names goes as soon as it is old, and the grace time here is none."""
+    """Whatever no manifest names goes as soon as it is old; with no grace time, that is at once."""
 
     def plan(names: Any, listed: Any, view: Any, referenced: Any, **_how: Any) -> Iterator[Garbage]:
         return (Garbage(stat, "old") for stat in listed if stat.name not in referenced)

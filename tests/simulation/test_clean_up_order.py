@@ -1,8 +1,8 @@
-"""The order in which a clean-up lists, reads and deletes: by its requests, and by what it leaves alone.
+"""The order in which a clean-up lists, reads and deletes, by its requests and by what it leaves alone.
 
-These rules are second defences: what is garbage once stays garbage, an object of an unknown attempt is kept,
-and what an attempt left is found by its name. So a single run that breaks them ends well all the same, and
-the order itself is looked at here.
+These rules are a second line of defence: garbage stays garbage, an object of an unknown attempt is kept, and
+what an attempt left is found by its name. So a single run that breaks them still ends well, and the order
+itself has to be checked here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTING = Setting(num_retained=1)
 
 @pytest.fixture
 def world() -> World:
-    """Three checkpoints, of which two can be given up, and an attempt that is dead."""
+    """Three checkpoints, of which two can be subsumed, and an aborted attempt."""
     world = World()
     for batch in (1, 2, 3):
         actions.whole_batch(batch, base=True, clean=False)(Process(world, SETTING, f"{batch}"), {})
@@ -41,7 +41,7 @@ def requests_of_a_clean_up(world: World) -> Sequence[Request]:
 
 
 def pages(requests: Sequence[Request]) -> list[list[Request]]:
-    """The requests behind each listing of the job's objects, up to the next one."""
+    """The requests after each listing of the job's objects, up to the next listing."""
     found: list[list[Request]] = []
     for request in requests:
         if request.method == "list" and request.name != TIMELINE:
@@ -52,7 +52,7 @@ def pages(requests: Sequence[Request]) -> list[list[Request]]:
 
 
 def reads_before_it_deletes(requests: Sequence[Request]) -> bool:
-    """Whether the timeline is read between each listing and the first deletion of what it showed."""
+    """Whether the timeline is read between each listing and the first deletion from it."""
     deleting = [page for page in pages(requests) if any(each.method == "delete" for each in page)]
     assert len(deleting) >= 3, "components, attempts and manifests have garbage"
     return all(
@@ -104,7 +104,7 @@ def test_manifests_that_go_first_are_caught(world, monkeypatch):
 
 
 def survives_its_replacement(world: World) -> bool:
-    """Whether an object that somebody puts in the place of listed garbage, before it is deleted, stays."""
+    """Whether an object that replaces listed garbage, just before it is deleted, survives."""
     process = Process(world, SETTING, "clean up")
     (doomed, *_) = [name for name in world.names("dstl/sim/attempts/") if name.endswith("/report")]
     delete = process.store.inner.delete

@@ -1,6 +1,6 @@
-"""Every storage request of two checkpoints fails, in every way: what is there afterwards is what would be.
+"""Every storage request of two checkpoints fails, in every way: the objects end up as without the fault.
 
-The oracle looks at the objects themselves, and shares no code with the coordinator.
+The oracle inspects the objects themselves, and shares no code with the coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAULTS = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.ERROR_BEFORE, Fault.LOST_
 
 
 def job(store: ObjectStore) -> None:
-    """What a scheduler runs again and again until it ends: each day once, then a clean-up."""
+    """What a scheduler repeats until it succeeds: each day once, then a clean-up."""
     coordinator = CheckpointCoordinator("sim", store, OPTIONS, owner="run")
     for day in DAYS:
         if coordinator.applied(f"day-{day}") is None:
@@ -78,7 +78,7 @@ def until_it_ends(store: ObjectStore, *, tries: int = 5) -> None:
 
 
 def broken_promises(store: ObjectStore) -> list[str]:
-    """What is not as two checkpoints leave it, by the bare objects."""
+    """Every difference between the bare objects and what two checkpoints leave."""
     found = {stat.name: store.get(stat.name) for stat in store.list()}
     wrong = [
         f"{name}: {found.get(name)!r}"
@@ -108,21 +108,21 @@ def broken_promises(store: ObjectStore) -> list[str]:
     if set(manifests) != {1, 2}:
         wrong.append(f"manifests of {set(manifests)}: the second builds on the first")
     wrong += [f"missing: {name}" for name in needed - set(found)]
-    needed.add("dstl/sim/server-clock")  # stays: it only ever says what time it is
+    needed.add("dstl/sim/server-clock")  # stays: only its time matters
     left = {name for name in found if not name.startswith("out/") and "/timeline/" not in name} - needed
     wrong += [f"left behind: {name}" for name in left]
     return wrong
 
 
 def run_with(fault: Fault, index: int) -> tuple[MemoryObjectStore, bool]:
-    """One try with the fault at that request, then tries without; and whether the fault was reached."""
+    """Run once with the fault at that request, then without faults; also whether the fault was reached."""
     store = MemoryObjectStore()
     faulty = FaultStore(store, AtRequests({index: fault}))
     try:
         until_it_ends(faulty)
     except SimulatedCrash:
         until_it_ends(store)
-    faulty.deliver_late_effects()  # a request that was under way all the time arrives at last
+    faulty.deliver_late_effects()  # a request still in flight arrives at last
     job(store)
     return store, index < len(faulty.requests)
 
@@ -140,7 +140,7 @@ def test_any_request_may_fail(fault):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_rivals_make_each_checkpoint_once(seed):
-    """Three processes that all believe to be the owner, requests interleaved and failing by the seed."""
+    """Three processes that all believe they own the job, requests interleaved and failing by the seed."""
     store = MemoryObjectStore()
     views: list[FaultStore] = []
 
@@ -148,7 +148,7 @@ def test_rivals_make_each_checkpoint_once(seed):
         def act(turn: Callable[[], None]) -> None:
             view = FaultStore(store, SeededFaults(3 * seed + number, 0.05), before_request=turn)
             views.append(view)
-            for _ in range(4):  # a fenced zombie comes back, as one that is retried does
+            for _ in range(4):  # a fenced zombie comes back, as a retried step does
                 with contextlib.suppress(DstlError):
                     job(view)
 
@@ -196,8 +196,8 @@ def _complete_anyway(view: TimelineView, attempt: Attempt, **said: Any) -> Compl
     )
 
 
-def test_the_oracle_finds_a_commit_that_is_never_said(monkeypatch):
-    """Broken on purpose: `committed` written without composing. The oracle must see the missing files."""
+def test_the_oracle_finds_a_commit_that_composes_nothing(monkeypatch):
+    """If `committed` is written without composing, the oracle reports the missing files."""
 
     class Nothing:
         published = ()

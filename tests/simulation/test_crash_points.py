@@ -1,4 +1,4 @@
-"""Whatever goes wrong at whichever storage request of a scripted history: the job ends as if nothing had."""
+"""Whatever goes wrong at any storage request of a scripted history, the job ends as if nothing had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DUELLED = ("compose-commit and consumer", "restore and append", "savepoint and c
 
 
 def test_every_request_of_several_histories_may_come_to_harm():
-    """10,000 distinct crash points and more, each brought to its end and judged by the oracle."""
+    """At least 10,000 distinct fault points, each played to its end and judged by the oracle."""
     tally = sweep(SWEPT, jobs=2)
     assert tally.failures == []
     assert len(tally.distinct) == tally.runs, "no point is counted twice"
@@ -44,7 +44,7 @@ def test_two_steps_may_meet_at_any_request():
 
 @pytest.mark.parametrize("name", sorted(HISTORIES))
 def test_every_history_ends_well_undisturbed(name):
-    """And each kind of harm comes to each of them."""
+    """Every history ends well without faults, and has points of every kind of harm."""
     simulation = Simulation(HISTORIES[name])
     waits = bool(HISTORIES[name].setting.reader_grace)
     assert {point.harm for point in simulation.all_points} == set(Harm) - (set() if waits else {Harm.DELAY})
@@ -52,7 +52,7 @@ def test_every_history_ends_well_undisturbed(name):
 
 @pytest.mark.parametrize("seed", [3, 8, 400], ids=["rivals", "storm", "point"])
 def test_a_seed_is_replayed_request_by_request(seed):
-    """The same seed makes the same requests, with the same harm, in the same order."""
+    """The same seed sends the same requests, with the same harm, in the same order."""
     traces = []
     for _ in range(2):
         lines: list[str] = []
@@ -65,13 +65,14 @@ def test_a_seed_is_replayed_request_by_request(seed):
 
 
 @pytest.mark.parametrize("seed", [124_013, 174_005], ids=["late clean-up", "late twin of an upload"])
-def test_what_a_soak_took_for_wrong_is_right(seed):
-    """A clean-up that wakes late keeps the newest of then; what repeats an upload makes no source."""
+def test_false_alarms_of_a_soak_stay_fixed(seed):
+    """A clean-up that resumes late subsumes by a newer timeline; a repeated upload creates no source."""
     _, wrong = play_seed(seed)
     assert wrong == []
 
 
 def test_a_point_is_known_by_its_name():
+    """A point's name parses back to the point, and replays it."""
     point = Point("ops", 3, 5, Harm.LOST_ANSWER)
     assert str(point) == "ops:3:5:lost_answer"
     assert Point.parse(str(point)) == point

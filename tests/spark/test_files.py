@@ -204,7 +204,8 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
     (report,) = write_files(job.spark.range(10), (job.folder / "out/x.jsonl").as_uri(), attempt=attempt)
     assert visible(job.folder) == []
     assert report.object_name == "out/x.jsonl"
-    assert {each.int >> 64 for each in report.recoverable.component_object_ids} == {attempt.component_half}
+    halves = {each.int >> 64 for each in report.recoverable.component_object_ids}
+    assert halves == {attempt.attempt.int >> 64}
     job.coordinator.record(attempt, [], [report])
     job.coordinator.confirm(attempt)
     assert visible(job.folder) == []

@@ -1,8 +1,8 @@
-"""What every object store must do: inherit the class, give it a store, run pytest.
+"""The contract of every object store as a test suite: inherit the class, provide a store, run pytest.
 
-Owns the contract's tests. Does not own how a store is made or looked into: a subclass provides the
-fixtures `store` (empty) and `raw_read`, which reads an object's bytes *around* the store under test, so
-that no shared mistake can hide. What a store declares not to take stands in the class attributes.
+Owns the tests. Does not own how a store is created or inspected: a subclass provides the fixtures `store`
+(empty) and `raw_read`, which reads an object's bytes *around* the store under test, so that a shared mistake
+cannot hide. Class attributes declare the names a store does not accept.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ComposesConformance(ConformanceFixtures):
         assert raw_read("whole") == b"xyxy"
 
     def test_compose_deletes_its_sources(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """With delete_sources they are gone when it returns, and nothing else is."""
+        """With delete_sources the sources are gone when it returns, and nothing else is."""
         for name in ("p/1", "p/2", "p/3"):
             store.put(name, name.encode(), precondition=ABSENT)
         store.compose([Source("p/1"), Source("p/2")], "whole", precondition=ABSENT, delete_sources=True)
@@ -86,15 +86,15 @@ class ComposesConformance(ConformanceFixtures):
     def test_compose_checks_its_precondition(self, store: ObjectStore, raw_read: RawRead) -> None:
         """A live target is ConflictError; target and sources stay."""
         store.put("p", b"1", precondition=ABSENT)
-        there = store.put("whole", b"foreign", precondition=ABSENT)
-        for precondition in (ABSENT, Generation(there.generation + 1)):
+        foreign = store.put("whole", b"foreign", precondition=ABSENT)
+        for precondition in (ABSENT, Generation(foreign.generation + 1)):
             with pytest.raises(ConflictError):
                 store.compose([Source("p")], "whole", precondition=precondition, delete_sources=True)
         assert raw_read("whole") == b"foreign"
         assert raw_read("p") == b"1"
 
     def test_compose_compares_the_checksum_first(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """With a checksum that the result has not, it is FormatError, and the sources stay."""
+        """If the result does not have the given checksum, it is FormatError, and the sources stay."""
         store.put("p", b"123456789", precondition=ABSENT)
         with pytest.raises(FormatError):
             store.compose([Source("p")], "bad", precondition=ABSENT, delete_sources=True, crc32c=1)
@@ -105,7 +105,7 @@ class ComposesConformance(ConformanceFixtures):
         assert made.crc32c == 0xE3069283
 
     def test_one_of_many_composers_wins(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Of 8 threads that compose to one absent target, one succeeds."""
+        """Of 8 threads composing to one absent target, one succeeds."""
         parts = [store.put(f"p/{number}", b"%d" % number, precondition=ABSENT) for number in range(8)]
         barrier = threading.Barrier(8)
 
@@ -124,7 +124,7 @@ class ComposesConformance(ConformanceFixtures):
         assert raw_read("contested") == b"%d" % winners[0]
 
     def test_compose_taking_its_sources_happens_once(self, store: ObjectStore) -> None:
-        """Of many composes that take the same sources to different targets, one succeeds."""
+        """Of many composes that delete the same sources into different targets, one succeeds."""
         part = store.put("p", b"once", precondition=ABSENT)
         barrier = threading.Barrier(6)
 

@@ -38,7 +38,7 @@ class ConditionsConformance(ConformanceFixtures):
         assert dict(new.metadata) == {}
 
     def test_generation_match_refuses_another(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """With another generation, or where nothing is, a put is ConflictError."""
+        """With another generation, or without a live object, a put is ConflictError."""
         old = store.put("a", b"old", precondition=ABSENT)
         for name, generation in (("a", old.generation + 1), ("b", old.generation)):
             with pytest.raises(ConflictError):
@@ -54,7 +54,7 @@ class ConditionsConformance(ConformanceFixtures):
         assert raw_read("a") == b"2"
 
     def test_generation_is_never_used_again(self, store: ObjectStore) -> None:
-        """An object that is made again after its deletion has a generation it never had."""
+        """An object recreated after its deletion has a generation it never had."""
         generations = []
         for _ in range(4):
             generations.append(store.put("a", b"same", precondition=ABSENT).generation)
@@ -79,7 +79,7 @@ class ConditionsConformance(ConformanceFixtures):
         assert raw_read("contested") == b"%d" % winners[0]
 
     def test_no_update_is_lost(self, store: ObjectStore) -> None:
-        """Threads that count up with generation matches lose no step."""
+        """Threads that increment a counter with generation matches lose no increment."""
         store.put("count", b"0", precondition=ABSENT)
 
         def count_up() -> None:

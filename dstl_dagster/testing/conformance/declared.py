@@ -1,6 +1,6 @@
-"""What a store declares holds: each capability it claims is one that a caller can use.
+"""Declared capabilities: a caller can use each one that a store claims.
 
-Part of the conformance suite. Does not own what each ability means (`storage.base`).
+Owns the tests of this part of the contract. Does not own what a capability means (`storage.base`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeclaredConformance(ConformanceFixtures):
         assert store.in_bucket(store.bucket_name).capabilities == declared
 
     def test_declared_ranges_stay_open(self, store: ObjectStore) -> None:
-        """A store that declares open ranges gives a reader that stays on its generation until closed."""
+        """A store that declares open ranges returns a reader that stays on its generation until closed."""
         payload = bytes(range(256)) * 16
         made = store.put("a", payload, precondition=ABSENT)
         opened = open_ranges(store, "a", generation=made.generation)
@@ -58,7 +58,7 @@ class DeclaredConformance(ConformanceFixtures):
             store.put("a/b", b"below", precondition=ABSENT)
 
     def test_a_declared_bucket_can_be_seen(self, store: ObjectStore) -> None:
-        """A store that declares `inspect_bucket` shows its bucket's settings and what is permitted there."""
+        """A store that declares `inspect_bucket` returns its bucket's settings and missing permissions."""
         if not store.capabilities.inspect_bucket:
             return
         bucket = cast("InspectableStore", store)
@@ -66,7 +66,7 @@ class DeclaredConformance(ConformanceFixtures):
         assert set(bucket.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
 
     def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """The writers of a store that declares `write_summed`, and only those, take a checksum."""
+        """Writers accept a checksum if, and only if, their store declares `write_summed`."""
         upload = store.open_write("a", precondition=ABSENT)
         write_summed = getattr(upload, "write_summed", None)
         if not store.capabilities.write_summed:

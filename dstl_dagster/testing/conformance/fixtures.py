@@ -1,6 +1,6 @@
-"""What the suite asks of a subclass: a store, a way around it, and what the store declares not to take.
+"""What the suite requires of a subclass: a store, a way around it, and the names the store does not accept.
 
-Owns the fixtures and the declared capabilities. Does not own any test.
+Owns the fixtures and these declarations. Does not own any test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConformanceFixtures:
     file_beside_folder: ClassVar[bool] = True
     """Whether `a` and `a/b` can both be objects."""
     empty_levels: ClassVar[bool] = True
-    """Whether names such as `a//b` are taken."""
+    """Whether names such as `a//b` are accepted."""
     long_levels: ClassVar[bool] = True
     """Whether one level of a name may have 1,000 bytes."""
 
@@ -40,5 +40,5 @@ class ConformanceFixtures:
 
     @pytest.fixture
     def raw_read(self) -> RawRead:
-        """Reads an object's bytes without the store; None where there is nothing."""
+        """Reads an object's bytes around the store; None if there is no object."""
         raise NotImplementedError("a subclass provides raw reads")

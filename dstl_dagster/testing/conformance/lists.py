@@ -1,4 +1,4 @@
-"""Lists: order, prefix, offset, and changes under way.
+"""Lists: order, prefix, offset, and concurrent changes.
 
 Owns the tests of this part of the contract; inherit the whole suite, `ObjectStoreConformance`.
 """
@@ -25,7 +25,7 @@ class ListsConformance(ConformanceFixtures):
         assert [stat.name for stat in store.list()] == wanted
 
     def test_list_yields_what_stat_returns(self, store: ObjectStore) -> None:
-        """Each listed object is as its stat."""
+        """Each listed object equals its stat."""
         for name in ("x/1", "x/2"):
             store.put(name, name.encode(), precondition=ABSENT, metadata={"n": name[-1]})
         assert list(store.list("x/")) == [store.stat("x/1"), store.stat("x/2")]
@@ -43,7 +43,7 @@ class ListsConformance(ConformanceFixtures):
         ],
     )
     def test_list_by_prefix(self, store: ObjectStore, prefix: str, expected: list[str]) -> None:
-        """A prefix is of text, not of folders."""
+        """A prefix matches text, not folders."""
         for name in ("a/1", "a/2", "ab/1", "b"):
             store.put(name, b"", precondition=ABSENT)
         assert [stat.name for stat in store.list(prefix)] == expected
@@ -63,13 +63,13 @@ class ListsConformance(ConformanceFixtures):
     def test_list_from_an_offset(
         self, store: ObjectStore, prefix: str, offset: str, expected: list[str]
     ) -> None:
-        """The offset is inclusive, and need not be a name."""
+        """The offset is inclusive, and need not be an existing name."""
         for name in ("a/1", "a/2", "ab/1", "b"):
             store.put(name, b"", precondition=ABSENT)
         assert [stat.name for stat in store.list(prefix, start_offset=offset)] == expected
 
     def test_list_survives_changes(self, store: ObjectStore) -> None:
-        """Objects that live through the walk are listed once, whatever is made and deleted meanwhile."""
+        """Objects that exist throughout the walk are listed once, whatever changes around them."""
         lasting = [f"l/{number:03d}" for number in range(0, 60, 2)]
         passing = [f"l/{number:03d}" for number in range(1, 60, 2)]
         for name in lasting + passing:

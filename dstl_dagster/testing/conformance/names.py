@@ -1,4 +1,4 @@
-"""Names, metadata, and places.
+"""Names, metadata, and locations.
 
 Owns the tests of this part of the contract; inherit the whole suite, `ObjectStoreConformance`.
 """
@@ -32,7 +32,7 @@ class NamesConformance(ConformanceFixtures):
         ],
     )
     def test_names_come_back_as_given(self, store: ObjectStore, raw_read: RawRead, name: str) -> None:
-        """Any legal name can be made, listed, read, located by its URI, and deleted."""
+        """Any legal name can be written, listed, read, located by its URI, and deleted."""
         made = store.put(name, b"x", precondition=ABSENT)
         assert made.name == name
         assert raw_read(name) == b"x"
@@ -42,7 +42,7 @@ class NamesConformance(ConformanceFixtures):
 
     @pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "a\rb", "x" * 1025, "é" * 513, "\ud800", ".", ".."])
     def test_impossible_names_are_refused(self, store: ObjectStore, name: str) -> None:
-        """A name that no store takes is InvalidInputError from every method, before any request."""
+        """A name that no store accepts is InvalidInputError from every method, before any request."""
         with pytest.raises(InvalidInputError):
             store.put(name, b"x", precondition=ABSENT)
         with pytest.raises(InvalidInputError):
@@ -67,7 +67,7 @@ class NamesConformance(ConformanceFixtures):
         assert raw_read("a-neighbour") == b"safe"
 
     def test_object_beside_objects_below_it(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """`a` beside `a/b` works, or is refused as declared without harm to what is there."""
+        """`a` beside `a/b` works, or is refused as declared without harm to existing objects."""
         store.put("a/b", b"below", precondition=ABSENT)
         store.put("c", b"file", precondition=ABSENT)
         if self.file_beside_folder:
@@ -83,7 +83,7 @@ class NamesConformance(ConformanceFixtures):
         assert raw_read("c") == b"file"
 
     def test_folder_name_is_free_once_empty(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """When all objects below a name are deleted, the name itself can be made."""
+        """When all objects below a name are deleted, the name itself can be written."""
         made = store.put("a/b/c", b"x", precondition=ABSENT)
         store.delete("a/b/c", precondition=Generation(made.generation))
         store.put("a", b"now", precondition=ABSENT)
@@ -103,7 +103,7 @@ class NamesConformance(ConformanceFixtures):
         "metadata", [{"k": 1}, {"": "v"}, {"sp ace": "v"}, {"ü": "v"}, {"k": "x" * 9000}]
     )
     def test_bad_metadata_is_refused(self, store: ObjectStore, metadata: dict[str, str]) -> None:
-        """Metadata is text under plain ASCII keys, 8 KiB in all."""
+        """Metadata is strings under plain ASCII keys, 8 KiB in total."""
         with pytest.raises(InvalidInputError):
             store.put("a", b"", precondition=ABSENT, metadata=metadata)
         assert store.stat("a") is None
@@ -117,7 +117,7 @@ class NamesConformance(ConformanceFixtures):
             store.locate(uri)
 
     def test_own_bucket_is_the_same_place(self, store: ObjectStore) -> None:
-        """in_bucket of the own bucket sees the same objects, under their full names."""
+        """in_bucket with the store's own bucket sees the same objects, under their full names."""
         store.put("a", b"x", precondition=ABSENT)
         whole = store.in_bucket(store.bucket_name)
         assert whole.prefix == ""
@@ -130,6 +130,6 @@ class NamesConformance(ConformanceFixtures):
         assert isinstance(store, ObjectStore)
 
     def test_close_may_be_repeated(self, store: ObjectStore) -> None:
-        """Closing twice is closing once."""
+        """A second close does nothing."""
         store.close()
         store.close()

@@ -19,7 +19,7 @@ class ObjectsConformance(ConformanceFixtures):
 
     @pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
     def test_put_stores_the_bytes(self, store: ObjectStore, raw_read: RawRead, size: int) -> None:
-        """What was put is what lies there, and what is read."""
+        """The stored bytes, and those read back, are the ones put."""
         payload = bytes(range(256)) * (size // 256 + 1)
         store.put("folder/object", payload[:size], precondition=ABSENT)
         assert raw_read("folder/object") == payload[:size]
@@ -35,7 +35,7 @@ class ObjectsConformance(ConformanceFixtures):
         assert made.updated.utcoffset() is not None
 
     def test_stat_returns_the_same_as_put(self, store: ObjectStore) -> None:
-        """A later stat equals the one that the put gave."""
+        """A later stat equals the one that put returned."""
         made = store.put("a", b"abc", precondition=ABSENT, metadata={"k": "v"})
         assert store.stat("a") == made
 
@@ -60,7 +60,7 @@ class ObjectsConformance(ConformanceFixtures):
             store.open_read("nothing").read()
 
     def test_generation_selects_what_is_read(self, store: ObjectStore) -> None:
-        """Asked for another generation than the live one, there is nothing."""
+        """Any generation but the live one is absent."""
         old = store.put("a", b"old", precondition=ABSENT)
         new = store.put("a", b"new", precondition=Generation(old.generation))
         assert store.stat("a", generation=old.generation) is None
@@ -80,7 +80,7 @@ class ObjectsConformance(ConformanceFixtures):
     def test_range_reads_its_bytes(
         self, store: ObjectStore, start: int, length: int, expected: bytes
     ) -> None:
-        """A range gives its bytes, shorter at the end, and none beyond it."""
+        """A range returns its bytes: fewer at the end of the object, none beyond it."""
         store.put("a", b"0123456789", precondition=ABSENT)
         assert store.get_range("a", start, length) == expected
 
@@ -93,7 +93,7 @@ class ObjectsConformance(ConformanceFixtures):
 
     @pytest.mark.parametrize("start", [0, 1, 200_000, 300_000, 400_000])
     def test_reader_streams_from_start(self, store: ObjectStore, start: int) -> None:
-        """A reader gives all bytes from its start, in pieces of at most the size asked for."""
+        """A reader returns all bytes from its start, in pieces of at most the requested size."""
         payload = bytes(range(250)) * 1200
         store.put("a", payload, precondition=ABSENT)
         reader = store.open_read("a", start=start)
@@ -116,7 +116,7 @@ class ObjectsConformance(ConformanceFixtures):
         reader.close()
 
     def test_reader_stays_on_its_generation(self, store: ObjectStore) -> None:
-        """A reader never mixes the bytes of two generations: it goes on with its own, or fails."""
+        """A reader never mixes the bytes of two generations: it continues with its own, or fails."""
         old = store.put("a", b"o" * 600_000, precondition=ABSENT)
         reader = store.open_read("a")
         first = reader.read(100_000)
@@ -130,7 +130,7 @@ class ObjectsConformance(ConformanceFixtures):
         assert set(first + rest) == {ord("o")}
 
     def test_copy_makes_the_same_bytes(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """A copy has the bytes and the metadata that it was given; the source stays."""
+        """A copy has the source's bytes and the given metadata; the source stays."""
         source = store.put("a", b"bytes", precondition=ABSENT, metadata={"of": "source"})
         made = store.copy(Source("a"), "b", precondition=ABSENT, metadata={"of": "copy"})
         assert raw_read("b") == raw_read("a") == b"bytes"
@@ -168,6 +168,6 @@ class ObjectsConformance(ConformanceFixtures):
         assert raw_read("a") == b"new"
 
     def test_delete_of_the_absent_is_refused(self, store: ObjectStore) -> None:
-        """ABSENT is no precondition of a delete."""
+        """ABSENT is not a valid precondition of a delete."""
         with pytest.raises(InvalidInputError):
             store.delete("a", precondition=ABSENT)

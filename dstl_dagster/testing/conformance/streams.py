@@ -1,4 +1,4 @@
-"""Streaming writes: when they become visible, and when never.
+"""Streaming writes: when they become visible, and when they never do.
 
 Owns the tests of this part of the contract; inherit the whole suite, `ObjectStoreConformance`.
 """
@@ -20,7 +20,7 @@ class StreamsConformance(ConformanceFixtures):
     """Part of `ObjectStoreConformance`."""
 
     def test_stream_is_visible_only_when_closed(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Before close nothing is there; after it, all of it, as close returned it."""
+        """Before close there is no object; after it, the whole object, as close returned it."""
         payload = bytes(range(256)) * 4096
         upload = store.open_write("s/a", precondition=ABSENT, metadata={"k": "v"}, chunk_size=256 * 1024)
         for start in range(0, len(payload), 300_000):
@@ -36,12 +36,12 @@ class StreamsConformance(ConformanceFixtures):
         assert dict(made.metadata) == {"k": "v"}
 
     def test_stream_of_nothing_is_an_empty_object(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """A stream that is closed without a write makes an empty object."""
+        """A stream closed without a write creates an empty object."""
         store.open_write("a", precondition=ABSENT).close()
         assert raw_read("a") == b""
 
     def test_a_given_checksum_is_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Writes that carry the checksum so far, all of them or some, make the same object."""
+        """Writes that carry the checksum so far, all of them or some, produce the same object."""
         pieces = [b"a" * 300_000, b"b" * 300_000, b"c"]
         whole = b"".join(pieces)
         for name, given in (("all", (True, True, True)), ("some", (False, True, False))):
@@ -57,7 +57,7 @@ class StreamsConformance(ConformanceFixtures):
             assert store.get(name) == raw_read(name) == whole
 
     def test_a_wrong_given_checksum_is_found(self, store: ObjectStore) -> None:
-        """Bytes that do not match the given checksum are refused when closing, or when read."""
+        """Bytes that do not match the given checksum are refused on close, or on read."""
         piece = b"a" * 600_000
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
         summed_write(store, upload)(piece, crc32c_of(piece) ^ 1)
@@ -66,13 +66,13 @@ class StreamsConformance(ConformanceFixtures):
             upload.close()
             store.get("a")
 
-        # A writer that computes its own checksum uses nothing of ours.
+        # A writer that computes its own checksum ignores the given one.
         uses_it = store.capabilities.write_summed
         with pytest.raises((FormatError, InvalidInputError)) if uses_it else nullcontext():
             close_and_read()
 
     def test_closing_again_returns_the_same(self, store: ObjectStore) -> None:
-        """A second close gives the same stat and makes nothing."""
+        """A second close returns the same stat and writes nothing."""
         upload = store.open_write("a", precondition=ABSENT)
         upload.write(b"abc")
         made = upload.close()
@@ -80,7 +80,7 @@ class StreamsConformance(ConformanceFixtures):
         assert store.stat("a") == made
 
     def test_aborted_stream_leaves_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """After abort nothing is there, and the stream takes no more."""
+        """After abort there is no object, and the stream accepts no more bytes."""
         upload = store.open_write("a", precondition=ABSENT)
         upload.write(b"x" * 600_000)
         upload.abort()
@@ -93,7 +93,7 @@ class StreamsConformance(ConformanceFixtures):
             upload.close()
 
     def test_dropped_stream_commits_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """A stream that is collected without close makes no object, not even a cut-off one."""
+        """A stream collected without close creates no object, not even a truncated one."""
         import gc
 
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
@@ -104,7 +104,7 @@ class StreamsConformance(ConformanceFixtures):
         assert store.stat("a") is None
 
     def test_abort_after_close_changes_nothing(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Once closed, a stream cannot be taken back."""
+        """A closed stream cannot be undone."""
         upload = store.open_write("a", precondition=ABSENT)
         upload.write(b"abc")
         upload.close()
@@ -112,7 +112,7 @@ class StreamsConformance(ConformanceFixtures):
         assert raw_read("a") == b"abc"
 
     def test_stream_checks_its_precondition(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """An object that came while the stream was written is not replaced."""
+        """An object created while the stream was being written is not replaced."""
         upload = store.open_write("a", precondition=ABSENT)
         upload.write(b"late")
         store.put("a", b"early", precondition=ABSENT)

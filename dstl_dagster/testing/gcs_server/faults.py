@@ -1,4 +1,4 @@
-"""Faults of the server, per API method. Owns the rules and their count; the handler performs them."""
+"""Faults of the server, per API method. Owns the rules and their hit counts; the handler performs them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FaultKind(Enum):
 
     STATUS = "status"  # no effect; the given status code
     RESET = "reset"  # no effect; the connection is reset
-    STALL = "stall"  # no effect; no answer for the given seconds, then a reset
-    DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the answer
-    CUT = "cut"  # the answer ends in the middle of its body
-    CORRUPT = "corrupt"  # a bit of the answer's body is turned
-    LATENCY = "latency"  # the given seconds pass; then all is well
+    STALL = "stall"  # no effect; no response for the given seconds, then a reset
+    DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the response
+    CUT = "cut"  # the response ends in the middle of its body
+    CORRUPT = "corrupt"  # one bit of the response body is flipped
+    LATENCY = "latency"  # served normally after the given seconds
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ServerFault:
         status: for STATUS.
         seconds: for STALL and LATENCY.
         times: how many requests it hits; None: all.
-        skip: how many matching requests it lets pass first.
+        skip: how many matching requests pass before the first hit.
 
     """
 
@@ -53,7 +53,7 @@ class ServerFault:
 
 @dataclass(frozen=True)
 class RandomFaults:
-    """Each request is hit with probability `rate` by one of `faults`; the same seed, the same choices."""
+    """Hits each request with probability `rate` by one of `faults`; the same seed gives the same choices."""
 
     seed: int
     rate: float
@@ -74,12 +74,12 @@ class FaultPlan:
         self._random: tuple[random.Random, RandomFaults] | None = None
 
     def add(self, fault: ServerFault) -> None:
-        """Let a rule hold from now on."""
+        """Add a rule, in force from now on."""
         with self._lock:
             self._rules.append((fault, [fault.skip, -1 if fault.times is None else fault.times]))
 
     def set_random(self, faults: RandomFaults | None) -> None:
-        """Let requests fail at random, or no more."""
+        """Make requests fail at random; None stops it."""
         with self._lock:
             seeded = None if faults is None else random.Random(faults.seed)  # noqa: S311 (replayable)
             self._random = None if faults is None or seeded is None else (seeded, faults)
@@ -91,7 +91,7 @@ class FaultPlan:
             self._random = None
 
     def take(self, method: str, name: str) -> list[ServerFault]:
-        """The faults that hit this request; each counts it."""
+        """The faults that hit this request; counts the hit in each rule."""
         with self._lock:
             hits = [fault for fault, left in self._rules if _hits(fault, left, method, name)]
             if self._random is not None:

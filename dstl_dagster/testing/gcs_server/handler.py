@@ -1,4 +1,4 @@
-"""HTTP to the model: routes, parameters, answers, and the faults on the way.
+"""HTTP to the model: routes, parameters, responses, and injected faults.
 
 Owns the wire. Does not own what a request does (`model`, `uploads`).
 """
@@ -18,7 +18,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from dstl_dagster.testing.gcs_server.faults import FaultKind, FaultPlan, ServerFault
 from dstl_dagster.testing.gcs_server.listing import bucket_list, object_list, rewrite
-from dstl_dagster.testing.gcs_server.model import ApiError, Model, Preconditions, StoredObject
+from dstl_dagster.testing.gcs_server.model import Model
+from dstl_dagster.testing.gcs_server.objects import ApiError, Preconditions, StoredObject
 from dstl_dagster.testing.gcs_server.uploads import Sessions, parse_content_range
 from dstl_dagster.testing.gcs_server.wire import (
     Answer,
@@ -55,7 +56,7 @@ class _Call:
     perform: Callable[[], Answer]
 
 
-class _Dropped(Exception):  # noqa: N818 (no error: the connection is to be cut)
+class _Dropped(Exception):  # noqa: N818 (not an error: the connection is to be cut)
     pass
 
 
@@ -67,20 +68,20 @@ class Handler(BaseHTTPRequestHandler):
     state: ClassVar[ServerState]
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Silent: a test's output is the test's."""
+        """Silent, to keep test output clean."""
 
     def do_GET(self) -> None:
-        """Any method goes one way."""
+        """All methods take the same path."""
         self._serve()
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 (as above)
 
     def _serve(self) -> None:
-        # All of the body is read first: an answer before it would break the next request.
+        # Read the whole body first: unread bytes would corrupt the next request on the connection.
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         if len(body) < length:
-            # Its client died in the middle: a request that never came.
+            # The client died midway: the request never arrived.
             self.close_connection = True
             return
         try:
@@ -307,7 +308,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reset()
 
     def _reset(self) -> None:
-        # A zero linger makes the close a reset instead of an orderly end.
+        # With a zero linger, closing sends a reset instead of an orderly end.
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,7 @@
-"""The server's objects on a folder, so that a killed server comes back with all it had answered for.
+"""The server's objects in a folder, so that a killed server restarts with everything it had acknowledged.
 
-Owns the journal: one line a change, synced before the answer, and one file a payload. Does not own what
-the changes mean. A line that was cut off by a kill is the change that was never answered for: it is
-dropped.
+Owns the journal: one line per change, synced before the response, and one file per payload. Does not own
+what the changes mean. A line torn by a kill belongs to a change that was never acknowledged: it is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Journal:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def replay(self) -> Iterator[dict[str, Any]]:
-        """All changes so far, in order; cuts off a torn last line."""
+        """All changes so far, in order; truncates a torn last line."""
         octets = self._path.read_bytes()
         whole = octets.rfind(b"\n") + 1
         if whole < len(octets):
@@ -35,12 +34,12 @@ class Journal:
             yield json.loads(line)
 
     def append(self, change: dict[str, Any]) -> None:
-        """Make one change durable. It may hold several parts: they are durable together."""
+        """Make one change durable. Its parts, if several, become durable together."""
         os.write(self._descriptor, json.dumps(change).encode() + b"\n")
         os.fdatasync(self._descriptor)
 
     def write_payload(self, generation: int, payload: bytes) -> None:
-        """Make bytes durable, before the change that speaks of them."""
+        """Make a payload durable, before the change that refers to it."""
         descriptor = os.open(self._payloads / str(generation), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             view = memoryview(payload)

@@ -1,4 +1,4 @@
-"""Lists in pages and copies between buckets, over the model. Owns these two methods of the API."""
+"""Paged lists and copies between buckets, on top of the model. Owns these methods of the API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from dstl_dagster.testing.gcs_server.model import ApiError, Model
+from dstl_dagster.testing.gcs_server.model import Model
+from dstl_dagster.testing.gcs_server.objects import ApiError
 from dstl_dagster.testing.gcs_server.wire import Answer, conditions, number
 
 __all__ = ["bucket_list", "object_list", "rewrite"]
@@ -42,7 +43,7 @@ def object_list(model: Model, bucket: str, query: Mapping[str, str]) -> dict[str
         for stored in batch:
             key = stored.name.encode()
             if key < position:
-                continue  # inside of a folder that was told as one
+                continue  # inside a folder already listed as a prefix
             if not key.startswith(prefix) or (end and key >= end):
                 batch = []
                 break
@@ -80,7 +81,7 @@ def rewrite(
         wanted = number(query, "ifSourceGenerationMatch")
         if wanted is not None and wanted != live.generation:
             raise ApiError(412, "conditionNotMet", "The source is of another generation.")
-        # Without a resource the copy takes the source's metadata; with one, only what stands there.
+        # Without a resource the copy takes the source's metadata; with one, only what the resource has.
         given = resource or {"metadata": dict(live.metadata), "contentType": live.content_type}
         made = model.insert(*target, live.payload, given, conditions(query))
     size = str(len(made.payload))

@@ -1,14 +1,13 @@
 """Buckets, objects, generations and preconditions of the strict server, without HTTP.
 
-Owns what a request does to the stored objects, each as one step under one lock. Does not own parsing,
-uploads in parts (`uploads`), or faults. Shares no code with the stores that are tested against it.
+Owns the effect of each request on the stored objects, as one step under one lock. Does not own parsing,
+resumable uploads (`uploads`), the checks (`objects`) or faults. Shares no code with the stores that are
+tested against it.
 """
 
 from __future__ import annotations
 
-import base64
 import bisect
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,95 +16,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from dstl_dagster.testing.gcs_server.journal import Journal
+from dstl_dagster.testing.gcs_server.objects import (
+    ApiError,
+    Preconditions,
+    StoredObject,
+    check_hashes,
+    check_name,
+    condition_not_met,
+    crc32c_text,
+    md5_text,
+    no_such_object,
+)
 
-__all__ = ["ApiError", "Model", "Preconditions", "StoredObject", "crc32c_text"]
+__all__ = ["Model"]
 
 MAX_COMPOSE_SOURCES = 32
-
-
-class ApiError(Exception):
-    """An answer that is an error, as the service words it."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.message = message
-
-
-def crc32c_text(payload: bytes) -> str:
-    """As in object resources and `X-Goog-Hash`."""
-    return base64.b64encode(int(google_crc32c.value(payload)).to_bytes(4, "big")).decode()
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """One live generation."""
-
-    bucket: str
-    name: str
-    payload: bytes
-    generation: int
-    metageneration: int
-    created: str
-    updated: str
-    crc32c: str
-    md5: str | None
-    content_type: str
-    metadata: Mapping[str, str]
-    component_count: int | None = None
-
-    def resource(self) -> dict[str, Any]:
-        """The JSON object resource."""
-        resource: dict[str, Any] = {
-            "kind": "storage#object",
-            "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "name": self.name,
-            "bucket": self.bucket,
-            "generation": str(self.generation),
-            "metageneration": str(self.metageneration),
-            "contentType": self.content_type,
-            "storageClass": "STANDARD",
-            "size": str(len(self.payload)),
-            "crc32c": self.crc32c,
-            "etag": base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode(),
-            "timeCreated": self.created,
-            "updated": self.updated,
-            "timeStorageClassUpdated": self.created,
-        }
-        if self.md5 is not None:
-            resource["md5Hash"] = self.md5
-        if self.metadata:
-            resource["metadata"] = dict(self.metadata)
-        if self.component_count is not None:
-            resource["componentCount"] = self.component_count
-        return resource
-
-
-@dataclass(frozen=True)
-class Preconditions:
-    """The four conditions of a request; None is not asked for."""
-
-    generation_match: int | None = None
-    generation_not_match: int | None = None
-    metageneration_match: int | None = None
-    metageneration_not_match: int | None = None
-
-    def check(self, live: StoredObject | None, *, reading: bool = False) -> None:
-        """Raises: ApiError 412, or 304 for a read whose not-match condition fails."""
-        generation = live.generation if live else 0
-        if self.generation_match is not None and self.generation_match != generation:
-            raise _condition_not_met()
-        if self.generation_not_match is not None and self.generation_not_match == generation:
-            raise ApiError(304, "notModified", "Not Modified") if reading else _condition_not_met()
-        metageneration = live.metageneration if live else None
-        if self.metageneration_match is not None and self.metageneration_match != metageneration:
-            raise _condition_not_met()
-        if self.metageneration_not_match is not None and self.metageneration_not_match == metageneration:
-            raise ApiError(304, "notModified", "Not Modified") if reading else _condition_not_met()
 
 
 @dataclass
@@ -116,12 +42,12 @@ class _Bucket:
 
 
 class Model:
-    """All buckets of one server. Every method is one step.
+    """All buckets of one server. Every method is one atomic step.
 
     Args:
-        folder: keeps everything there, across kills; None: in memory.
-        one_update_a_second: refuse a second change of one object within a second with 429, as the service
-            does when it is held to its promise.
+        folder: persists everything there, across kills; None: in memory.
+        one_update_a_second: answer a second change of one object within a second with 429, which the
+            service may do.
         seconds: the clock of that limit.
     """
 
@@ -155,7 +81,7 @@ class Model:
     # -- buckets
 
     def create_bucket(self, name: str, resource: Mapping[str, Any]) -> dict[str, Any]:
-        """409 where it exists."""
+        """409 if it exists."""
         with self.lock:
             if name in self._buckets:
                 raise ApiError(409, "conflict", "Your previous request to create the named bucket succeeded")
@@ -176,17 +102,17 @@ class Model:
             return full
 
     def bucket_resource(self, name: str) -> dict[str, Any]:
-        """404 where it does not exist."""
+        """404 if it does not exist."""
         with self.lock:
             return dict(self._bucket(name).resource)
 
     def bucket_names(self) -> list[str]:
-        """In order."""
+        """Sorted."""
         with self.lock:
             return sorted(self._buckets)
 
     def delete_bucket(self, name: str) -> None:
-        """409 where it holds objects."""
+        """409 if it holds objects."""
         with self.lock:
             if self._bucket(name).objects:
                 raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
@@ -198,16 +124,16 @@ class Model:
     def find(
         self, bucket: str, name: str, generation: int | None = None, conditions: Preconditions | None = None
     ) -> StoredObject:
-        """404 where there is no such live generation."""
+        """404 if there is no such live generation."""
         with self.lock:
             live = self._bucket(bucket).objects.get(name)
             if live is None or generation not in (None, live.generation):
-                raise _no_such_object(bucket, name)
+                raise no_such_object(bucket, name)
             (conditions or Preconditions()).check(live, reading=True)
             return live
 
     def names_from(self, bucket: str, first: bytes, count: int) -> list[StoredObject]:
-        """Up to `count` objects from the name `first` on, in the order of UTF-8."""
+        """Up to `count` objects from the name `first` (inclusive), in UTF-8 order."""
         with self.lock:
             found = self._bucket(bucket)
             start = bisect.bisect_left(found.ordered, first)
@@ -226,12 +152,12 @@ class Model:
         component_count: int | None = None,
         delete: Sequence[StoredObject] = (),
     ) -> StoredObject:
-        """Make a generation, after every check; `delete` goes in the same step."""
+        """Create a generation after all checks; `delete` is removed in the same step."""
         with self.lock:
             found = self._bucket(bucket)
-            _check_name(name)
+            check_name(name)
             conditions.check(found.objects.get(name))
-            _check_hashes(payload, resource)
+            check_hashes(payload, resource)
             self._check_rate(bucket, name)
             now = _now()
             made = StoredObject(
@@ -243,8 +169,8 @@ class Model:
                 created=now,
                 updated=now,
                 crc32c=crc32c_text(payload),
-                # The service knows no MD5 of a composite object.
-                md5=None if component_count else base64.b64encode(hashlib.md5(payload).digest()).decode(),  # noqa: S324 (the service's checksum, no secret)
+                # The service has no MD5 of a composite object.
+                md5=None if component_count else md5_text(payload),
                 content_type=resource.get("contentType") or "application/octet-stream",
                 metadata={str(key): str(value) for key, value in (resource.get("metadata") or {}).items()},
                 component_count=component_count,
@@ -285,7 +211,7 @@ class Model:
         live = self.find(bucket, source["name"], None if generation is None else int(generation))
         wanted = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
         if wanted is not None and int(wanted) != live.generation:
-            raise _condition_not_met()
+            raise condition_not_met()
         return live
 
     def patch(
@@ -316,7 +242,7 @@ class Model:
             return changed
 
     def delete(self, bucket: str, name: str, generation: int | None, conditions: Preconditions) -> None:
-        """404 where there is no such live generation; 412 where a condition fails."""
+        """404 if there is no such live generation; 412 if a condition fails."""
         with self.lock:
             live = self.find(bucket, name, generation)
             conditions.check(live)
@@ -390,29 +316,6 @@ def _from_json(document: Mapping[str, Any], journal: Journal) -> StoredObject:
     except FileNotFoundError:
         payload = b""  # a later line of the journal replaces or deletes it
     return StoredObject(payload=payload, **document)
-
-
-def _check_name(name: str) -> None:
-    size = len(name.encode())
-    if not 1 <= size <= 1024 or set(name) & {"\r", "\n", "\0"} or name in (".", ".."):
-        raise ApiError(400, "invalid", f"Disallowed object name of {size} bytes")
-
-
-def _check_hashes(payload: bytes, resource: Mapping[str, Any]) -> None:
-    wanted = resource.get("crc32c")
-    if wanted and wanted != crc32c_text(payload):
-        raise ApiError(400, "invalid", f"Provided CRC32C {wanted!r} doesn't match calculated CRC32C.")
-    wanted = resource.get("md5Hash")
-    if wanted and wanted != base64.b64encode(hashlib.md5(payload).digest()).decode():  # noqa: S324 (as above)
-        raise ApiError(400, "invalid", f"Provided MD5 hash {wanted!r} doesn't match calculated MD5 hash.")
-
-
-def _condition_not_met() -> ApiError:
-    return ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-
-
-def _no_such_object(bucket: str, name: str) -> ApiError:
-    return ApiError(404, "notFound", f"No such object: {bucket}/{name}")
 
 
 def _now() -> str:

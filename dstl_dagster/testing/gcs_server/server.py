@@ -23,9 +23,9 @@ class GCSServer:
     """A server on loopback, from `start` (or `with`) to `stop`.
 
     Args:
-        folder: keeps objects there, across kills; None: in memory, gone with the server.
-        port: 0 takes a free one.
-        one_update_a_second: hold clients to one change of an object a second (429 beyond).
+        folder: persists objects there, across kills; None: in memory, gone with the server.
+        port: 0 picks a free one.
+        one_update_a_second: limit each object to one change per second (429 beyond).
     """
 
     def __init__(
@@ -50,27 +50,27 @@ class GCSServer:
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:port`: what `STORAGE_EMULATOR_HOST` or a client's endpoint is set to."""
+        """`http://127.0.0.1:port`, for `STORAGE_EMULATOR_HOST` or a client's endpoint."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def counts(self) -> dict[str, int]:
-        """Requests so far by API method, failed ones included."""
+        """Requests so far by API method, including failed ones."""
         with self._count_lock:
             return dict(self._counts)
 
     def reset_counts(self) -> None:
-        """Count from zero."""
+        """Reset all counts to zero."""
         with self._count_lock:
             self._counts.clear()
 
     def create_bucket(self, name: str, **resource: Any) -> None:
-        """Make a bucket without HTTP. Nothing where it exists."""
+        """Create a bucket without HTTP. Does nothing if it exists."""
         if name not in self._model.bucket_names():
             self._model.create_bucket(name, resource)
 
     def raw_read(self, bucket: str, name: str) -> bytes | None:
-        """An object's bytes without HTTP; None where there is none."""
+        """An object's bytes without HTTP; None if it does not exist."""
         with self._model.lock:
             stored = next(iter(self._model.names_from(bucket, name.encode(), 1)), None)
         return stored.payload if stored is not None and stored.name == name else None
@@ -88,7 +88,7 @@ class GCSServer:
         self._http.serve_forever()
 
     def stop(self) -> None:
-        """End all connections and free the port. May be called again."""
+        """End all connections and free the port. Idempotent."""
         self._stopping.set()
         if self._thread is not None:
             self._http.shutdown()
@@ -131,7 +131,7 @@ class _HTTPServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that its client or a fault cut is no news; anything else is printed."""
+        """Ignore a connection cut by its client or by a fault; print anything else."""
         import sys
 
         if not isinstance(sys.exception(), ConnectionError | OSError):

@@ -1,4 +1,7 @@
-"""Resumable uploads of the strict server: sessions, chunks, status, cancel. Owns bytes not yet an object."""
+"""Resumable uploads of the strict server: sessions, chunks, status, cancel.
+
+Owns bytes that are not an object yet. Does not own objects (`model`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dstl_dagster.testing.gcs_server.model import ApiError, Model, Preconditions, StoredObject
+from dstl_dagster.testing.gcs_server.model import Model
+from dstl_dagster.testing.gcs_server.objects import ApiError, Preconditions, StoredObject
 
 __all__ = ["Session", "Sessions", "parse_content_range"]
 
@@ -19,7 +23,7 @@ _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 @dataclass
 class Session:
-    """One upload under way. `made` once it is finished, `cancelled` once it is given up."""
+    """One upload. `made` is set once it is finished, `cancelled` once the client cancels it."""
 
     bucket: str
     name: str
@@ -32,7 +36,7 @@ class Session:
 
 @dataclass(frozen=True)
 class ContentRange:
-    """`first` is None for a status query; `total` is None while it is not known."""
+    """`first` is None for a status query; `total` is None while unknown."""
 
     first: int | None
     last: int | None
@@ -40,7 +44,7 @@ class ContentRange:
 
 
 def parse_content_range(text: str | None, length: int) -> ContentRange:
-    """Raises: ApiError 400 for what is no range, or does not agree with the body's length."""
+    """Raises: ApiError 400 if the text is not a range, or does not match the body's length."""
     if text is None:
         return ContentRange(0, length - 1, length)
     match = _RANGE.fullmatch(text)
@@ -56,7 +60,7 @@ def parse_content_range(text: str | None, length: int) -> ContentRange:
 
 
 class Sessions:
-    """All uploads under way of one server. A server that is killed forgets them, as it may."""
+    """All uploads in progress on one server. A killed server loses them, as the service may."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -64,7 +68,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
 
     def start(self, bucket: str, name: str, resource: Mapping[str, Any], conditions: Preconditions) -> str:
-        """The id of a new session. 404 where there is no such bucket."""
+        """The id of a new session. 404 if the bucket does not exist."""
         self._model.bucket_resource(bucket)
         session_id = uuid.uuid4().hex
         with self._lock:
@@ -82,7 +86,7 @@ class Sessions:
         return session
 
     def cancel(self, session_id: str) -> None:
-        """Give it up, with its bytes."""
+        """Cancel it and drop its bytes."""
         session = self.find(session_id)
         with self._lock:
             session.cancelled = session.made is None
@@ -91,10 +95,10 @@ class Sessions:
     def receive(
         self, session: Session, span: ContentRange, body: bytes, hashes: Mapping[str, str]
     ) -> StoredObject | None:
-        """Take a chunk, or a status query: the object if that ended the upload, None while it goes on.
+        """Accept a chunk or a status query. Returns the object once the upload has ended, None before.
 
-        A chunk that does not end the upload is a multiple of 256 KiB; one that begins before what was
-        received overlaps and is taken from there; one that begins after it is refused.
+        A chunk that does not end the upload must be a multiple of 256 KiB. One that starts before the end of
+        the received bytes overlaps, and only its new bytes count; one that starts after it is refused.
         """
         with self._model.lock:
             if session.made is not None:
@@ -108,7 +112,7 @@ class Sessions:
                 last = span.last if span.last is not None else -1
                 ends = span.total is not None and last + 1 == span.total
                 if not ends and len(body) % _CHUNK_UNIT_BYTES != 0:
-                    raise ApiError(400, "badRequest", f"{len(body)} bytes are no multiple of 256 KiB")
+                    raise ApiError(400, "badRequest", f"{len(body)} bytes are not a multiple of 256 KiB")
                 received += body[len(received) - span.first :]
             if span.total is None or len(received) != span.total:
                 return None

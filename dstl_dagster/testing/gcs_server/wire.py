@@ -1,4 +1,7 @@
-"""The grammar of requests and answers: parameters, bodies, checksums. Owns no state and no meaning."""
+"""The grammar of requests and responses: parameters, bodies, checksums.
+
+Owns no state. Does not own what a request does (`model`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dstl_dagster.testing.gcs_server.model import ApiError, Preconditions, StoredObject
+from dstl_dagster.testing.gcs_server.objects import ApiError, Preconditions, StoredObject
 
 __all__ = [
     "Answer",
@@ -33,7 +36,7 @@ class Answer:
 
 
 def error_answer(error: ApiError) -> Answer:
-    """What a refusal looks like."""
+    """The response to a refused request."""
     document = {
         "error": {
             "code": error.code,
@@ -55,7 +58,7 @@ def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
     boundary = email.parser.BytesHeaderParser().parsebytes(head).get_boundary()
     if boundary is None:
         raise ApiError(400, "badRequest", "A multipart body needs a boundary.")
-    # The payload may be any bytes: it is cut out by the boundary, and never decoded.
+    # The payload may be any bytes: it is delimited by the boundary and never decoded.
     mark = b"--" + boundary.encode()
     sections = body.split(mark, 2)
     if len(sections) != 3:
@@ -89,7 +92,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def conditions(query: Mapping[str, str]) -> Preconditions:
-    """The preconditions among the parameters. Raises: ApiError 400."""
+    """The preconditions in the query. Raises: ApiError 400."""
     return Preconditions(
         number(query, "ifGenerationMatch"),
         number(query, "ifGenerationNotMatch"),
@@ -99,7 +102,7 @@ def conditions(query: Mapping[str, str]) -> Preconditions:
 
 
 def number(query: Mapping[str, str], key: str) -> int | None:
-    """A whole number among the parameters, None where it is not given. Raises: ApiError 400."""
+    """An integer in the query; None if it is not given. Raises: ApiError 400."""
     if key not in query:
         return None
     try:
@@ -109,7 +112,7 @@ def number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def hashes(header: str | None) -> dict[str, str]:
-    """The checksums of an `X-Goog-Hash` header, as an object resource names them."""
+    """The checksums of an `X-Goog-Hash` header, under the keys of an object resource."""
     hashes: dict[str, str] = {}
     for part in (header or "").split(","):
         key, _, value = part.strip().partition("=")

@@ -1,4 +1,4 @@
-"""Runs the simulation from a shell: one point or seed with its trace, every point, or any number of seeds.
+"""Runs the simulation from a shell: one point or seed with its trace, all points, or any number of seeds.
 
     python -m dstl_dagster.testing.simulation --seed 17
     python -m dstl_dagster.testing.simulation --point ops:3:5:lost_answer
@@ -6,7 +6,8 @@
     python -m dstl_dagster.testing.simulation --duels
     python -m dstl_dagster.testing.simulation --runs 200000
 
-Ends with 1 where something is wrong, after it has printed what, and how to replay it.
+Exits with 1 if a run ended wrong, after printing what was wrong and how to replay it. Owns the command line.
+Does not own the runs (`campaign`).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
+    """The command; returns its exit code."""
     asked = _parser().parse_args(arguments)
     before = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
+    logging.disable(logging.ERROR)  # the job would only warn of the faults injected here
     try:
         return _run(asked)
     finally:
@@ -73,11 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--duel", type=Duel.parse, help="replay one duel")
     what.add_argument("--duels", nargs="*", metavar="DUEL", choices=sorted(DUELS), help="every duel")
     what.add_argument("--sweep", nargs="*", metavar="HISTORY", choices=sorted(HISTORIES), help="every point")
-    what.add_argument("--runs", type=int, help="so many seeds")
+    what.add_argument("--runs", type=int, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed of --runs (0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="concurrent processes")
     parser.add_argument("--show", type=int, default=10, help="failures to print (10)")
-    parser.add_argument("--trace", action="store_true", help="print the trace also where all is well")
+    parser.add_argument("--trace", action="store_true", help="print the trace even if all is well")
     return parser
 
 
@@ -101,13 +102,13 @@ def _replay(asked: argparse.Namespace) -> int:
 
 
 def _progress(began: float) -> Callable[[Tally], None]:
-    told = began
+    printed = began
 
     def progress(tally: Tally) -> None:
-        nonlocal told
+        nonlocal printed
         now = time.monotonic()
-        if now - told >= _SECONDS_BETWEEN_LINES:
-            told = now
+        if now - printed >= _SECONDS_BETWEEN_LINES:
+            printed = now
             print(_line(tally, now - began), file=sys.stderr, flush=True)
 
     return progress

@@ -1,10 +1,10 @@
 """The steps of a simulated job, each as a function that a scheduler may run any number of times.
 
-Owns the steps of a batch, and what people ask of a job. Does not own in which order they happen
-(`histories`, `rivals`), what goes wrong, nor readers and consumers (`bystanders`).
+Owns the steps of a batch, and the requests of operators. Does not own their order (`histories`, `rivals`),
+the faults, or readers and consumers (`bystanders`).
 
-An action gets a `Process` (a fresh view of the storage with ids of its own) and the notes that earlier steps
-handed on, and returns the notes for later ones: as ops do, which pass small values and share no memory.
+An action takes a `Process` (a fresh view of the storage with ids of its own) and the notes of earlier steps,
+and returns the notes for later ones: like ops, which pass small values and share no memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Proces
 from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
 
 __all__ = [
-    "GivenUpError",
+    "SubsumedCheckpointError",
     "abort",
     "append",
     "checkpoint_of",
@@ -45,12 +45,12 @@ __all__ = [
 ]
 
 
-class GivenUpError(NotFoundError):
-    """A restore to what is rightly gone: no try brings it back."""
+class SubsumedCheckpointError(NotFoundError):
+    """A restore to a checkpoint that has been subsumed: no retry can succeed."""
 
 
 def append(batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER) -> Action:
-    """Steps 1 to 3: trigger, write, and leave a report. A batch that is applied is passed over."""
+    """Steps 1 to 3: trigger, write, and store a report. Skips a batch that is already applied."""
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator(owner)
@@ -65,9 +65,9 @@ def append(batch: int, *, take_over: bool = False, base: bool = False, owner: st
 def whole_batch(
     batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER, clean: bool = True
 ) -> Action:
-    """Steps 1 to 7 by one process that remembers what it read, as a streaming driver does.
+    """Steps 1 to 7 by one process that caches what it has read, as a streaming driver does.
 
-    Where confirm raises it gives the attempt up, as Spark does: only the timeline may be believed then.
+    If confirm raises, it aborts the attempt, as Spark does: from then on only the timeline is trusted.
     """
 
     def act(process: Process, notes: Notes) -> Notes:
@@ -86,7 +86,7 @@ def whole_batch(
 
 
 def _triggered(coordinator: CheckpointCoordinator, batch: int, take_over: bool) -> Attempt | None:
-    """An attempt of this batch, on top of the one before it; `None` where it is applied."""
+    """An attempt for this batch, on top of the previous one; `None` if it is already applied."""
     key = batches.key_of(batch)
     if coordinator.applied(key) is not None:
         return None
@@ -112,7 +112,7 @@ def _confirm_or_abort(coordinator: CheckpointCoordinator, attempt: Attempt) -> N
 def _written(
     process: Process, coordinator: CheckpointCoordinator, attempt: Attempt, batch: int, *, base: bool
 ) -> AttemptReport:
-    """What the tasks do: changelog files and components; and what they report."""
+    """What the tasks do: write changelog files and components, and report them."""
     operators = []
     for operator in batches.OPERATORS:
         changes = batches.changes_of(batch, operator)
@@ -126,7 +126,7 @@ def _written(
 
 
 def record(process: Process, notes: Notes) -> Notes:
-    """Step 4, by the report."""
+    """Step 4, from the stored report."""
     attempt = notes["attempt"]
     if attempt is not None:
         report = load_report(process.store, attempt)
@@ -143,12 +143,12 @@ def confirm(process: Process, notes: Notes) -> Notes:
 
 
 def compose_commit(process: Process, notes: Notes) -> Notes:
-    """Step 6. A file that was taken away meanwhile is no failure."""
+    """Step 6. A file that a consumer has removed meanwhile is not a failure."""
     try:
         process.coordinator().compose_commit()
     except NotFoundError as error:
         if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.NO_MANIFEST):
-            raise BrokenPromiseError(f"compose-commit is told {error.kind!r}: {error}") from error
+            raise BrokenPromiseError(f"compose-commit raised {error.kind!r}: {error}") from error
         raise
     return notes
 
@@ -160,7 +160,7 @@ def clean_up(process: Process, notes: Notes) -> Notes:
 
 
 def abort(owner: str = OWNER) -> Action:
-    """The owner gives its open attempt up, if it has one."""
+    """The owner aborts its open attempt, if it has one."""
 
     def act(process: Process, notes: Notes) -> Notes:
         attempt = notes["attempt"]
@@ -176,7 +176,7 @@ def abort(owner: str = OWNER) -> Action:
 
 
 def savepoint(batch: int, name: str) -> Action:
-    """Keep the checkpoint of a batch; what was given up is not kept."""
+    """Keep the checkpoint of a batch, unless it has been subsumed."""
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
@@ -192,7 +192,7 @@ def savepoint(batch: int, name: str) -> Action:
 
 
 def release(name: str) -> Action:
-    """Give a savepoint up."""
+    """Release a savepoint."""
 
     def act(process: Process, notes: Notes) -> Notes:
         process.coordinator().release(name, request_id=_request(name, "release"))
@@ -202,9 +202,9 @@ def release(name: str) -> Action:
 
 
 def restore(batch: int, request: str) -> Action:
-    """Go on from the checkpoint of a batch; asked for again after a crash, with the same id.
+    """Restore to the checkpoint of a batch; repeated after a crash, with the same request id.
 
-    Where another restore left that checkpoint behind there is nothing to go on from.
+    Does nothing if another restore has abandoned that checkpoint.
     """
 
     def act(process: Process, notes: Notes) -> Notes:
@@ -221,7 +221,7 @@ def restore(batch: int, request: str) -> Action:
             coordinator.restore(held, request_id=_request(request, "restore"))
         except NotFoundError as error:
             if held in read_ledger(process.world, process.setting.num_retained).subsumed:
-                raise GivenUpError(error.message, ErrorKind(error.kind)) from error
+                raise SubsumedCheckpointError(error.message, ErrorKind(error.kind)) from error
             raise
         return {**notes, "attempt": None}
 
@@ -229,7 +229,7 @@ def restore(batch: int, request: str) -> Action:
 
 
 def restore_cut_off(batch: int, request: str) -> Action:
-    """A restore whose process dies right after the decision, and is not started again."""
+    """A restore whose process dies right after the decision, and is not restarted."""
 
     def act(process: Process, notes: Notes) -> Notes:
         dying = Process(
@@ -248,7 +248,7 @@ def restore_cut_off(batch: int, request: str) -> Action:
 
 
 class _CrashAfterRecord(NoFaults):
-    """The process dies when its first record is on the timeline."""
+    """The process dies once its first record is on the timeline."""
 
     def decide(self, request: Request) -> Fault | None:
         writes = request.method == "put" and "/timeline/" in request.name
@@ -256,7 +256,7 @@ class _CrashAfterRecord(NoFaults):
 
 
 def one_after_another(*acts: Action) -> Action:
-    """Several things that one process does."""
+    """Several actions by one process."""
 
     def act(process: Process, notes: Notes) -> Notes:
         for each in acts:
@@ -267,7 +267,7 @@ def one_after_another(*acts: Action) -> Action:
 
 
 def resolve(batch: int, file: str, word: str) -> Action:
-    """A person's word on a blocked file; where it is said and done already, nothing."""
+    """An operator's resolution of a blocked file. Does nothing if already resolved."""
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
@@ -281,7 +281,7 @@ def resolve(batch: int, file: str, word: str) -> Action:
 def state_read(
     store: ObjectStore, coordinator: CheckpointCoordinator, checkpoint_id: int, operator: str
 ) -> dict[str, int]:
-    """The state at a checkpoint, by the protocol's own way."""
+    """The state at a checkpoint, read through the protocol."""
     found = coordinator.operator_state(coordinator.get(checkpoint_id), operator)
     state: dict[str, int] = {}
     for handle in () if found is None else found.handles:

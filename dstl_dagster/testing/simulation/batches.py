@@ -1,8 +1,8 @@
-"""What a numbered batch of the simulated job holds: the model that everything is compared with.
+"""What a numbered batch of the simulated job contains: the model that every run is compared with.
 
-Owns the contents of batches, pure. Each batch changes a few keys of the operator `totals`, the first one also
-writes the operator `rare`, and each makes two files. A file's bytes name the attempt that wrote them, so an
-abandoned checkpoint's file is never taken for the one that was made instead.
+Owns the contents of batches. Pure: does no I/O. Each batch changes a few keys of the operator `totals`, the
+first one also writes the operator `rare`, and each writes two files. A file's bytes name the attempt that
+wrote them, so the file of an abandoned checkpoint cannot be mistaken for the one that replaced it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 FILES = {"a": 2, "b": 1}
-"""Files of each batch, with how many components each has."""
+"""The files of each batch, and how many components each has."""
 OPERATORS = ("rare", "totals")
 LAST = 99
-"""The batch that every run ends with."""
+"""The last batch of every run."""
 
 
 def key_of(batch: int) -> str:
@@ -41,7 +41,7 @@ def number_of(key: str) -> int:
 
 
 def changes_of(batch: int, operator: str) -> dict[str, int]:
-    """What the batch upserts; nothing where it does not touch the operator."""
+    """What the batch upserts; empty if it does not touch the operator."""
     if operator == "rare":
         return {"first": batch} if batch == 1 else {}
     return {f"key-{batch % 3}": batch, "newest": batch}

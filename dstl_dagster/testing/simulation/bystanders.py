@@ -1,6 +1,6 @@
-"""Who else is about: readers, consumers, people with objects of their own, and time.
+"""The other actors: readers, consumers, owners of foreign objects, and time.
 
-Owns what they do and what they may see. Does not own the steps of the job (`actions`).
+Owns what they do and what they may observe. Does not own the steps of the job (`actions`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dstl_dagster.timeline import Committed, Completed
 __all__ = [
     "put_foreign",
     "read",
+    "remove_foreign",
     "take_files",
-    "take_foreign_away",
     "twins_of_components",
     "wait_out_grace",
 ]
 
 
 def put_foreign(batch: int, file: str) -> Action:
-    """Somebody else's object gets a file's name, while nobody looks."""
+    """A foreign object is put at a file's final name."""
 
     def act(process: Process, notes: Notes) -> Notes:
         name = batches.file_name(batch, file)
@@ -41,8 +41,8 @@ def put_foreign(batch: int, file: str) -> Action:
     return act
 
 
-def take_foreign_away(batch: int, file: str) -> Action:
-    """Somebody else moves their own object away again."""
+def remove_foreign(batch: int, file: str) -> Action:
+    """The owner of a foreign object removes it again."""
 
     def act(process: Process, notes: Notes) -> Notes:
         name = batches.file_name(batch, file)
@@ -55,7 +55,7 @@ def take_foreign_away(batch: int, file: str) -> Action:
 
 
 def twins_of_components(batch: int) -> Action:
-    """Uploads of components that were sent twice arrive again, after the components were composed."""
+    """Component uploads that were sent twice arrive a second time, after the components were composed."""
 
     def act(process: Process, notes: Notes) -> Notes:
         ledger = read_ledger(process.world, process.setting.num_retained)
@@ -80,7 +80,7 @@ def twins_of_components(batch: int) -> Action:
 
 
 def take_files(batch: int) -> Action:
-    """A consumer moves away the files of a batch that a `committed` record lists as published."""
+    """A consumer moves the files of a batch that a `committed` record lists as published."""
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
@@ -107,7 +107,7 @@ def take_files(batch: int) -> Action:
 
 
 def _published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> tuple[bytes, tuple[str, ...]]:
-    """The attempt of a checkpoint, and what the newest `committed` record says to be published."""
+    """The attempt of a checkpoint, and the published files by its newest `committed` record."""
     attempt = b""
     published: tuple[str, ...] = ()
     for record in coordinator.timeline.records():
@@ -119,14 +119,14 @@ def _published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> tuple[
 
 
 def read(process: Process, notes: Notes) -> Notes:
-    """A reader: every checkpoint there is, and all that it holds."""
+    """A reader of every checkpoint, and of all its state."""
     coordinator = process.coordinator()
     before = read_ledger(process.world, process.setting.num_retained)
     latest = coordinator.latest()
     after = read_ledger(process.world, process.setting.num_retained)
     found = None if latest is None else latest.checkpoint_id
     if before.slot == after.slot and found != after.last:
-        raise BrokenPromiseError(f"the latest checkpoint is {after.last}, and a reader is shown {found}")
+        raise BrokenPromiseError(f"the latest checkpoint is {after.last}, and a reader gets {found}")
     for checkpoint in [*([] if latest is None else [latest]), *coordinator.list()]:
         for operator in batches.OPERATORS:
             _read_one(process, coordinator, checkpoint, operator)
@@ -134,7 +134,7 @@ def read(process: Process, notes: Notes) -> Notes:
 
 
 def wait_out_grace(process: Process, notes: Notes) -> Notes:
-    """Time passes: no reader has grace left afterwards."""
+    """Let time pass until no reader has grace left."""
     process.world.clock.advance(2 * process.setting.reader_grace.total_seconds() + 1)
     return notes
 
@@ -160,14 +160,14 @@ def _read_one(
 
 
 def _expect_gone(process: Process, checkpoint_id: int, error: NotFoundError) -> None:
-    """What a reader misses may only be of a checkpoint that was given up, longer ago than the grace time."""
+    """A reader may only miss objects of a checkpoint that was subsumed longer ago than the grace time."""
     ledger = read_ledger(process.world, process.setting.num_retained)
-    gone = ledger.subsumed.get(checkpoint_id)
-    if gone is None:
+    subsumed = ledger.subsumed.get(checkpoint_id)
+    if subsumed is None:
         raise BrokenPromiseError(f"checkpoint {checkpoint_id} is kept, and a reader found: {error}")
-    said = process.world.store.stat(f"dstl/{JOB}/timeline/{gone['slot']:020d}")
-    assert said is not None
-    if process.world.clock.now() - said.updated < process.setting.reader_grace:
+    recorded = process.world.store.stat(f"dstl/{JOB}/timeline/{subsumed['slot']:020d}")
+    assert recorded is not None
+    if process.world.clock.now() - recorded.updated < process.setting.reader_grace:
         raise BrokenPromiseError(f"checkpoint {checkpoint_id} has grace left, and a reader found: {error}")
     if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.STATE_MISSING, ErrorKind.NOT_FOUND):
-        raise BrokenPromiseError(f"a reader of a given-up checkpoint is told {error.kind!r}: {error}")
+        raise BrokenPromiseError(f"a reader of a subsumed checkpoint got {error.kind!r}: {error}")

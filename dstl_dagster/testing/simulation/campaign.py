@@ -1,6 +1,6 @@
-"""Many runs of the simulation: which there are, on all processors, and what they add up to.
+"""Many runs of the simulation: enumerated, spread over processes, and tallied.
 
-Owns the numbering of runs and counting them. Does not own a run (`sweep`, `rivals`).
+Owns the numbering of runs and their tally. Does not own a run (`sweep`, `rivals`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that ended wrong, and what to give to `python -m dstl_dagster.testing.simulation` to see it."""
+    """A run that ended wrong, and the arguments of the command that replay it."""
 
     replay: str
     wrong: tuple[str, ...]
@@ -54,20 +54,20 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What runs add up to. `distinct` says of each what it was: the same one twice counts once."""
+    """The totals of some runs. `distinct` names each run, so that a repeated one counts once."""
 
     runs: int = 0
     distinct: set[str] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Take the numbers of other runs in."""
+        """Add the totals of other runs."""
         self.runs += other.runs
         self.distinct |= other.distinct
         self.failures += other.failures
 
     def note(self, what: str, replay: str, wrong: Sequence[str]) -> None:
-        """One more run."""
+        """Count one run."""
         self.runs += 1
         self.distinct.add(what)
         if wrong:
@@ -75,7 +75,7 @@ class Tally:
 
 
 def replayed(what: str) -> list[str]:
-    """What is wrong at the end of a history, a point or a duel of one, or of `rivals` with a number."""
+    """What is wrong at the end of a history, of one of its points or duels, or of `rivals <seed>`."""
     name, number = what.partition(":")[0], what.rpartition(":")[2]
     try:
         if name.startswith("rivals "):
@@ -89,7 +89,7 @@ def replayed(what: str) -> list[str]:
 
 
 def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:
-    """One thing goes wrong; what is wrong at the end."""
+    """Play one point; returns what is wrong at the end."""
     name, generated_from, number = point.history.partition("generated-")
     simulation = generated(int(number), _BLOCK) if generated_from else Simulation(HISTORIES[name])
     simulation.listen(trace, tell)
@@ -97,17 +97,17 @@ def play_point(point: Point, *, trace: Trace | None = None, tell: Tell | None = 
 
 
 def play_duel(duel: Duel, *, trace: Trace | None = None, tell: Tell | None = None) -> list[str]:
-    """Two steps take turns; what is wrong at the end."""
+    """Play one duel; returns what is wrong at the end."""
     simulation = Simulation(DUELS[duel.history])
     simulation.listen(trace, tell)
     return simulation.duel(duel)
 
 
 def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None) -> tuple[str, list[str]]:
-    """What this seed stands for, and what is wrong at its end.
+    """Play one seed; returns the name of its run, and what is wrong at the end.
 
-    A thousand seeds share a generated history. Five of them are rivals, ten a storm over that history, and
-    the others each one point of it.
+    Each thousand seeds share a generated history. Five of them are rivals, ten are storms over that history,
+    and each of the others is one of its points.
     """
     number, place = divmod(seed, _BLOCK)
     if place < _RIVALS:
@@ -142,7 +142,7 @@ def play_duels(
     *,
     every: int = 1,
 ) -> Tally:
-    """Every so manyth duel of these."""
+    """Every `every`-th duel of these."""
     return _spread(_play_duels_of, [(name, every) for name in names], jobs, progress)
 
 
@@ -171,13 +171,13 @@ def _played(play: Callable[[W], Tally], works: Sequence[W], jobs: int) -> Iterat
 
 
 def _get_ready() -> None:
-    logging.disable(logging.ERROR)  # what the job warns of is what the simulation does to it
-    gc.set_threshold(50_000)  # many short-lived objects, hardly a cycle
+    logging.disable(logging.ERROR)  # the job would only warn of the faults injected here
+    gc.set_threshold(50_000)  # many short-lived objects, hardly any cycles
 
 
 @functools.lru_cache(maxsize=len(HISTORIES))
 def _scripted(name: str) -> Simulation:
-    """The history, made ready once in each process."""
+    """The history, prepared once per process."""
     return Simulation(HISTORIES[name])
 
 

@@ -1,6 +1,6 @@
-"""Pairs of steps that meet in the middle, each at every request of the other.
+"""Pairs of concurrent steps, interleaved at every request of each.
 
-Owns which pairs. Does not own how they take turns (`sweep`).
+Owns the choice of pairs. Does not own how they take turns (`sweep`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _more_duels() -> list[History]:
 
 
 def _unless_fenced(act: Action) -> Action:
-    """Whoever is taken over stops."""
+    """A process that has been taken over stops."""
 
     def stop(process: Process, notes: Notes) -> Notes:
         try:
@@ -90,9 +90,9 @@ DUELS = {history.name: history for history in [*_duels(), *_more_duels()]}
 
 
 def duels_of(simulation: Simulation, every: int = 1, further: int = 1) -> list[Duel]:
-    """Those of this history's last two steps; every so manyth of them.
+    """The duels of this history's last two steps; every `every`-th of them.
 
-    The first step goes on for `further` requests in the middle of the second.
+    The first step runs `further` requests in the middle of the second.
     """
     step = len(simulation.history.steps) - 2
     duels = [

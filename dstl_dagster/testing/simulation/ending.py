@@ -1,6 +1,6 @@
-"""The end of each run: the job is brought to its end, cleaned up once, and judged.
+"""The end of each run: the job is completed without further faults, cleaned up once, and judged.
 
-Owns what still happens when nothing goes wrong any more. Does not own what is right (`oracle`).
+Owns these final steps. Does not own what is right (`oracle`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def end_and_judge(
     *,
     audit: bool = False,
 ) -> list[str]:
-    """Apply the wanted batches that are not on the chain, let time pass, clean up once; what is wrong then.
+    """Apply the wanted batches that are not on the chain, let time pass, clean up once; return what is wrong.
 
-    `taken` are the batches whose consumers may have been cut off. With `audit` the job's own audit must say
-    that nothing is damaged and nothing is garbage, too.
+    `taken` are the batches whose consumers may have been interrupted. With `audit`, the job's own audit must
+    also find neither damage nor garbage.
     """
     process = new_process("end")
     setting, world = process.setting, process.world
     applied = set(read_ledger(world, setting.num_retained).chain_keys)
     for batch in (each for each in wanted if batches.key_of(each) not in applied):
         for file in batches.FILES:
-            bystanders.take_foreign_away(batch, file)(process, _NOTHING)
+            bystanders.remove_foreign(batch, file)(process, _NOTHING)
         act = actions.whole_batch(batch, take_over=True, clean=False)
         act(new_process(f"end/{batch}"), _NOTHING)
     actions.compose_commit(new_process("end/compose-commit"), _NOTHING)

@@ -1,7 +1,7 @@
-"""Histories that follow from a number: an endless supply of them.
+"""Histories generated from a number, an endless supply.
 
-Owns what may follow what. Does not own the steps (`histories`). A script that cannot be played even when
-nothing goes wrong (a restore to what was given up) is passed over for the next one of the same number.
+Owns which step may follow which. Does not own the steps (`histories`). A script that cannot complete even
+without faults (say, a restore to a subsumed checkpoint) is replaced by the next one of the same number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOUR = timedelta(hours=1)
 
 
 def generated(number: int, least_points: int) -> Simulation:
-    """The history of this number, which has at least so many points."""
+    """The history of this number, with at least `least_points` points."""
     for again in itertools.count():
         choose = random.Random(f"history {number}/{again}")  # noqa: S311 (a replayable choice, no secret)
         try:
@@ -32,11 +32,11 @@ def generated(number: int, least_points: int) -> Simulation:
             continue
         if len(simulation.all_points) >= least_points:
             return simulation
-    raise AssertionError("there is always another one")
+    raise AssertionError("the supply is endless")
 
 
 class _History:
-    """One try at a script."""
+    """One candidate script."""
 
     def __init__(self, choose: random.Random) -> None:
         self._choose = choose
@@ -69,7 +69,7 @@ class _History:
         elif kind < 0.45:
             self._script.begin(batch, "other").batch(batch, take_over=True)
         elif kind < 0.5:
-            self._script.give_up(batch).batch(batch)
+            self._script.abort(batch).batch(batch)
         else:
             self._script.batch(batch, base=choose.random() < 0.2, clean=choose.random() < 0.6)
 
@@ -95,11 +95,11 @@ class _History:
             self._script.read().clean_up()
 
     def _go_back(self, batch: int) -> None:
-        """A restore; what it leaves behind is made again, without what blocked it."""
+        """A restore; the batches it abandons are applied again, without what blocked them."""
         self._script.restore(batch)
         for blocked, file in self._blocked:
             if blocked > batch:
-                away = bystanders.take_foreign_away(blocked, file)
+                away = bystanders.remove_foreign(blocked, file)
                 self._script.do(f"no foreign {blocked}", away)
         self._blocked = [each for each in self._blocked if each[0] <= batch]
         for again in range(batch + 1, self._script.last_batch + 1):

@@ -1,6 +1,6 @@
-"""The scripted histories of the simulated job: which steps follow each other, and how the job is set up.
+"""The scripted histories of the simulated job: their steps in order, and the job's settings.
 
-Owns the scripts. Does not own what a step does (`actions`, `bystanders`), nor what goes wrong (`sweep`).
+Owns the scripts. Does not own what a step does (`actions`, `bystanders`), or the faults (`sweep`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that one process does.
+    """One action of one process.
 
     Attributes:
-        group: steps of one group are begun again together, where a zombie's decision ended their attempt.
-        batch: the newest batch that was tried up to here.
-        takes: the batch whose files a consumer takes here.
+        group: steps of one group restart together if a zombie's decision ended their attempt.
+        batch: the highest batch attempted so far.
+        takes: the batch whose files a consumer takes in this step.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """A job's life."""
+    """The life of one job, as a sequence of steps."""
 
     name: str
     setting: Setting
@@ -56,7 +56,7 @@ class Script:
 
     @property
     def last_batch(self) -> int:
-        """The newest batch that was tried."""
+        """The highest batch attempted so far."""
         return self._batch
 
     def history(self, name: str, setting: Setting | None = None) -> History:
@@ -78,11 +78,11 @@ class Script:
         commit: bool = True,
         clean: bool = True,
     ) -> Script:
-        """One batch in its own processes: ops of an orchestrator. Without `commit` step 5 is the last."""
+        """One batch, each step in a process of its own, like ops. Without `commit` it ends with step 5."""
         self._batch = max(self._batch, batch)
         appended = actions.append(batch, base=base, owner=owner, take_over=take_over)
         put = [(f"foreign {foreign} {batch}", bystanders.put_foreign(batch, foreign))] if foreign else []
-        away = [(f"no foreign {batch}", bystanders.take_foreign_away(batch, foreign))] if foreign else []
+        away = [(f"no foreign {batch}", bystanders.remove_foreign(batch, foreign))] if foreign else []
         return self._add(
             *away,
             (f"append {batch}", appended),
@@ -96,17 +96,17 @@ class Script:
     def driver(
         self, batch: int, *, base: bool = False, take_over: bool = False, owner: str = OWNER
     ) -> Script:
-        """One batch by one process: a streaming query."""
+        """One batch by one process, like a streaming query."""
         self._batch = max(self._batch, batch)
         act = actions.whole_batch(batch, base=base, take_over=take_over, owner=owner)
         return self._add((f"batch {batch}", act))
 
     def begin(self, batch: int, owner: str) -> Script:
-        """An attempt that nobody goes on with."""
+        """An attempt that is never continued."""
         self._batch = max(self._batch, batch)
         return self._add((f"{owner} begins {batch}", actions.append(batch, owner=owner)))
 
-    def give_up(self, batch: int) -> Script:
+    def abort(self, batch: int) -> Script:
         """An attempt that its owner aborts."""
         self._batch = max(self._batch, batch)
         return self._add((f"append {batch}", actions.append(batch)), (f"abort {batch}", actions.abort()))
@@ -178,14 +178,14 @@ def _histories() -> list[History]:
         .batch(2, foreign="a")
         .restore(1)
         .clean_up()
-        .do("no foreign 2", bystanders.take_foreign_away(2, "a"))
+        .do("no foreign 2", bystanders.remove_foreign(2, "a"))
         .driver(2)
     )
     taken_over = (
         Script().driver(1).begin(2, "other").batch(2, take_over=True).begin(3, "other")
         .driver(3, take_over=True).clean_up()
     )  # fmt: skip
-    given_up = Script().give_up(1).driver(1).give_up(2).batch(2).clean_up()
+    aborted = Script().abort(1).driver(1).abort(2).batch(2).clean_up()
     grace = (
         Script().driver(1).driver(2).driver(3).read().clean_up().wait().clean_up().read()
         .driver(4).restore(3).clean_up().wait().driver(4)
@@ -206,7 +206,7 @@ def _histories() -> list[History]:
         replaced.history("blocked-replace", Setting(num_retained=1)),
         blocked_back.history("blocked-restore", Setting(num_retained=3)),
         taken_over.history("take-over"),
-        given_up.history("abort", Setting(num_retained=1)),
+        aborted.history("abort", Setting(num_retained=1)),
         grace.history("grace", Setting(reader_grace=_HOUR)),
         bucket.history("bucket", Setting(temporary_bucket="temporary")),
         based.history("base"),

@@ -1,7 +1,7 @@
-"""What a timeline's records add up to, told a second time, from their bare JSON.
+"""What a timeline's records add up to, folded a second time, from their bare JSON.
 
-Owns the rules of `docs/architecture.md` as the simulation states them. Shares no code with the protocol: a
-rule that is wrong there is not wrong here in the same way. Does not look at any other object (`oracle`).
+Owns the rules of `docs/architecture.md` as the simulation states them. Shares no code with the protocol, so
+that a mistake there is not repeated here. Does not own the other objects (`oracle`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import uuid
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Ledger", "document"]
+__all__ = ["Ledger", "document", "half_of"]
 
 Record = dict[str, Any]
 
 
 @lru_cache(maxsize=20_000)
 def document(payload: bytes) -> Record:
-    """The JSON behind the first line. Never to be changed."""
+    """The JSON after the first line. Cached and shared: never modify it."""
     fields = json.loads(payload.partition(b"\n")[2])
     assert isinstance(fields, dict)
     return fields
@@ -47,7 +47,7 @@ class Ledger:
         self._decisions: set[str] = set()
 
     def copy(self) -> Ledger:
-        """One that goes on by itself from here."""
+        """An independent copy."""
         other = Ledger(self._num_retained)
         for name, value in vars(self).items():
             taken = (
@@ -83,7 +83,7 @@ class Ledger:
 
     @property
     def kept(self) -> list[int]:
-        """Not given up; abandoned ones too."""
+        """Not subsumed; includes abandoned ones."""
         return [each for each in self.completed if each not in self.subsumed]
 
     @property
@@ -94,34 +94,34 @@ class Ledger:
         return list(self.committed.get(checkpoint_id, {}).get("blocked", []))
 
     def unfinished(self, checkpoint_id: int) -> list[Record]:
-        """Words on blocked files that no later `committed` took up."""
+        """Resolutions of blocked files that no later `committed` has carried out."""
         if checkpoint_id not in self.committed:
             return []
         since = self.committed[checkpoint_id]["slot"]
         return [each for each in self.resolved.get(checkpoint_id, []) if each["slot"] > since]
 
-    def word_on(self, checkpoint_id: int, name: str) -> Record | None:
-        """The newest word on a file."""
-        words = [each for each in self.resolved.get(checkpoint_id, []) if each["name"] == name]
-        return words[-1] if words else None
+    def resolution_of(self, checkpoint_id: int, name: str) -> Record | None:
+        """The newest resolution of a file."""
+        found = [each for each in self.resolved.get(checkpoint_id, []) if each["name"] == name]
+        return found[-1] if found else None
 
     def owner_of_half(self, half: int) -> tuple[str, int | None] | None:
         """The state (`open`, `dead`, `completed`) of the attempt with these upper 64 bits."""
-        if self.open is not None and _half(self.open["attempt"]) == half:
+        if self.open is not None and half_of(self.open["attempt"]) == half:
             return "open", None
         for checkpoint_id, record in self.completed.items():
-            if _half(record["attempt"]) == half:
+            if half_of(record["attempt"]) == half:
                 return "completed", checkpoint_id
-        return ("dead", None) if any(_half(each) == half for each in self.dead) else None
+        return ("dead", None) if any(half_of(each) == half for each in self.dead) else None
 
     # -- the records
 
     def add(self, record: Record) -> None:
-        """One more record: note what it breaks, and what it changes."""
+        """Apply one more record, and note every rule that it breaks."""
         if record["slot"] != self.slot + 1:
             self._break(record, f"follows slot {self.slot}")
         if record["decision_id"] in self._decisions:
-            self._break(record, "bears the decision id of an earlier record")
+            self._break(record, "has the decision id of an earlier record")
         self._decisions.add(record["decision_id"])
         getattr(self, f"_{record['kind']}")(record)
         if record["kind"] in ("savepoint", "released", "resolved", "restored"):
@@ -143,7 +143,7 @@ class Ledger:
         self._expect(record, self.last is None or self.last in self.committed, "the last is not committed")
         self._expect(record, record["idempotency_key"] not in self.chain_keys, "the batch is applied")
         waiting = [each for each in self.retained if self.unfinished(each)]
-        self._expect(record, not waiting, f"a word on files of {waiting} is not finished")
+        self._expect(record, not waiting, f"resolutions of {waiting} are unfinished")
         self.open = record
         self.pending = []
 
@@ -153,7 +153,11 @@ class Ledger:
             for field in ("attempt", "checkpoint_id", "parent", "idempotency_key")
         )
         self._expect(record, mine, "the attempt is not the open one")
-        self._expect(record, record["checkpoint_id"] > max(self.completed, default=0), "the id comes twice")
+        self._expect(
+            record,
+            record["checkpoint_id"] > max(self.completed, default=0),
+            "the id is not above all earlier ones",
+        )
         self._expect(record, record["parent"] == self.last, f"the last checkpoint is {self.last}")
         self._expect(record, record["idempotency_key"] not in self.chain_keys, "the batch is applied twice")
         self.open = None
@@ -164,9 +168,9 @@ class Ledger:
         each = record["checkpoint_id"]
         self._expect(record, each in self.completed, "was never completed")
         self._expect(record, each not in self.abandoned, "was abandoned")
-        self._expect(record, each not in self.subsumed, "was given up")
+        self._expect(record, each not in self.subsumed, "is subsumed")
         self._expect(
-            record, each not in self.committed or bool(self.unfinished(each)), "nothing is left to say"
+            record, each not in self.committed or bool(self.unfinished(each)), "nothing is left to commit"
         )
         self.committed[each] = record
 
@@ -183,20 +187,20 @@ class Ledger:
     def _subsumed(self, record: Record) -> None:
         retained = sorted(self.retained)[: -self._num_retained]
         for each in record["checkpoint_ids"]:
-            self._expect(record, each in self.kept, f"{each} is not there to give up")
+            self._expect(record, each in self.kept, f"{each} is not kept")
             self._expect(record, each not in self.savepoints.values(), f"{each} is kept by a savepoint")
             if each in self.abandoned:
                 self._expect(record, not self.pending, f"{each} is not retracted yet")
                 continue
             self._expect(record, each in self.committed, f"{each} is not committed")
             self._expect(record, not self.blocked(each), f"{each} has a blocked file")
-            self._expect(record, not self.unfinished(each), f"a word on {each} is not finished")
+            self._expect(record, not self.unfinished(each), f"a resolution of {each} is unfinished")
             self._expect(record, each in retained, f"{each} is among the last {self._num_retained}")
         for each in record["checkpoint_ids"]:
             self.subsumed[each] = record
 
     def _savepoint(self, record: Record) -> None:
-        self._expect(record, record["checkpoint_id"] in self.kept, "keeps what was given up")
+        self._expect(record, record["checkpoint_id"] in self.kept, "keeps a checkpoint that is subsumed")
         self._expect(record, record["name"] not in self.savepoints, "the name is taken")
         self.savepoints[record["name"]] = record["checkpoint_id"]
 
@@ -215,9 +219,9 @@ class Ledger:
 
     def _restored(self, record: Record) -> None:
         each = record["checkpoint_id"]
-        self._expect(record, each in self.retained, "goes on from what cannot be restored to")
+        self._expect(record, each in self.retained, "restores to a checkpoint that is not retained")
         waiting = [one for one in self.retained if self.unfinished(one)]
-        self._expect(record, not waiting, f"a word on files of {waiting} is not finished")
+        self._expect(record, not waiting, f"resolutions of {waiting} are unfinished")
         if self.open is not None:
             self.dead[self.open["attempt"]] = record
             self.open = None
@@ -258,7 +262,7 @@ class Ledger:
         records = (self.completed.get(each), self.committed.get(each), self.subsumed.get(each))
         return [
             *(None if one is None else one["slot"] for one in records),
-            [word["slot"] for word in self.resolved.get(each, [])],
+            [resolution["slot"] for resolution in self.resolved.get(each, [])],
         ]
 
 
@@ -266,9 +270,10 @@ def _slots(entry: Record) -> list[Any]:
     records = (entry["completed"], entry["committed"], entry["subsumed"])
     return [
         *(None if one is None else one["slot"] for one in records),
-        [word["slot"] for word in entry["resolved"]],
+        [resolution["slot"] for resolution in entry["resolved"]],
     ]
 
 
-def _half(attempt: str) -> int:
+def half_of(attempt: str) -> int:
+    """The upper 64 bits of an attempt's or a component's UUID."""
     return uuid.UUID(attempt).int >> 64

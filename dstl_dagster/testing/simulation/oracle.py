@@ -1,15 +1,14 @@
 """What must be true of the objects, at every change and at the end. Shares no code with the protocol.
 
-Owns the checks while something happens (`Watch`) and when all is over (`judge`). Does not own the rules
-between records (`ledger`) nor what a batch holds (`batches`). Names and fields are spelled here a second time
-on purpose.
+Owns the checks at each change (`Watch`) and at the end of a run (`judge`). Does not own the rules between
+records (`ledger`) or what a batch contains (`batches`). Object names and fields are deliberately spelled a
+second time here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -23,7 +22,7 @@ from dstl_dagster.testing.simulation.batches import (
     number_of,
     state_of,
 )
-from dstl_dagster.testing.simulation.ledger import Ledger, document
+from dstl_dagster.testing.simulation.ledger import Ledger, document, half_of
 from dstl_dagster.testing.simulation.world import BUCKET, World
 
 __all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger", "state_in"]
@@ -31,11 +30,11 @@ __all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger", "state_in"]
 JOB = "sim"
 ROOT = f"dstl/{JOB}/"
 FOREIGN = b"somebody else's"
-"""What objects of others begin with."""
+"""The first bytes of every foreign object."""
 
 
 def read_ledger(world: World, num_retained: int) -> Ledger:
-    """The ledger of what is on the timeline now."""
+    """The ledger of the current timeline."""
     ledger = Ledger(num_retained)
     for name in world.names(f"{ROOT}timeline/"):
         payload = world.payload(name)
@@ -45,7 +44,7 @@ def read_ledger(world: World, num_retained: int) -> Ledger:
 
 
 def state_in(world: World, manifest_name: str, operator: str) -> dict[str, int] | None:
-    """An operator's state, folded from the objects that the manifests name; `None` where one is missing."""
+    """An operator's state, folded from the objects that the manifests name; `None` if one is missing."""
     parts: list[dict[str, int]] = []
     name: str | None = manifest_name
     while name is not None:
@@ -69,7 +68,7 @@ def state_in(world: World, manifest_name: str, operator: str) -> dict[str, int] 
 
 
 def needed_by(world: World, manifest_name: str) -> Iterator[str]:
-    """Every object that a checkpoint's state needs, its manifest first, whether it is there or not."""
+    """Every object that a checkpoint's state needs, its manifest first, whether it exists or not."""
     yield manifest_name
     payload = world.payload(manifest_name)
     if payload is None:
@@ -88,7 +87,7 @@ def needed_by(world: World, manifest_name: str) -> Iterator[str]:
 
 
 class Watch:
-    """Looks at each change of the storage when it happens; what is wrong is added to `broken`."""
+    """Checks each change of the storage as it happens; violations are added to `broken`."""
 
     def __init__(self, world: World, num_retained: int, grace: timedelta) -> None:
         self._world = world
@@ -100,13 +99,13 @@ class Watch:
         world.watcher = self
 
     def go_to(self, ledger: Ledger) -> None:
-        """The world was put back to the moment that had this ledger; nothing is broken so far."""
+        """The world was reset to the moment of this ledger; nothing is broken so far."""
         self._ledger = ledger.copy()
         self.broken.clear()
 
     @property
     def ledger(self) -> Ledger:
-        """Of the records up to now."""
+        """The ledger of the records so far."""
         if self._ledger is None:
             self._ledger = read_ledger(self._world, self._num_retained)
             self.broken += self._ledger.broken
@@ -116,7 +115,7 @@ class Watch:
         if name.startswith("out/"):
             taken = {self._world.payload(copy) for copy in self._world.names("taken/")}
             if self._world.payload(name) in taken:
-                self.broken.append(f"{name} was taken away, and is back")
+                self.broken.append(f"{name} was taken by a consumer, and is back")
         if bucket_name != BUCKET or not name.startswith(f"{ROOT}timeline/"):
             return
         payload = self._world.payload(name)
@@ -135,7 +134,7 @@ class Watch:
         if check is not None:
             self.broken += [f"slot {record['slot']} ({record['kind']}): {why}" for why in check(record)]
         if ledger.slot != record["slot"]:
-            self.broken.append(f"slot {record['slot']} is behind a hole")
+            self.broken.append(f"slot {record['slot']} follows a gap")
 
     def _at_opened(self, _record: dict[str, Any]) -> Iterator[str]:
         for name in leftovers_of_abandoned(self._world, self.ledger):
@@ -143,15 +142,15 @@ class Watch:
 
     def _at_completed(self, record: dict[str, Any]) -> Iterator[str]:
         if self._world.payload(record["manifest"]) is None:
-            yield "its manifest is not there"
+            yield "its manifest is missing"
 
     def _at_committed(self, record: dict[str, Any]) -> Iterator[str]:
         completed = self.ledger.completed[record["checkpoint_id"]]
         made = components_in(self._world, completed["manifest"])
-        half = uuid.UUID(completed["attempt"]).int >> 64
+        half = half_of(completed["attempt"])
         for name in record["published"]:
             for source, generation in _temporary(self._world, f"/{name}/", half).items():
-                # Another generation of a component is a late twin of its upload: no source of anything.
+                # Another generation of a component is a late twin of its upload, not a source.
                 if made.get(source, generation) == generation:
                     yield f"{name} is published, and its source {source} is still there"
 
@@ -165,7 +164,7 @@ class Watch:
         elif bucket_name != BUCKET:
             return
         elif name.startswith((f"{ROOT}timeline/", f"{ROOT}archive/")):
-            self.broken.append(f"{name} was deleted: nothing there ever is")
+            self.broken.append(f"{name} was deleted: nothing there ever may be")
         elif name.startswith((f"{ROOT}manifests/", f"{ROOT}attempts/")):
             self._document_removed(name)
         elif name.startswith("out/"):
@@ -176,22 +175,22 @@ class Watch:
         if ledger.open is not None and ledger.open["attempt"] in name:
             self.broken.append(f"{name} was deleted while its attempt is open")
         for each in ledger.completed:
-            gone = ledger.subsumed.get(each)
-            if gone is not None and self._is_over(gone["slot"]):
+            subsumed = ledger.subsumed.get(each)
+            if subsumed is not None and self._grace_is_over(subsumed["slot"]):
                 continue
             manifest = ledger.completed[each]["manifest"]
             if name == manifest or name in set(needed_by(self._world, manifest)):
                 self.broken.append(f"{name} was deleted while checkpoint {each} needs it")
 
-    def _is_over(self, slot: int) -> bool:
-        said = self._world.store.stat(f"{ROOT}timeline/{slot:020d}")
-        assert said is not None
-        return self._world.clock.now() - said.updated >= self._grace
+    def _grace_is_over(self, slot: int) -> bool:
+        recorded = self._world.store.stat(f"{ROOT}timeline/{slot:020d}")
+        assert recorded is not None
+        return self._world.clock.now() - recorded.updated >= self._grace
 
     def _source_removed(self, name: str) -> None:
-        """Bytes of an attempt may go only if it is dead, or if they are further up, or given up."""
+        """An attempt's bytes may go only if it is dead, if they have moved up, or if nothing needs them."""
         ledger = self.ledger
-        state = ledger.owner_of_half(uuid.UUID(name.rpartition("/")[2]).int >> 64)
+        state = ledger.owner_of_half(half_of(name.rpartition("/")[2]))
         if state is None or state[0] == "dead":
             return
         if state[1] is None:
@@ -201,10 +200,10 @@ class Watch:
         if each in ledger.abandoned or each in ledger.subsumed:
             return
         final = name.partition(".inprogress/")[2].partition("/")[2].rpartition("/")[0]
-        word = ledger.word_on(each, final)
-        if word is not None and word["resolution"] == "keep":
+        resolved = ledger.resolution_of(each, final)
+        if resolved is not None and resolved["resolution"] == "keep":
             return
-        if any(file["name"] == final for file in ledger.blocked(each)) and word is None:
+        if any(file["name"] == final for file in ledger.blocked(each)) and resolved is None:
             self.broken.append(f"{name} was deleted while its file is blocked")
         elif final in ledger.committed.get(each, {}).get("published", []):
             return
@@ -214,7 +213,7 @@ class Watch:
     def _expect_further_up(self, name: str, final: str, each: int) -> None:
         attempt = self.ledger.completed[each]["attempt"]
         made = self._world.payload(final)
-        half = uuid.UUID(attempt).int >> 64
+        half = half_of(attempt)
         if (made is None or not made.startswith(attempt.encode())) and not _temporary(
             self._world, f"/{final}/", half
         ):
@@ -223,13 +222,13 @@ class Watch:
     def _final_removed(self, name: str, stat: ObjectStat) -> None:
         ledger = self.ledger
         if stat.metadata.get("whose") == FOREIGN.decode():
-            words = [word for each in ledger.resolved.values() for word in each if word["name"] == name]
-            said = any(
-                word["resolution"] == "replace" and word["foreign_generation"] == stat.generation
-                for word in words
+            resolved = [one for each in ledger.resolved.values() for one in each if one["name"] == name]
+            replaced = any(
+                one["resolution"] == "replace" and one["foreign_generation"] == stat.generation
+                for one in resolved
             )
-            if not said:
-                self.broken.append(f"foreign {name} was deleted without a word")
+            if not replaced:
+                self.broken.append(f"foreign {name} was deleted without a resolution")
 
 
 def components_in(world: World, manifest_name: str) -> dict[str, int]:
@@ -240,10 +239,10 @@ def components_in(world: World, manifest_name: str) -> dict[str, int]:
 
 
 def leftovers_of_abandoned(world: World, ledger: Ledger) -> Iterator[str]:
-    """Sources and final objects of checkpoints that a restore left behind.
+    """Sources and final objects of checkpoints that a restore abandoned.
 
-    A source of another generation than the manifest's is none: what repeats a finished upload makes it once
-    more, no compose takes it, and clean-up finds it by its attempt.
+    An object of another generation than the manifest's is not a source: it comes from a repeat of a finished
+    upload, no compose takes it, and clean-up finds it by its attempt.
     """
     attempts = {ledger.completed[each]["attempt"] for each in ledger.abandoned}
     if not attempts:
@@ -259,7 +258,7 @@ def leftovers_of_abandoned(world: World, ledger: Ledger) -> Iterator[str]:
 
 
 def missing_in_archive(world: World, before: Ledger, slot: int) -> Iterator[str]:
-    """What a snapshot in this slot leaves out and the archive does not have."""
+    """What a snapshot in this slot leaves out although it is not archived."""
     for each, record in before.completed.items():
         digest = hashlib.sha256(record["idempotency_key"].encode()).hexdigest()
         if record["slot"] < slot and world.payload(f"{ROOT}archive/keys/{digest}/{each:010d}") is None:
@@ -268,7 +267,7 @@ def missing_in_archive(world: World, before: Ledger, slot: int) -> Iterator[str]
     for each, record in before.subsumed.items():
         ended[before.completed[each]["attempt"]] = record["slot"]
     for attempt, at in ended.items():
-        half = uuid.UUID(attempt).int >> 64
+        half = half_of(attempt)
         if at < slot and world.payload(f"{ROOT}archive/attempts/{half:016x}") is None:
             yield f"the end of attempt {attempt} is in no archive"
     for request, at in before.requests.items():
@@ -281,14 +280,14 @@ def _temporary(world: World, inside: str, half: int) -> dict[str, int]:
     return {
         name: stat.generation
         for _bucket_name, name, _payload, stat in world.objects()
-        if ".inprogress/" in name and inside in name and uuid.UUID(name.rpartition("/")[2]).int >> 64 == half
+        if ".inprogress/" in name and inside in name and half_of(name.rpartition("/")[2]) == half
     }
 
 
 def judge(world: World, num_retained: int, batches: list[int] | None) -> list[str]:
-    """Everything that is not as it should be when all is over and one clean-up ran.
+    """Everything that is wrong at the end of a run, after one clean-up.
 
-    `batches`: the current chain, in order; `None` where only its completeness is known elsewhere.
+    `batches`: the expected chain, in order; `None` to skip this check.
     """
     ledger = read_ledger(world, num_retained)
     wrong = list(ledger.broken)
@@ -333,19 +332,19 @@ def _wrong_files(world: World, ledger: Ledger, each: int) -> Iterator[str]:
     for file in FILES:
         name = file_name(batch, file)
         own = file_bytes(record["attempt"], batch, file)
-        there, taken = world.payload(name), world.payload(f"taken/{each}/{file}")
-        word = ledger.word_on(each, name)
-        given_up = name in blocked or (word is not None and word["resolution"] == "keep")
-        if given_up:
-            if there == own or taken is not None:
-                yield f"{name} is there, and it was not to be published"
+        final, taken = world.payload(name), world.payload(f"taken/{each}/{file}")
+        resolved = ledger.resolution_of(each, name)
+        unpublished = name in blocked or (resolved is not None and resolved["resolution"] == "keep")
+        if unpublished:
+            if final == own or taken is not None:
+                yield f"{name} exists, but must not be published"
             if name in ledger.committed[each]["published"]:
-                yield f"{name} is among the published, and it was not to be published"
+                yield f"{name} is recorded as published, but must not be"
             continue
         if name not in ledger.committed[each]["published"]:
-            yield f"{name} is not among the published"
-        if [body for body in (there, taken) if body == own] != [own]:
-            yield f"{name} of checkpoint {each} is {there!r}, and taken away {taken!r}"
+            yield f"{name} is not recorded as published"
+        if [body for body in (final, taken) if body == own] != [own]:
+            yield f"{name} of checkpoint {each} is {final!r}, and a consumer has {taken!r}"
 
 
 def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
@@ -360,7 +359,7 @@ def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
         for file in FILES
     }
     halves = {
-        uuid.UUID(ledger.completed[each]["attempt"]).int >> 64
+        half_of(ledger.completed[each]["attempt"])
         for each in ledger.kept
         if ledger.blocked(each) and each not in ledger.abandoned
     }
@@ -375,9 +374,9 @@ def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
 
 
 def _of_blocked(name: str, halves: set[int]) -> bool:
-    """What a checkpoint with a blocked file made stays until a person has spoken."""
+    """Everything of a checkpoint with a blocked file stays until the file is resolved."""
     if ".inprogress/" in name:
-        return uuid.UUID(name.rpartition("/")[2]).int >> 64 in halves
+        return half_of(name.rpartition("/")[2]) in halves
     if name.startswith(f"{ROOT}attempts/"):
-        return uuid.UUID(name.split("/")[3]).int >> 64 in halves
+        return half_of(name.split("/")[3]) in halves
     return False

@@ -1,4 +1,4 @@
-"""What can go wrong where: the vocabulary of crash points.
+"""What can go wrong, and where: the vocabulary of fault points.
 
 Owns the names. Does not own what a harm does to a run (`sweep`).
 """
@@ -14,19 +14,19 @@ __all__ = ["FAULTS", "SOON", "Duel", "Harm", "Point", "harms_of"]
 
 
 class Harm(StrEnum):
-    """What goes wrong with one request, and when what it left behind comes to its end."""
+    """What goes wrong with one request, and when what is still in flight arrives."""
 
     CRASH_BEFORE = "crash_before"  # the process dies; the request was never sent
     CRASH_AFTER = "crash_after"  # it has its effect; the process dies before the answer
-    CRASH_LATE = "crash_late"  # the process dies; the effect comes when the step was run again
+    CRASH_LATE = "crash_late"  # the process dies; the effect comes after the step has run again
     CRASH_LAST = "crash_last"  # the process dies; the effect comes at the very end
     ERROR = "error"  # no effect, and UnavailableError
     LOST_ANSWER = "lost_answer"  # the effect, and UnavailableError
-    LATE_EFFECT = "late_effect"  # UnavailableError; the effect comes when the step was run again
-    REPEATED = "repeated"  # all is well, and the same request comes again when the step is over
-    DELAY = "delay"  # two hours go by, then all is well
-    PAUSE = "pause"  # the process stops, goes on when another has run the step: its zombie
-    LONG_PAUSE = "long_pause"  # the same, at the very end
+    LATE_EFFECT = "late_effect"  # UnavailableError; the effect comes after the step has run again
+    REPEATED = "repeated"  # succeeds, and the same request arrives again when the step is over
+    DELAY = "delay"  # succeeds after two hours
+    PAUSE = "pause"  # the process stops, and resumes as a zombie after another has run the step
+    LONG_PAUSE = "long_pause"  # the same, but it resumes at the very end
 
 
 FAULTS = {
@@ -41,7 +41,7 @@ FAULTS = {
     Harm.DELAY: Fault.DELAY,
 }
 SOON = (Harm.CRASH_LATE, Harm.LATE_EFFECT, Harm.REPEATED, Harm.PAUSE)
-"""What is still under way arrives when the step was run again; of others, at the very end."""
+"""What is still in flight arrives after the step has run again; for other harms, at the very end."""
 _OF_ANY = (Harm.CRASH_BEFORE, Harm.ERROR, Harm.PAUSE, Harm.LONG_PAUSE)
 _OF_CHANGES = (
     Harm.CRASH_AFTER,
@@ -51,13 +51,13 @@ _OF_CHANGES = (
     Harm.LATE_EFFECT,
     Harm.REPEATED,
 )
-"""With a request that changes nothing these are the same as one of those above."""
+"""For a request that changes nothing, each of these is the same as one of those above."""
 
 
 def harms_of(*, changes: bool, waits: bool) -> tuple[Harm, ...]:
-    """What can go differently wrong with a request that changes something, or nothing.
+    """The harms that have distinct outcomes for a request that changes something, or nothing.
 
-    `waits`: whether it matters to the job that time goes by.
+    `waits`: whether passing time matters to the job.
     """
     return (*_OF_ANY, *((Harm.DELAY,) if waits else ()), *(_OF_CHANGES if changes else ()))
 
@@ -76,17 +76,17 @@ class Point:
 
     @classmethod
     def parse(cls, text: str) -> Point:
-        """What `str` gave. Raises: ValueError."""
+        """The inverse of `str`. Raises: ValueError."""
         history, step, request, harm = text.split(":")
         return cls(history, int(step), int(request), Harm(harm))
 
 
 @dataclass(frozen=True, order=True)
 class Duel:
-    """Two steps that follow each other in a script happen at once, in turns.
+    """Two consecutive steps of a script run concurrently, in turns.
 
-    The first one makes `first` requests, the second one `second`, the first one `further` more. Then the
-    second one runs to its end, both steps are run again as after a crash, and the first one ends.
+    The first one sends `first` requests, the second one `second`, the first one `further` more. Then the
+    second one runs to its end, both steps run again as after a crash, and the first one runs to its end.
     """
 
     history: str
@@ -100,7 +100,7 @@ class Duel:
 
     @classmethod
     def parse(cls, text: str) -> Duel:
-        """What `str` gave. Raises: ValueError."""
+        """The inverse of `str`. Raises: ValueError."""
         history, *numbers = text.split(":")
         step, first, second, further = map(int, numbers)
         return cls(history, step, first, second, further)

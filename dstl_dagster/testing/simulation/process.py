@@ -1,7 +1,7 @@
-"""One process of the simulated job, and how the job is set up.
+"""One process of the simulated job, and the job's settings.
 
-Owns what a process is: a view of the storage with faults of its own, and ids that follow from its name. Does
-not own what it does (`actions`, `bystanders`).
+Owns what a process is: a view of the storage with faults of its own, and ids derived from its name. Does not
+own what it does (`actions`, `bystanders`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Notes = Mapping[str, Attempt | None]
 
 @dataclass(frozen=True)
 class Setting:
-    """How the job of a history is set up."""
+    """The settings of a history's job."""
 
     num_retained: int = 2
     snapshot_interval: int = 8
@@ -53,11 +53,11 @@ class Setting:
 
 
 Trace = Callable[[str, Request, "Fault | None"], None]
-"""Told of each request: the process, what it asks, and what goes wrong with it."""
+"""Called for each request with the process, the request, and its fault."""
 
 
 class _Traced:
-    """A schedule that tells what it decides."""
+    """A schedule that traces what it decides."""
 
     def __init__(self, name: str, schedule: FaultSchedule, trace: Trace) -> None:
         self._name = name
@@ -74,12 +74,12 @@ class _Traced:
 
 
 class Process:
-    """One process: what it does through `store` may fail, and it is gone when it crashed.
+    """One process: its requests through `store` may fail, and after a crash every one does.
 
     Args:
-        name: makes its ids; no other process of the same run may have it.
+        name: determines its ids; unique within a run.
         before_request: where actors take turns.
-        trace: told of each request.
+        trace: called for each request.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Process:
         self.new_id = ids_of(name)
 
     def coordinator(self, owner: str = OWNER) -> CheckpointCoordinator:
-        """A coordinator as this process has it: nothing read yet."""
+        """A coordinator of this process that has not read anything yet."""
         return CheckpointCoordinator(
             JOB,
             self.store,

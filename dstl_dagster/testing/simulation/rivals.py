@@ -1,7 +1,7 @@
-"""Several processes of one job at once, requests interleaved, each of which may fail: all by a seed.
+"""Several concurrent processes of one job, with interleaved requests that may each fail, all from a seed.
 
-Owns who takes part and what happens to them. Does not own what they do (`actions`, `bystanders`), the turns
-(`turns`), nor what is right (`oracle`).
+Owns the cast and what happens to it. Does not own what its members do (`actions`, `bystanders`), the turns
+(`turns`), or what is right (`oracle`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _HALF_AN_HOUR = 1_800.0
 
 
 class Rivals:
-    """One run, by its seed.
+    """One run, determined by its seed.
 
     Args:
-        trace: told of each request.
-        tell: told of everything else.
+        trace: called for each request.
+        tell: called with a line for everything else.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Rivals:
         self._dead: list[Process] = []
 
     def run(self) -> list[str]:
-        """Everything that is wrong when all is over."""
+        """Play the run; returns everything that is wrong."""
         try:
             for batch in range(1, self._random.randint(0, self._last - 1) + 1):
                 actions.whole_batch(batch, clean=False)(self._calm(f"before/{batch}"), {"attempt": None})
@@ -121,7 +121,7 @@ class Rivals:
             yield [begin, actions.record, actions.confirm, actions.compose_commit, actions.clean_up]
 
     def _batches(self) -> list[int]:
-        """In order, as far as it gets, and once more for what was refused."""
+        """All batches in order, twice: the second time for those that were refused."""
         return [*range(1, self._last + 1)] * 2
 
     def _cleaner(self) -> Iterable[list[Action]]:
@@ -153,7 +153,7 @@ class Rivals:
         return [[bystanders.take_files(batch)] for batch in self._batches()]
 
     def _stranger(self) -> Callable[[Callable[[], None]], None]:
-        """Somebody whose objects get in the way, and are sometimes moved away again."""
+        """The owner of foreign objects that block files, and are sometimes removed again."""
 
         def act(turn: Callable[[], None]) -> None:
             for _ in range(3):
@@ -165,14 +165,14 @@ class Rivals:
                 for _ in range(self._random.randrange(60)):
                     turn()
                 if self._random.random() < 0.5:
-                    bystanders.take_foreign_away(batch, file)(process, {})
+                    bystanders.remove_foreign(batch, file)(process, {})
 
         return act
 
     # -- what happens to them
 
     def _actor(self, name: str, works: list[list[Action]]) -> Callable[[Callable[[], None]], None]:
-        """Does one work after another. Where a step fails it is tried again, or the work is left."""
+        """Does one work after another. A failed step is retried; if that fails, the work is dropped."""
 
         def act(turn: Callable[[], None]) -> None:
             for work in works:
@@ -182,14 +182,14 @@ class Rivals:
         return act
 
     def _work(self, name: str, work: list[Action], turn: Callable[[], None]) -> bool:
-        """False: the actor died, and nobody starts it again."""
+        """False: the actor died, and is not restarted."""
         notes: Notes = {"attempt": None}
         for action in work:
             for _ in range(2):
                 process = self._failing(name, turn)
                 try:
                     notes = action(process, notes)
-                    self._dead.append(process)  # twins of its requests may still be under way
+                    self._dead.append(process)  # twins of its requests may still be in flight
                     break
                 except SimulatedCrash:
                     self._tell(f"{name} is dead")
@@ -197,7 +197,7 @@ class Rivals:
                     if self._random.random() < 0.3:
                         return False
                 except REFUSALS as refused:
-                    self._tell(f"{name} is told: {refused}")
+                    self._tell(f"{name} is refused: {refused}")
                     self._dead.append(process)
                 except DstlError as error:
                     raise BrokenPromiseError(f"{name} met {type(error).__name__}: {error}") from error

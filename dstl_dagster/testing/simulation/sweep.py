@@ -1,7 +1,7 @@
-"""One thing goes wrong at one request of a scripted history; then the job goes on, and is judged.
+"""One request of a scripted history comes to harm; then the job continues, and is judged.
 
-Owns what a point's harm does, and how the job goes on after it. Does not own the scripts (`histories`), the
-names of points (`points`), nor what is right (`oracle`).
+Owns what a point's harm does, and how the job continues after it. Does not own the scripts (`histories`), the
+names of points (`points`), or what is right (`oracle`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dstl_dagster.errors import ConflictError, DstlError, FencedError, NotFoundError, UnavailableError
 from dstl_dagster.testing.fault_schedules import AtRequests, FaultSchedule, SimulatedCrash
 from dstl_dagster.testing.simulation import batches
-from dstl_dagster.testing.simulation.actions import GivenUpError
+from dstl_dagster.testing.simulation.actions import SubsumedCheckpointError
 from dstl_dagster.testing.simulation.ending import end_and_judge
 from dstl_dagster.testing.simulation.histories import History
 from dstl_dagster.testing.simulation.ledger import Ledger
@@ -27,7 +27,7 @@ from dstl_dagster.testing.simulation.world import BrokenPromiseError, Saved, Wor
 __all__ = ["REFUSALS", "Simulation"]
 
 REFUSALS = (ConflictError, FencedError, NotFoundError, UnavailableError)
-"""What a process may be told. Else (a hole in the timeline, bytes that cannot be read) it is a defect."""
+"""Errors that a process may get. Any other (a gap in the timeline, unreadable bytes) is a defect."""
 _TRIES = 6
 _STORMINESS = 0.4
 _NOTHING: Notes = {"attempt": None}
@@ -35,7 +35,7 @@ _NOTHING: Notes = {"attempt": None}
 
 @dataclass(frozen=True)
 class _Moment:
-    """Before a step: everything there is, and which of the step's requests change something."""
+    """The moment before a step: the whole world, and which of the step's requests change something."""
 
     saved: Saved
     ledger: Ledger
@@ -56,9 +56,9 @@ class _Known:
 
 
 class Simulation:
-    """One history, over and over again. One thread.
+    """One history, for any number of runs. One thread.
 
-    Raises: BrokenPromiseError where not even the undisturbed history ends well.
+    Raises: BrokenPromiseError if even the undisturbed history does not end well.
     """
 
     def __init__(self, history: History) -> None:
@@ -73,14 +73,14 @@ class Simulation:
         self._moments = self._undisturbed()
 
     def listen(self, trace: Trace | None, tell: Callable[[str], None] | None) -> None:
-        """Be told of each request, and of everything else; or no longer."""
+        """Report each request to `trace` and everything else to `tell`; None stops it."""
         self._trace = trace
         self._tell = tell or (lambda _line: None)
         self.watch.tell = self._tell
 
     @functools.cached_property
     def all_points(self) -> tuple[Point, ...]:
-        """Every point of this history at which something different can go wrong, in order."""
+        """Every point of this history with a distinct harm, in order."""
         waits = bool(self.history.setting.reader_grace)
         return tuple(
             Point(self.history.name, step, request, harm)
@@ -90,29 +90,29 @@ class Simulation:
         )
 
     def requests_of(self, step: int) -> int:
-        """How many requests the step makes when all is well."""
+        """How many requests the step sends without faults."""
         return len(self._moments[step].changes)
 
     def forget(self) -> None:
-        """What followed from the moments of earlier runs: the memory grows with it."""
+        """Drop the remembered outcomes of earlier runs, which take memory."""
         self._known.clear()
 
     def run(self, point: Point) -> list[str]:
-        """Everything that is wrong when all is over; nothing, if the protocol keeps its promises.
+        """Play one point; returns everything that is wrong: nothing, if the protocol keeps its promises.
 
-        After the harm the step is run again, then the rest of its group, then the end.
+        After the harm the step runs again, then the rest of its group, then the end.
         """
         self._go_to(point.step)
         steps = self.history.steps
         end = max(at for at, step in enumerate(steps) if step.group == steps[point.step].group) + 1
         try:
-            self._go_on(point, end, self._harmed(point.step, point.request, point.harm))
+            self._continue(point, end, self._harmed(point.step, point.request, point.harm))
         except (BrokenPromiseError, DstlError) as error:
             return [*self.watch.broken, f"{type(error).__name__}: {error}"]
         return list(self.watch.broken)
 
     def duel(self, duel: Duel) -> list[str]:
-        """Everything that is wrong when two steps have taken turns, as `Duel` says, and all is over."""
+        """Let two steps take turns as `Duel` describes, then end; returns everything that is wrong."""
         self._go_to(duel.step)
         steps = self.history.steps
         end = duel.step + 2
@@ -133,7 +133,7 @@ class Simulation:
         return list(self.watch.broken)
 
     def storm(self, seed: int) -> list[str]:
-        """The whole history, in which much goes wrong; some of it ends many steps later. Then as `run`."""
+        """Play the whole history with many harms, some of which last for many steps. Then as `run`."""
         choose = random.Random(f"storm {seed}")  # noqa: S311 (a replayable choice, no secret)
         self._go_to(0)
         left: list[tuple[int, Callable[[], None]]] = []
@@ -169,7 +169,7 @@ class Simulation:
         self._notes, self._next = moment.notes, step
 
     def _undisturbed(self) -> list[_Moment]:
-        """The history when all is well."""
+        """Play the history without faults; returns the moment before each step."""
         moments = []
         for at, step in enumerate(self.history.steps):
             saved, ledger, notes = self.world.save(), self.watch.ledger.copy(), self._notes
@@ -185,7 +185,7 @@ class Simulation:
     # -- the harm
 
     def _harmed(self, step: int, request: int, harm: Harm, name: str = "first") -> Callable[[], None] | None:
-        """Begin the step and let it come to harm; what is still to happen of it later."""
+        """Run the step into its harm; returns what is still to happen later, if anything."""
         act = self.history.steps[step].act
         if harm in (Harm.PAUSE, Harm.LONG_PAUSE):
             return functools.partial(self._paused(f"{step}/{name}", act, request), None)
@@ -194,20 +194,20 @@ class Simulation:
         return process.store.deliver_late_effects if harm in (*SOON, Harm.CRASH_LAST) else None
 
     def _paused(self, name: str, act: Action, at: int) -> Callable[[int | None], None]:
-        """Begin it, up to its request `at`; how to let it go on, for some requests or to its end."""
+        """Run it up to its request `at`; returns how to resume it, for some requests or to its end."""
         notes = self._notes
         zombie = Paused(lambda turn: act(self._process(name, turn=turn), notes), at)
 
-        def go_on(requests: int | None) -> None:
-            self._tell(f"{name} goes on")
+        def resume(requests: int | None) -> None:
+            self._tell(f"{name} resumes")
             try:
-                zombie.go_on(requests)
+                zombie.resume(requests)
             except REFUSALS as refused:
-                self._tell(f"{name} is told: {refused}")
+                self._tell(f"{name} is refused: {refused}")
             except DstlError as error:
                 raise BrokenPromiseError(f"a zombie met {type(error).__name__}: {error}") from error
 
-        return go_on
+        return resume
 
     def _process(
         self, name: str, faults: FaultSchedule | None = None, *, turn: Callable[[], None] | None = None
@@ -216,17 +216,17 @@ class Simulation:
         return Process(self.world, self.history.setting, name, faults, before_request=turn, trace=self._trace)
 
     def _try(self, act: Action, process: Process) -> str:
-        """Do it, and count it as done; or say why it is not done."""
+        """Run it. Returns an empty string if it is done, and why not otherwise."""
         try:
             self._notes = act(process, self._notes)
         except SimulatedCrash as crash:
             self._tell(f"dead: {crash}")
             return str(crash)
-        except GivenUpError as refused:
-            # A clean-up that woke late keeps the newest of a later time. The history goes on without.
-            self._tell(f"passed over: {refused}")
+        except SubsumedCheckpointError as refused:
+            # A clean-up that resumed late has subsumed by a newer timeline. The history continues without.
+            self._tell(f"skipped: {refused}")
         except REFUSALS as refused:
-            self._tell(f"told: {refused}")
+            self._tell(f"refused: {refused}")
             return str(refused)
         except DstlError as error:
             raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
@@ -235,8 +235,8 @@ class Simulation:
 
     # -- afterwards
 
-    def _go_on(self, point: Point, end: int, rest: Callable[[], None] | None) -> None:
-        """The job goes on; in between or at the end, so does what is left of the harm."""
+    def _continue(self, point: Point, end: int, rest: Callable[[], None] | None) -> None:
+        """The job continues; the rest of the harm happens in between or at the end."""
         try:
             self._drive(point.step + 1)
             if rest is not None and point.harm in SOON:
@@ -249,15 +249,15 @@ class Simulation:
         self._end(end)
 
     def _drive(self, end: int) -> None:
-        """The steps up to `end` (exclusive). Where a zombie ended a group's attempt, the group again."""
+        """Run the steps up to `end` (exclusive); if a zombie ended a group's attempt, the group again."""
         self._once("drive", end, self._driven)
 
     def _end(self, end: int) -> None:
-        """What a restore left behind once more, time, and one clean-up; then the oracle."""
+        """Apply again what a restore abandoned, let time pass, clean up once; then the oracle judges."""
         self._once("end", end, self._ended)
 
     def _once(self, what: str, end: int, play: Callable[[int], None]) -> None:
-        """From one and the same moment the same follows: what is known of it is not played again."""
+        """Play once per distinct moment: equal moments have equal outcomes, which are remembered."""
         if self._trace is not None:
             return play(end)
         key = (what, self._next, end, str(self._notes["attempt"]), fingerprint(self.world.save()))
@@ -306,6 +306,6 @@ class Simulation:
         wanted = list(range(1, max(step.batch for step in done) + 1))
         ledger = self.watch.ledger
         if end == len(self.history.steps) or ledger.open is not None or ledger.pending:
-            wanted.append(batches.LAST)  # who comes next finishes what is begun
+            wanted.append(batches.LAST)  # the next batch finishes what was left unfinished
         taken = [step.takes for step in done if step.takes is not None]
         self.watch.broken += end_and_judge(self._process, wanted, taken, audit=audit)

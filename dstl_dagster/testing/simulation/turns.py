@@ -1,7 +1,7 @@
-"""Actors that take turns at their requests: one runs, all others wait, and a seed decides who is next.
+"""Actors that take turns at their requests: one runs, the others wait, and a seed determines the next.
 
-Owns the turns. An actor that got a turn often keeps it, and some are passed over for a long time, so that
-both quick races and old zombies come about. Starts one thread an actor; nothing ever runs at the same time.
+Owns the turns. Does not own what an actor does. An actor often keeps its turn, and some sleep for a long
+time, which produces both tight races and old zombies. Starts one thread per actor; only one runs at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Turns:
     """One run of some actors. Use each object once.
 
     Args:
-        choose: decides whose turn is next.
-        between: called before each turn, while nobody runs.
+        choose: determines whose turn is next.
+        between: called before each turn, while no actor runs.
     """
 
     def __init__(self, choose: random.Random, between: Callable[[], None] = lambda: None) -> None:
@@ -35,7 +35,7 @@ class Turns:
         self._over = threading.Semaphore(0)
 
     def run(self, actors: Sequence[Callable[[Callable[[], None]], None]]) -> list[BaseException | None]:
-        """Run all to their end. What each raised, if anything."""
+        """Run all actors to completion; returns what each raised, if anything."""
         raised: list[BaseException | None] = [None] * len(actors)
         self._gates = [threading.Semaphore(0) for _ in actors]
         self._awake_at = [0 for _ in actors]

@@ -1,7 +1,7 @@
-"""The world of a simulation: objects in memory and a clock, which can be put back to an earlier moment.
+"""The world of a simulation: objects in memory and a clock, which can be reset to an earlier moment.
 
-Owns saving and loading the whole state, and telling a watcher of every object that comes or goes. Does not
-own who acts in it, nor what is right.
+Owns saving and loading the whole state, and notifying a watcher of every object created or removed. Does not
+own the actors, or what is right.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class BrokenPromiseError(AssertionError):
 
 
 class Watcher(Protocol):
-    """Told of every change of the storage, in order, when it has happened."""
+    """Notified of every change of the storage, in order, right after it."""
 
     def created(self, bucket_name: str, name: str) -> None:
-        """The object is there."""
+        """The object now exists."""
         ...
 
     def removed(self, bucket_name: str, name: str, stat: ObjectStat) -> None:
-        """The object that had this stat is gone."""
+        """The object with this stat is gone."""
         ...
 
 
-class _Nobody:
+class _NoWatcher:
     def created(self, bucket_name: str, name: str) -> None:
-        """Nobody looks."""
+        """Ignored."""
 
     def removed(self, bucket_name: str, name: str, stat: ObjectStat) -> None:
-        """Nobody looks."""
+        """Ignored."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Saved:
 
 
 class _WatchedStore(MemoryObjectStore):
-    """Memory whose changes are told. All buckets of one world share the watcher's holder."""
+    """Memory that reports its changes. All buckets of one world share its watcher."""
 
     _world: World
 
@@ -88,7 +88,7 @@ class World:
     """One storage account and one clock. Used by one thread at a time, or by actors that take turns."""
 
     clock: _Clock = field(default_factory=_Clock)
-    watcher: Watcher = field(default_factory=_Nobody)
+    watcher: Watcher = field(default_factory=_NoWatcher)
 
     def __post_init__(self) -> None:
         self.store: MemoryObjectStore = _WatchedStore(BUCKET, clock=self.clock)
@@ -107,7 +107,7 @@ class World:
         )
 
     def load(self, saved: Saved) -> None:
-        """Put everything back, in place: stores that were handed out show it too. The watcher is not told."""
+        """Reset everything in place: existing stores see it too. The watcher is not notified."""
         account = self.store._account
         account.buckets.clear()
         for name, (objects, ordered_names) in saved.buckets.items():
@@ -119,26 +119,26 @@ class World:
 
     @contextlib.contextmanager
     def unwatched(self) -> Iterator[None]:
-        """Meanwhile the watcher is told nothing."""
-        watcher, self.watcher = self.watcher, _Nobody()
+        """Do not notify the watcher inside this context."""
+        watcher, self.watcher = self.watcher, _NoWatcher()
         try:
             yield
         finally:
             self.watcher = watcher
 
     def objects(self) -> Iterator[tuple[str, str, bytes, ObjectStat]]:
-        """Bucket, name, bytes and stat of everything there is, by the account itself."""
+        """Bucket, name, bytes and stat of every object, straight from the account."""
         for bucket_name, bucket in self.store._account.buckets.items():
             for name, found in bucket.objects.items():
                 yield bucket_name, name, found.payload, found.stat
 
     def payload(self, name: str, bucket_name: str = BUCKET) -> bytes | None:
-        """The bytes of one object, by the account itself."""
+        """The bytes of one object, straight from the account."""
         found = self.store._account.bucket(bucket_name).objects.get(name)
         return None if found is None else found.payload
 
     def names(self, prefix: str, bucket_name: str = BUCKET) -> list[str]:
-        """Names by prefix, ascending, by the account itself."""
+        """Names by prefix, ascending, straight from the account."""
         return sorted(
             name for name in self.store._account.bucket(bucket_name).objects if name.startswith(prefix)
         )
@@ -160,7 +160,7 @@ def fingerprint(saved: Saved) -> int:
 
 
 def ids_of(seed: str) -> Callable[[], uuid.UUID]:
-    """UUIDs that follow from the seed: the same ones in each replay, and none of another seed's."""
+    """UUIDs derived from the seed: the same in each replay, and different from any other seed's."""
     numbers = itertools.count()
     return lambda: uuid.UUID(
         bytes=hashlib.blake2b(f"{seed}/{next(numbers)}".encode(), digest_size=16).digest(), version=4

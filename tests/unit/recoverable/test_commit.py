@@ -60,7 +60,7 @@ def names(store: MemoryObjectStore) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 32, 33, 63, 100, 1000])
 def test_requests_of_a_commit(store: MemoryObjectStore, count: int) -> None:
-    """n known components: one look at the final name and ceil((n-1)/31) composes. No list, no delete."""
+    """n known components: one stat of the final name and ceil((n-1)/31) composes. No list, no delete."""
     recoverable, components, payload = write(store, count)
     view = FaultStore(store)
     outcome = commit_file(view, recoverable, components)
@@ -73,8 +73,8 @@ def test_requests_of_a_commit(store: MemoryObjectStore, count: int) -> None:
     assert len(methods) == methods.count("stat") + methods.count("compose")
 
 
-def test_bare_state_costs_a_look_a_component(store: MemoryObjectStore) -> None:
-    """Without known components each costs one metadata read more."""
+def test_bare_state_costs_a_stat_per_component(store: MemoryObjectStore) -> None:
+    """Components that are not known cost one metadata read each."""
     recoverable, _, _ = write(store, 40)
     view = FaultStore(store)
     commit_file(view, recoverable)
@@ -82,8 +82,8 @@ def test_bare_state_costs_a_look_a_component(store: MemoryObjectStore) -> None:
     assert (methods.count("stat"), methods.count("compose")) == (41, 2)
 
 
-def test_composes_of_a_wave_go_side_by_side(store: MemoryObjectStore) -> None:
-    """All composes of a wave are under way at once: none waits for another's end."""
+def test_composes_of_a_wave_are_concurrent(store: MemoryObjectStore) -> None:
+    """All composes of a wave are in flight at once: none waits for another."""
     recoverable, components, _ = write(store, 128)
     root = plan_compose(recoverable)
     assert root is not None
@@ -107,7 +107,7 @@ def test_composes_of_a_wave_go_side_by_side(store: MemoryObjectStore) -> None:
 
 
 def test_commit_again_finds_it_done(store: MemoryObjectStore) -> None:
-    """The final object is known as ours by its fingerprint, also without known components."""
+    """The final object is recognized by its fingerprint, even without known components."""
     recoverable, components, _ = write(store, 40)
     made = commit_file(store, recoverable, components).final
     for known in (components, None):
@@ -116,7 +116,7 @@ def test_commit_again_finds_it_done(store: MemoryObjectStore) -> None:
 
 
 def test_fingerprint_is_checked_against_the_bytes(store: MemoryObjectStore) -> None:
-    """An object that bears our hash but other bytes is not ours."""
+    """An object with our hash but different bytes is not ours."""
     recoverable, components, _ = write(store, 2)
     fingerprint = fingerprint_of(recoverable, components)
     store.put("out", b"other", precondition=ABSENT, metadata=fingerprint.to_metadata())
@@ -126,7 +126,7 @@ def test_fingerprint_is_checked_against_the_bytes(store: MemoryObjectStore) -> N
 
 
 def test_blocked_touches_nothing(store: MemoryObjectStore) -> None:
-    """A foreign object is told with its generation; after its removal the same commit publishes."""
+    """A foreign object is reported with its generation; after its removal the same commit publishes."""
     recoverable, components, payload = write(store, 40)
     foreign = store.put("out", b"foreign", precondition=ABSENT)
     before = names(store)
@@ -141,8 +141,8 @@ def test_blocked_touches_nothing(store: MemoryObjectStore) -> None:
     assert store.get("out") == payload
 
 
-def test_blocked_in_the_middle_goes_on_later(store: MemoryObjectStore) -> None:
-    """A foreign object that comes after the first wave blocks; the bytes are kept, and go on from there."""
+def test_blocked_in_the_middle_continues_later(store: MemoryObjectStore) -> None:
+    """A foreign object that appears after the first wave blocks; the bytes stay, and a repeat continues."""
     recoverable, components, payload = write(store, 40)
 
     class Late(FaultStore):
@@ -163,7 +163,7 @@ def test_blocked_in_the_middle_goes_on_later(store: MemoryObjectStore) -> None:
 
 
 def test_foreign_object_at_an_intermediate(store: MemoryObjectStore) -> None:
-    """A foreign object under an intermediate's name blocks, too, and stays."""
+    """A foreign object at an intermediate's name blocks too, and stays."""
     recoverable, components, _ = write(store, 40)
     root = plan_compose(recoverable)
     assert root is not None
@@ -176,10 +176,10 @@ def test_foreign_object_at_an_intermediate(store: MemoryObjectStore) -> None:
 
 
 @pytest.mark.parametrize("options", [None, ENTROPY, OTHER_BUCKET], ids=["plain", "entropy", "other-bucket"])
-def test_taken_away_is_never_made_again(
+def test_a_removed_file_is_never_recreated(
     store: MemoryObjectStore, options: GSFileSystemOptions | None
 ) -> None:
-    """Published and taken away: told, and nothing comes back."""
+    """A file that was published and removed is reported as `taken_away`, and nothing is recreated."""
     recoverable, components, _ = write(store, 40, options)
     commit_file(store, recoverable, components, options=options)
     store.delete("out", precondition=ANY)
@@ -194,7 +194,7 @@ def test_taken_away_is_never_made_again(
 
 
 def test_lost_component_is_no_success(store: MemoryObjectStore) -> None:
-    """A component that somebody deleted: a first commit says so, and leaves the others as they are."""
+    """A first commit reports a component that was deleted, and leaves the others as they are."""
     recoverable, components, _ = write(store, 3)
     store.delete(components[1].object_name, precondition=ANY)
     with pytest.raises(NotFoundError):
@@ -206,7 +206,7 @@ def test_lost_component_is_no_success(store: MemoryObjectStore) -> None:
 
 
 def test_wrong_bytes_keep_their_sources(store: MemoryObjectStore) -> None:
-    """A compose whose result has not the combined checksum is refused before any source goes."""
+    """A compose whose result lacks the combined checksum is refused before any source is deleted."""
     recoverable, components, _ = write(store, 3)
     wrong = (components[0], dataclasses.replace(components[1], crc32c=1), components[2])
     before = names(store)
@@ -216,7 +216,7 @@ def test_wrong_bytes_keep_their_sources(store: MemoryObjectStore) -> None:
 
 
 def test_another_generation_is_not_composed(store: MemoryObjectStore) -> None:
-    """A component that was replaced since is not the one that was promised."""
+    """A component that has been replaced is not composed."""
     recoverable, components, _ = write(store, 2)
     store.put(components[0].object_name, b"0;", precondition=ANY)
     outcome = commit_file(store, recoverable, components)
@@ -258,7 +258,7 @@ def test_components_of_another_recoverable(store: MemoryObjectStore) -> None:
     assert view.requests == ()
 
 
-# -- who commits
+# -- the identity of a commit
 
 
 def test_empty_files_of_two_commits(store: MemoryObjectStore) -> None:
@@ -274,7 +274,7 @@ def test_empty_files_of_two_commits(store: MemoryObjectStore) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_discard_takes_exactly_the_sources(store: MemoryObjectStore, known: bool) -> None:
-    """Sources go, by generation; a neighbour's, and an object made anew under a component's name, stay."""
+    """Sources go, by generation; a neighbour's, and a newer object at a component's name, stay."""
     recoverable, components, _ = write(store, 3)
     neighbour, _, _ = write(store, 2)
     given = components if known else None
@@ -292,7 +292,7 @@ def test_discard_takes_exactly_the_sources(store: MemoryObjectStore, known: bool
 def test_retract_at_any_point_of_a_commit(
     store: MemoryObjectStore, options: GSFileSystemOptions | None, requests: int
 ) -> None:
-    """However far a commit came, a retraction leaves nothing of it, and spares a foreign final object."""
+    """However far a commit got, a retraction leaves nothing of it, and spares a foreign final object."""
     recoverable, components, _ = write(store, 70, options)
     view = FaultStore(store, AtRequests({requests: Fault.CRASH_AFTER}))
     with contextlib.suppress(SimulatedCrash):
@@ -305,7 +305,7 @@ def test_retract_at_any_point_of_a_commit(
 
 
 def test_temporary_names_are_all_there_ever_are(store: MemoryObjectStore) -> None:
-    """Every object that a commit makes on its way is among the names that clean-up spares."""
+    """Every temporary object of a commit is among the names that clean-up spares."""
     recoverable, components, _ = write(store, 70, OTHER_BUCKET)
     spared = {blob.object_name for blob in temporary_names(recoverable, components)}
     view = FaultStore(store)
@@ -315,8 +315,8 @@ def test_temporary_names_are_all_there_ever_are(store: MemoryObjectStore) -> Non
     assert {component.object_name for component in components} <= spared
 
 
-def test_sweep_spares_a_commit_under_way(store: MemoryObjectStore) -> None:
-    """A kept state keeps the intermediates of its commit, too."""
+def test_sweep_spares_a_commit_in_progress(store: MemoryObjectStore) -> None:
+    """A kept state keeps the intermediates of its commit too."""
     recoverable, components, payload = write(store, 40)
     view = FaultStore(store, AtRequests({2: Fault.CRASH_BEFORE}))
     with pytest.raises(SimulatedCrash):
@@ -328,7 +328,7 @@ def test_sweep_spares_a_commit_under_way(store: MemoryObjectStore) -> None:
 
 
 def test_conflict_names_the_way_out(store: MemoryObjectStore) -> None:
-    """The message of a refused commit says what is there and what to do."""
+    """The message of a refused commit names the obstacle and the remedy."""
     recoverable, _, _ = write(store, 1)
     store.put("out", b"", precondition=ABSENT)
     committer = GSRecoverableWriter(store).recover_for_commit(recoverable)

@@ -62,7 +62,7 @@ def test_a_wave_needs_only_what_was_before() -> None:
 
 
 def test_names_follow_from_the_recoverable() -> None:
-    """The same recoverable gives the same names, another one other names; a resume state its commit's."""
+    """Equal recoverables give equal names, different ones different names; a resume state its commit's."""
     first, again, other = (plan_compose(recoverable_of(40, seed)) for seed in (1, 1, 2))
     assert first == again
     assert first is not None
@@ -84,5 +84,5 @@ def test_no_two_nodes_share_a_name(count: int) -> None:
 
 
 def test_nothing_to_compose() -> None:
-    """No component has no plan."""
+    """Without components there is no plan."""
     assert plan_compose(recoverable_of(0)) is None

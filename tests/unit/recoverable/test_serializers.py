@@ -41,7 +41,7 @@ def test_resume_vector() -> None:
 
 
 def test_a_resume_state_reads_as_commit_state() -> None:
-    """Bytes after the end are ignored, so the commit serializer reads a resume state."""
+    """Trailing bytes are ignored, so the commit serializer reads a resume state."""
     octets = RESUME.serialize(GSResumeRecoverable(GSBlobIdentifier("foo", "bar"), [UUID], 1, False))
     assert COMMIT.deserialize(0, octets) == GSCommitRecoverable(GSBlobIdentifier("foo", "bar"), [UUID])
 
@@ -51,7 +51,7 @@ def test_a_resume_state_reads_as_commit_state() -> None:
     [("\0", "c080"), ("é", "c3a9"), ("€", "e282ac"), ("😀", "eda0bdedb880"), ("a\ud800b", "61eda08062")],
 )
 def test_modified_utf8(text: str, octets: str) -> None:
-    """NUL is two bytes, and what is beyond the BMP is two surrogates of three bytes each."""
+    """NUL is two bytes, and a character beyond the BMP is two surrogates of three bytes each."""
     recoverable = GSCommitRecoverable(GSBlobIdentifier(text, "o"), [])
     encoded = COMMIT.serialize(recoverable)
     assert encoded[2 : 2 + len(bytes.fromhex(octets))].hex() == octets
@@ -76,7 +76,7 @@ def test_newer_version() -> None:
 
 
 def test_hostile_count() -> None:
-    """A count of two billion over no bytes is refused before memory is asked for; a negative one is none."""
+    """A count of two billion over no bytes is refused before any allocation; a negative one counts as 0."""
     head = COMMIT_BYTES[:10]
     with pytest.raises(FormatError):
         COMMIT.deserialize(0, head + struct.pack(">i", 2**31 - 1))
@@ -85,7 +85,7 @@ def test_hostile_count() -> None:
 
 @pytest.mark.parametrize("length", range(39))
 def test_short_bytes(length: int) -> None:
-    """Bytes that were cut off anywhere are FormatError."""
+    """Bytes truncated anywhere are FormatError."""
     octets = RESUME.serialize(GSResumeRecoverable(GSBlobIdentifier("foo", "bar"), [UUID], 1234, True))
     with pytest.raises(FormatError):
         RESUME.deserialize(0, octets[:length])
@@ -103,7 +103,7 @@ def test_round_trip(bucket: str, name: str, ids: list[uuid.UUID], position: int,
 
 @given(st.binary(max_size=80))
 def test_any_bytes(octets: bytes) -> None:
-    """Any bytes are a state that is written back equal, or one of our errors."""
+    """Any bytes either read as a state that is written back equal, or raise one of our errors."""
     for serializer in (COMMIT, RESUME):
         try:
             state = serializer.deserialize(0, octets)

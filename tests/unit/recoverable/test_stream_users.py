@@ -1,4 +1,4 @@
-"""The stream under everything that writes to a binary file object, and what it does when it is dropped."""
+"""The stream under libraries that write to a binary file object, and what it does when it is dropped."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_pyarrow(store: MemoryObjectStore) -> None:
 
 
 def test_it_is_a_writable_binary_file(store: MemoryObjectStore) -> None:
-    """It says what it can: write, and nothing else."""
+    """It reports that it can write, and nothing else."""
     stream = GSRecoverableWriter(store).open("gs://foo/bar")
     assert (stream.writable(), stream.readable(), stream.seekable(), stream.closed) == (
         True,
@@ -112,15 +112,15 @@ def test_dropped_stream_commits_nothing(store: MemoryObjectStore) -> None:
     assert list(store.list()) == []
 
 
-def test_exception_in_a_with_block_gives_up(store: MemoryObjectStore) -> None:
-    """What was ended before stays; the component of the failed block is given up."""
+def test_exception_in_a_with_block_discards(store: MemoryObjectStore) -> None:
+    """Ended components stay; the component of the failed block is discarded."""
     stream = GSRecoverableWriter(store).open("gs://foo/bar")
 
     def fail_midway() -> None:
         with stream:
             stream.write(b"kept")
             stream.sync()
-            stream.write(b"given up")
+            stream.write(b"discarded")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -130,8 +130,8 @@ def test_exception_in_a_with_block_gives_up(store: MemoryObjectStore) -> None:
     assert len(list(store.list())) == 1
 
 
-def test_components_are_told(store: MemoryObjectStore) -> None:
-    """Each ended component is told as it was made; a recovered stream looks its own up."""
+def test_components_are_listed(store: MemoryObjectStore) -> None:
+    """A stream lists each ended component as written; a recovered stream looks up its own."""
     writer = GSRecoverableWriter(store)
     stream = writer.open("gs://foo/bar")
     stream.write(b"a")
@@ -155,7 +155,7 @@ def test_components_are_told(store: MemoryObjectStore) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_BEFORE, Fault.LATE_EFFECT])
 def test_end_of_a_component_may_be_repeated(store: MemoryObjectStore, fault: Fault) -> None:
-    """A component whose end had no answer is ended by the next call, once."""
+    """If the answer to the end of a component is lost, the next call ends it, once."""
     view = FaultStore(store, AtRequests({1: fault}))
     stream = GSRecoverableWriter(view).open("gs://foo/bar")
     stream.write(b"abc")
@@ -169,7 +169,7 @@ def test_end_of_a_component_may_be_repeated(store: MemoryObjectStore, fault: Fau
 
 
 def test_empty_write_is_a_component(store: MemoryObjectStore) -> None:
-    """A write of nothing makes an empty component, as upstream: an empty file with a source of its own."""
+    """A write of nothing creates an empty component, as upstream: an empty file with a source of its own."""
     stream = GSRecoverableWriter(store).open("gs://foo/bar")
     stream.write(b"")
     committer = stream.close_for_commit()

@@ -5,11 +5,11 @@ Not here, with the reason:
   found as Google's libraries do.
 * GSFileSystemFactoryTest.testOverrideStorageRootUrl: over the wire, in
   tests/contract/test_gcs_client_behaviour.py.
-* GSBlobStorageImplTest (options of a write by what is there): there is no such look-up; each write says its
+* GSBlobStorageImplTest (write options depend on the existing object): no such lookup here; each write has its
   precondition. The conformance suite holds the preconditions, zero ("absent") included.
-* commitWithRecoveryOverwriteShouldSucceedTest: a foreign object is ConflictError, by decision; an own one
+* commitWithRecoveryOverwriteShouldSucceedTest: a foreign object is ConflictError, by design; our own
   succeeds.
-* HadoopGSFileSystem*ITCase: suites of a file system, which this is not. TestCodeArchitectureTest: style.
+* HadoopGSFileSystem*ITCase: tests of a file system, which this is not. TestCodeArchitectureTest: style.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class TestCommitter:
     def test_commit_with_recovery_of_own(
         self, store: MemoryObjectStore, options: GSFileSystemOptions
     ) -> None:
-        """An own object at the final name is the result; a plain commit is told that it is there."""
+        """Our own object at the final name is the result; a plain commit raises ConflictError."""
         stream = GSRecoverableWriter(store, options).open("gs://foo/bar")
         stream.write(b"abc")
         committer = stream.close_for_commit()

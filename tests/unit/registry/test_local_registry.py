@@ -28,7 +28,7 @@ def test_the_last_use_counts() -> None:
 
 
 def test_a_path_stands_for_one_file() -> None:
-    """Another file under a path that is in use is a broken promise."""
+    """Another file under a path in use is an InternalError."""
     registry = LocalChangelogRegistry.no_op()
     registry.register(COPY, 1)
     with pytest.raises(InternalError, match="/copies/a"):
@@ -37,7 +37,7 @@ def test_a_path_stands_for_one_file() -> None:
 
 
 def test_a_full_executor_does_not_keep_a_file() -> None:
-    """Where the executor takes nothing any more the caller deletes."""
+    """Once the executor is shut down, the caller deletes."""
     deleted: list[StreamStateHandle] = []
     executor = ManualExecutor()
     registry = LocalChangelogRegistry(deleted.append, executor)

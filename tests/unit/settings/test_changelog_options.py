@@ -82,7 +82,7 @@ def test_the_defaults_are_upstreams() -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [("true", "snappy"), (False, "none")])
 def test_upstreams_switch_for_compression(value: Any, expected: str) -> None:
-    """`compression.enabled` is Snappy or nothing."""
+    """`compression.enabled` means Snappy or none."""
     for key in (PREFIX + "dstl.dfs.compression.enabled", "dstl.dfs.compression.enabled"):
         assert FsStateChangelogOptions.from_mapping({key: value}).compression == expected
 

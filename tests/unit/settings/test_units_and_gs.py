@@ -45,7 +45,7 @@ def test_sizes(text: object, size: int) -> None:
     "text", ["", "MB", "1.5MB", "-1", "5 m b", "1pb", None, True, 1.5, -1, "9" * 19, "9" * 999]
 )
 def test_bad_sizes(text: object) -> None:
-    """What is no size is refused with the key in the message."""
+    """A value that is not a size is refused with the key in the message."""
     with pytest.raises(InvalidInputError, match="the-key"):
         parse_memory_size("the-key", text)
 
@@ -68,7 +68,7 @@ def test_bad_sizes(text: object) -> None:
     ],
 )
 def test_durations(text: object, duration: timedelta) -> None:
-    """Durations have units; a bare number is milliseconds; nanoseconds are cut."""
+    """Durations have units; a bare number is milliseconds; nanoseconds are truncated."""
     assert parse_duration("key", text) == duration
 
 
@@ -76,13 +76,13 @@ def test_durations(text: object, duration: timedelta) -> None:
     "text", ["", "s", "1.5s", "-1s", "1 year", None, False, timedelta(seconds=-1), "9" * 20 + "d"]
 )
 def test_bad_durations(text: object) -> None:
-    """What is no duration is refused with the key in the message."""
+    """A value that is not a duration is refused with the key in the message."""
     with pytest.raises(InvalidInputError, match="the-key"):
         parse_duration("the-key", text)
 
 
 def test_other_values() -> None:
-    """Truth values, numbers and texts, each refused with its key otherwise."""
+    """Booleans, numbers and strings parse; anything else is refused with its key."""
     assert parse_bool("k", " TRUE ") is True
     assert parse_bool("k", False) is False
     assert parse_int("k", " -3 ") == -3
@@ -110,7 +110,7 @@ def test_two_spellings_at_once() -> None:
 
 
 def test_slips_are_told() -> None:
-    """A key of ours that is spelled wrong is refused with the right one; another's key is left alone."""
+    """A misspelled key of ours is refused with the right one; keys of other components are ignored."""
     refuse_unknown({"other.key": 1, "ours.good": 1}, ["ours.good"], ("ours.",))
     with pytest.raises(InvalidInputError, match=r"ours\.good"):
         refuse_unknown({"ours.god": 1}, ["ours.good"], ("ours.",))
@@ -152,7 +152,7 @@ def test_every_upstream_key() -> None:
 
 
 def test_defaults_are_unset() -> None:
-    """Nothing given is nothing set; keys of others are ignored."""
+    """Nothing given means nothing set; keys of other components are ignored."""
     options = GSFileSystemOptions.from_mapping({"execution.other": "x", "gs.auth.type": "y"})
     assert options == GSFileSystemOptions()
     assert options.to_mapping() == {}
@@ -160,7 +160,7 @@ def test_defaults_are_unset() -> None:
 
 
 def test_own_spelling() -> None:
-    """The attribute names are keys, too, but not both at once."""
+    """Attribute names are keys too, but not both spellings at once."""
     assert GSFileSystemOptions.from_mapping({"writer_chunk_size": "256kb"}).writer_chunk_size == 1 << 18
     with pytest.raises(InvalidInputError):
         GSFileSystemOptions.from_mapping({"writer_chunk_size": "256kb", "gs.writer.chunk.size": "256kb"})
@@ -180,12 +180,12 @@ def test_own_spelling() -> None:
     ],
 )
 def test_wrong_values_name_their_key(key: str, value: str) -> None:
-    """A wrong value or a slip is InvalidInputError, a ValueError, with the key in it."""
+    """A wrong value or a misspelled key is InvalidInputError, a ValueError, with the key in it."""
     with pytest.raises(ValueError, match=key):
         GSFileSystemOptions.from_mapping({key: value})
 
 
 def test_frozen() -> None:
-    """Options do not change."""
+    """Options are immutable."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         GSFileSystemOptions().writer_chunk_size = 1
