@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded
 from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
 
 __all__ = ["Export", "export_checkpoint", "export_state"]
@@ -55,7 +56,13 @@ class Export:
 
 
 def export_checkpoint(
-    store: ObjectStore, manifest: Manifest, operator: str, uri: str, *, progress: Progress | None = None
+    store: ObjectStore,
+    manifest: Manifest,
+    operator: str,
+    uri: str,
+    *,
+    as_bytes: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> Export:
     """Export the state of `operator` at a checkpoint below `uri`, a folder of any store.
 
@@ -69,11 +76,18 @@ def export_checkpoint(
             kind=ErrorKind.NO_STATE,
         )
     with closing(open_store(uri)) as target:
-        return export_state(state, target, export_id=str(manifest.attempt), progress=progress)
+        return export_state(
+            state, target, export_id=str(manifest.attempt), as_bytes=as_bytes, progress=progress
+        )
 
 
 def export_state(
-    state: KeyedState, target: ObjectStore, *, export_id: str, progress: Progress | None = None
+    state: KeyedState,
+    target: ObjectStore,
+    *,
+    export_id: str,
+    as_bytes: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> Export:
     """Write one Parquet file for each of `state.ranges()` to `target`, a range at a time in memory.
 
@@ -82,22 +96,30 @@ def export_state(
     Args:
         target: names begin with the operator's; nothing else may lie there.
         export_id: what makes this checkpoint differ from another one of the same number.
+        as_bytes: columns whose text is written as binary. Parquet's text is UTF-8, and a state's need not be.
         progress: called with (parts done, parts in all).
 
     Raises: ConflictError (kind `target_not_empty`) before anything is written, or where another export
-    wrote meanwhile; InvalidInputError where the operator's name is no folder's; UnavailableError (call
+    wrote meanwhile; InvalidInputError where the operator's name is no folder's, or `as_bytes` no column's,
+    and (kind `not_utf8`) where a part has text that is not UTF-8 in another column; UnavailableError (call
     again); as the state's reading raises.
     """
     if not _FOLDER.fullmatch(state.operator) or state.operator in (".", ".."):
         raise InvalidInputError(f"operator {state.operator!r} cannot name a folder of an export")
-    export = _Target(state, target, export_id)
+    unknown = [name for name in as_bytes if name not in state.schema.columns.names]
+    if unknown:
+        raise InvalidInputError(
+            f"operator {state.operator!r} has no column {unknown[0]!r} to export as bytes, "
+            f"only {', '.join(state.schema.columns.names)}"
+        )
+    export = _Target(state, target, export_id, as_bytes)
     done = export.found()
     ranges = state.ranges()
     parts = []
     with state.reading(cached=len(ranges) > 1) as reader:
         for number, key_groups in enumerate(ranges):
             name = export.part(number)
-            parts.append(done.get(name) or export.create(name, _rows(state, reader, key_groups)))
+            parts.append(done.get(name) or export.create(name, _rows(state, reader, key_groups, as_bytes)))
             if progress is not None:
                 progress(number + 1, len(ranges))
     if export.success not in done:
@@ -112,12 +134,22 @@ def export_state(
 class _Target:
     """The objects of one export."""
 
-    def __init__(self, state: KeyedState, store: ObjectStore, export_id: str) -> None:
+    def __init__(
+        self, state: KeyedState, store: ObjectStore, export_id: str, as_bytes: Collection[str]
+    ) -> None:
         self._store = store
         self._folder = f"{state.operator}/"
         self._what = f"checkpoint {state.checkpoint_id} of job {state.job!r}"
         parts = len(state.ranges())
-        said = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id, state.operator, parts]
+        said: list[object] = [
+            _LAYOUT_VERSION,
+            state.job,
+            state.checkpoint_id,
+            export_id,
+            state.operator,
+            parts,
+        ]
+        said += [sorted(set(as_bytes))] if as_bytes else []
         self._fingerprint = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         self.success = f"{self._folder}{_SUCCESS}"
 
@@ -156,9 +188,15 @@ class _Target:
         return stat
 
 
-def _rows(state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange) -> pa.Table:
+def _rows(
+    state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange, as_bytes: Collection[str]
+) -> pa.Table:
+    columns = state.schema.columns
     tables = list(folded(reader, state.handles, state.schema, key_groups).tables())
-    return pa.concat_tables([state.schema.columns.empty_table(), *tables])
+    target = [f.with_type(text_as_bytes(f.type)) if f.name in as_bytes else f for f in columns]
+    rows = pa.concat_tables([columns.empty_table(), *tables]).cast(pa.schema(target))
+    refuse_raw_text(rows, "Parquet's text is UTF-8; export the column as bytes (`as_bytes`, `--as-bytes`)")
+    return rows
 
 
 def _parquet(rows: pa.Table) -> memoryview:

@@ -22,7 +22,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, ranges_of_tasks
+from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, python_rows, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
@@ -213,7 +213,8 @@ class KeyedState:
         """The rows, some whole key groups a table, ascending by key group; no table without rows.
 
         Holds the changes of one of `ranges()` at a time. The same checkpoint gives the same rows in the
-        same order. `key_groups`: those wanted; `None`: all.
+        same order. `key_groups`: those wanted; `None`: all. Text is Spark's, which need not be UTF-8: cast
+        it to binary where pandas or `to_pylist` cannot hold it.
         """
         for run in self.runs(key_groups):
             alive = run.alive()
@@ -233,7 +234,8 @@ class KeyedState:
         """The row of one key; `None` where there is none. Reads the key's group alone.
 
         Args:
-            key: a value for every key column; None is a value like any other.
+            key: a value for every key column; None is a value like any other. Text may be given as bytes,
+                and comes as `state.RawText` where it is not UTF-8.
 
         Raises: InvalidInputError where `key` is not one of this state.
         """
@@ -241,7 +243,7 @@ class KeyedState:
         key_group = int(key_group_of(wanted, self.schema)[0])
         found: list[dict[str, Any]] = []
         for table in self.tables(KeyGroupRange.of(key_group, key_group)):
-            found += rows_of_key(table, wanted).to_pylist()
+            found += python_rows(rows_of_key(table, wanted))
         return found[0] if found else None
 
     @contextmanager
@@ -278,10 +280,16 @@ def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
     for name in schema.key_columns:
         kind = schema.columns.field(name).type
         try:
-            columns[name] = pa.array([key[name]], kind)
+            columns[name] = _key_array(key[name], kind)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise InvalidInputError(f"key {name!r}: {key[name]!r} is no {kind}: {error}") from error
     return pa.table(columns)
+
+
+def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, bytes) and kind == pa.string():
+        return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, no look at the bytes
+    return pa.array([value], kind)
 
 
 def rows_of_key(rows: pa.Table, key: pa.Table) -> pa.Table:

@@ -13,6 +13,7 @@ from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import group_of_hashes, key_group_of, key_hashes
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
+from dstl_dagster.state.text import RawText, python_rows, refuse_raw_text, text_as_bytes
 from dstl_dagster.state.types import wider_type
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ChangeEncoder",
     "EncodedChanges",
     "FoldedRun",
+    "RawText",
     "StateFold",
     "StateSchema",
     "check_changes",
@@ -28,7 +30,10 @@ __all__ = [
     "group_of_hashes",
     "key_group_of",
     "key_hashes",
+    "python_rows",
     "ranges_of_tasks",
+    "refuse_raw_text",
     "same_rows",
+    "text_as_bytes",
     "wider_type",
 ]

@@ -13,11 +13,13 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
 __all__ = ["DEFAULT_MAX_PARALLELISM", "LARGEST_MAX_PARALLELISM", "RESERVED_PREFIX", "StateSchema"]
@@ -82,6 +84,11 @@ class StateSchema:
     def wire(self) -> pa.Schema:
         """The columns of a change: the user's, and as the last one whether the row is a tombstone."""
         return self.columns.append(_DELETED)
+
+    @cached_property
+    def wire_as_bytes(self) -> pa.Schema:
+        """`wire` with binary in place of text: of the same layout."""
+        return schema_as_bytes(self.wire)
 
     @property
     def arrow_message(self) -> bytes:

@@ -10,7 +10,6 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog.sources import FileSource
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.footer import TRAILER_BYTES
@@ -18,7 +17,8 @@ from dstl_dagster.keyed import due_operators
 from dstl_dagster.keyed.export import export_checkpoint
 from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.state import StateSchema
+from dstl_dagster.state import StateSchema, refuse_raw_text
+from dstl_dagster.storage import FileRanges
 
 if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario
@@ -90,7 +90,7 @@ def _file(case: Case) -> bytearray:
 def _read_file(case: Case, payload: bytes) -> None:
     path = case.folder / "changelog"
     path.write_bytes(payload)
-    with FileSource(path) as source:
+    with FileRanges(path) as source:
         reader = ChangelogFileReader(source)
         assert [reader.change_set(offset) for offset in reader.offsets()]
 
@@ -117,6 +117,11 @@ def _target_not_empty(case: Case) -> None:
     _export(case, "totals")
 
 
+def _not_utf8(case: Case) -> None:
+    raw = pa.array([b"K\xf6ln"], pa.binary()).view(pa.string())
+    refuse_raw_text(pa.table({"city": raw}), "take it as bytes")
+
+
 SCENARIOS: dict[str, Scenario] = {
     ErrorKind.NO_STATE: lambda case: _export(case, "another"),
     ErrorKind.STATE_MISSING: _state_missing,
@@ -129,6 +134,7 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.CHECKSUM: _checksum,
     ErrorKind.VERSION: _version,
     ErrorKind.TARGET_NOT_EMPTY: _target_not_empty,
+    ErrorKind.NOT_UTF8: _not_utf8,
 }
 
 
