@@ -75,7 +75,8 @@ def verify_report(store: ObjectStore, report: AttemptReport, attempt: Attempt) -
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:
     """Step 4, the plan: the report as a delta on the parent's manifest. Pure.
 
-    Raises: InvalidInputError where an operator changed its keys or its number of key groups.
+    Raises: InvalidInputError where an operator changed its keys or its number of key groups, or took a
+    column for another because of its case (kind `schema_change`).
     """
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
@@ -88,6 +89,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         )
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
+            _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
             unchanged = OperatorReport(
@@ -138,6 +140,23 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
                 "they are frozen. Use another operator name, or go on with the old ones",
                 kind=ErrorKind.KEYS_FROZEN,
             )
+
+
+def _refuse_another_case(before: OperatorReport, now: OperatorReport) -> None:
+    """Where a report brings `name` and does not know of the state's `Name`, it was made beside it.
+
+    Who tells the two apart on purpose knows both: a report has the columns that the state had.
+    """
+    if not (before.schema and now.schema) or before.schema == now.schema:
+        return
+    from dstl_dagster.keyed import schema_of  # Arrow: not where nothing changed
+    from dstl_dagster.state import refuse_alike, spelled
+
+    names = schema_of(now).columns.names
+    for unknown in set(schema_of(before).columns.names) - set(names):
+        refuse_alike(
+            [unknown, *spelled([unknown], names, case_sensitive=False)], f"operator {now.operator!r}"
+        )
 
 
 def _check_file(store: ObjectStore, file: FileReport, attempt: Attempt) -> None:

@@ -25,6 +25,7 @@ from dstl_dagster.state import (
     group_of_hashes,
     key_hashes,
     ranges_of_tasks,
+    refuse_alike,
 )
 from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.storage import ObjectStore
@@ -103,6 +104,7 @@ def write_rows(
     *,
     deleted: pa.Array | pa.ChunkedArray | None = None,
     partitions: int = 1,
+    case_sensitive: bool = False,
     options: FsStateChangelogOptions | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
@@ -114,10 +116,13 @@ def write_rows(
         rows: the changed rows only, each key once.
         deleted: which rows delete their key; null counts as no.
         partitions: handles, each of its own range of key groups; ranges without rows make none.
+        case_sensitive: whether columns may differ in case alone, as `spark.sql.caseSensitive` says of Spark.
 
-    Raises: InvalidInputError: kind `duplicate_key`, or another that says what does not fit. Nothing was
-    appended then that a report would name.
+    Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, or another that says what does not fit.
+    Nothing was appended then that a report would name.
     """
+    if not case_sensitive:
+        refuse_alike([*schema.columns.names, *rows.column_names], f"state of operator {operator!r}")
     hashes = key_hashes(rows, schema)
     groups = group_of_hashes(hashes, schema.max_parallelism)
     # Rows are moved once, into the order in which they are written: what each range has then lies together.

@@ -19,7 +19,15 @@ __all__ = ["SinkOptions", "names_of"]
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism"),
     *("path", "file_format", "single_file", "header_line", "compression"),
-    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every", "checkpointlocation"),
+    *(
+        "case_sensitive",
+        "idempotency_key",
+        "adopt_after",
+        "take_over",
+        "owner",
+        "clean_up_every",
+        "checkpointlocation",
+    ),
 )
 _SETTINGS = ("dstl.", "execution.checkpointing.", "state.checkpoints.")
 _BATCH = "{batch}"
@@ -32,6 +40,7 @@ class SinkOptions:
     Attributes:
         store, job: whose checkpoints these become.
         operator, keys, deleted, max_parallelism: as `write_state` has them. A single operator.
+        case_sensitive: whether two columns may differ in case alone. Spark does not tell a data source.
         path, file_format, single_file: as `write_files` has them; a stream's path holds `{batch}`.
         header_line: stands before the lines of each file (of the one file).
         idempotency_key: names a batch; a stream has its own.
@@ -47,6 +56,7 @@ class SinkOptions:
     keys: tuple[str, ...] = ()
     deleted: str | None = None
     max_parallelism: int | None = None
+    case_sensitive: bool = False
     path: str | None = None
     file_format: str = "parquet"
     single_file: bool = False
@@ -78,6 +88,7 @@ class SinkOptions:
             keys=names_of(given.get("keys", ""), "keys"),
             deleted=given.get("deleted"),
             max_parallelism=parse_int("max_parallelism", groups) if groups else None,
+            case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
             file_format=file_format,
             single_file=parse_bool(

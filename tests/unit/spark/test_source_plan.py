@@ -38,7 +38,7 @@ def test_values_for_every_key_column_leave_their_key_groups() -> None:
     ],
 )
 def test_what_does_not_name_the_key_leaves_every_group(filters: list[Filter]) -> None:
-    """A part of the key, another comparison, a nested column or type, very many keys, text without its bytes."""
+    """A part of the key, another comparison, a nested column, another type, many keys, lost bytes."""
     assert key_groups_of_filters(SCHEMA, filters) is None
 
 
