@@ -10,15 +10,14 @@ On storage it is a document of kind `state-schema` (see `format.envelope`) with 
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
@@ -108,11 +107,9 @@ class StateSchema:
     def from_bytes(cls, payload: bytes) -> StateSchema:
         """What `to_bytes` gave. Raises: FormatError (kind `newer_version` for a later release's)."""
         _, fields = decode_document(_KIND, _VERSION, payload, "the schema of keyed state")
-        try:
+        with reading("the schema of keyed state lacks what it must have"):
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise FormatError(f"the schema of keyed state lacks what it must have: {error!r}") from error
         return cls.from_parts(message, key_columns, max_parallelism)
 
     @classmethod
@@ -120,11 +117,13 @@ class StateSchema:
         cls, arrow_message: bytes, key_columns: Sequence[str], max_parallelism: int
     ) -> StateSchema:
         """The schema from its stored parts, as a report or a manifest keeps them. Raises: FormatError."""
+        what = "stored bytes are no schema of keyed state"
         try:
-            columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
-            return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
-        except (pa.ArrowException, OSError, DstlError) as error:
-            raise FormatError(f"stored bytes are no schema of keyed state: {error}") from error
+            with reading(what):
+                columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
+                return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{what}: {error}") from error
 
     def evolved_to(self, newer: StateSchema) -> StateSchema:
         """The schema that holds the rows of both: this state's columns first, then what is new.

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
@@ -121,10 +121,8 @@ class Archive:
         except NotFoundError:
             return None
         _, fields = decode_document(_KIND, _VERSION, payload, name)
-        try:
+        with reading(f"{name} is not as documented"):
             return reader(fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{name} is not as documented: {error!r}") from error
 
 
 def _fate(fields: dict[str, Any]) -> Fate:
