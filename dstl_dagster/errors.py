@@ -170,6 +170,8 @@ class ErrorKind(StrEnum):
     """A later release wrote the changelog file's footer. Upgrade this process."""
     TARGET_NOT_EMPTY = "target_not_empty"
     """The export's folder holds something else. Use an empty folder."""
+    NOT_UTF8 = "not_utf8"
+    """A column has text that is not UTF-8, which the target cannot hold. Export the column as bytes."""
 
     # -- storage
     PRECONDITION_FAILED = "precondition_failed"

@@ -138,7 +138,8 @@ def _nested(name: str, above: str) -> InvalidInputError:
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:
     """Step 4, the plan: the report as a delta on the parent's manifest. Pure.
 
-    Raises: InvalidInputError if an operator changed its keys or its number of key groups.
+    Raises: InvalidInputError if an operator changed its keys or its number of key groups, or (kind
+    `schema_change`) if a new column differs from one of the state's only in case.
     """
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
@@ -151,6 +152,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         )
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
+            _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
             unchanged = OperatorReport(
@@ -201,6 +203,23 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
                 "they are frozen. Use another operator name, or keep the old ones",
                 kind=ErrorKind.KEYS_FROZEN,
             )
+
+
+def _refuse_another_case(before: OperatorReport, now: OperatorReport) -> None:
+    """No `name` beside the state's `Name` by accident: the report's schema has the one and lacks the other.
+
+    A writer that keeps them apart on purpose has both: a report's schema includes the state's columns.
+    """
+    if not (before.schema and now.schema) or before.schema == now.schema:
+        return
+    from dstl_dagster.keyed import schema_of  # imports Arrow, so only if the schema changed
+    from dstl_dagster.state import refuse_alike, spelled
+
+    names = schema_of(now).columns.names
+    for unknown in set(schema_of(before).columns.names) - set(names):
+        refuse_alike(
+            [unknown, *spelled([unknown], names, case_sensitive=False)], f"operator {now.operator!r}"
+        )
 
 
 def _check_file(store: ObjectStore, file: FileReport) -> None:

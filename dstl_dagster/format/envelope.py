@@ -12,14 +12,16 @@ line is text on purpose: a job's history can be read with nothing but a browser 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import google_crc32c
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 
-__all__ = ["MAX_DOCUMENT_BYTES", "decode_document", "encode_document"]
+__all__ = ["MAX_DOCUMENT_BYTES", "decode_document", "encode_document", "reading"]
 
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """More than any real document; a header that claims more is refused before anything is read for it."""
@@ -66,12 +68,43 @@ def decode_document(kind: str, newest_version: int, payload: bytes, where: str) 
     if google_crc32c.value(body) != checksum:
         raise FormatError(f"{where} is corrupt: its bytes do not match the checksum in its first line")
     try:
-        fields = json.loads(body)
+        fields = _JSON.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where} has a valid checksum but is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise FormatError(f"{where} holds JSON, but not an object")
     return version, fields
+
+
+@contextmanager
+def reading(otherwise: str) -> Iterator[None]:
+    """A block that makes values of what is stored: all that goes wrong there is a FormatError.
+
+    A good checksum says that the bytes are those that were written, and nothing about what they mean. So
+    whatever Python raises for a value of another type or size is the document's fault. `otherwise`: what the
+    error says. A FormatError keeps its own words and kind.
+    """
+    try:
+        yield
+    except FormatError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise FormatError(f"{otherwise}: {error!r}") from error
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is more than a number holds")
+    return number
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
+"""Takes what `encode_document` can have written, and neither infinity nor NaN."""
 
 
 def _header_numbers(words: list[bytes], kind: str, where: str) -> tuple[int, int, int]:

@@ -89,10 +89,8 @@ class StreamStateHandle:
         what = "stream state handle"
         fields = _checked_mapping(document, what)
         kind = fields.get("kind", StreamStateHandle.KIND)
-        handle_class = {
-            StreamStateHandle.KIND: StreamStateHandle,
-            LocalStateHandle.KIND: LocalStateHandle,
-        }.get(kind)
+        known_kinds = (StreamStateHandle, LocalStateHandle)
+        handle_class = next((each for each in known_kinds if kind == each.KIND), None)
         if handle_class is None:
             raise FormatError(f"{what}: unknown kind {kind!r}; a newer version may have written it")
         known = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded
 from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
 
 __all__ = ["Export", "export_checkpoint", "export_state"]
@@ -56,7 +57,13 @@ class Export:
 
 
 def export_checkpoint(
-    store: ObjectStore, manifest: Manifest, operator: str, uri: str, *, progress: Progress | None = None
+    store: ObjectStore,
+    manifest: Manifest,
+    operator: str,
+    uri: str,
+    *,
+    as_bytes: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> Export:
     """Export the state of `operator` at a checkpoint to below `uri`, a folder in any store.
 
@@ -70,11 +77,18 @@ def export_checkpoint(
             kind=ErrorKind.NO_STATE,
         )
     with closing(open_store(uri)) as target:
-        return export_state(state, target, export_id=str(manifest.attempt), progress=progress)
+        return export_state(
+            state, target, export_id=str(manifest.attempt), as_bytes=as_bytes, progress=progress
+        )
 
 
 def export_state(
-    state: KeyedState, target: ObjectStore, *, export_id: str, progress: Progress | None = None
+    state: KeyedState,
+    target: ObjectStore,
+    *,
+    export_id: str,
+    as_bytes: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> Export:
     """Write one Parquet file for each of `state.ranges()` to `target`, holding one range at a time.
 
@@ -83,22 +97,30 @@ def export_state(
     Args:
         target: objects go into a folder named after the operator, which must hold nothing else.
         export_id: distinguishes this checkpoint from another one with the same id.
+        as_bytes: columns whose text is written as binary: Parquet requires UTF-8, keyed state does not.
         progress: called with (parts done, parts in total).
 
     Raises: ConflictError (kind `target_not_empty`) before anything is written, or if a different export wrote
-    there meanwhile; InvalidInputError if the operator's name cannot name a folder; UnavailableError (call
+    there meanwhile; InvalidInputError if the operator's name cannot name a folder, if `as_bytes` names an
+    unknown column, or (kind `not_utf8`) if another column has text that is not UTF-8; UnavailableError (call
     again); as reading the state does.
     """
     if not _FOLDER.fullmatch(state.operator) or state.operator in (".", ".."):
         raise InvalidInputError(f"operator {state.operator!r} cannot name a folder of an export")
-    export = _Target(state, target, export_id)
+    unknown = [name for name in as_bytes if name not in state.schema.columns.names]
+    if unknown:
+        raise InvalidInputError(
+            f"operator {state.operator!r} has no column {unknown[0]!r} to export as bytes, "
+            f"only {', '.join(state.schema.columns.names)}"
+        )
+    export = _Target(state, target, export_id, as_bytes)
     done = export.found()
     ranges = state.ranges()
     parts = []
     with state.reading(cached=len(ranges) > 1) as reader:
         for number, key_groups in enumerate(ranges):
             name = export.part(number)
-            parts.append(done.get(name) or export.create(name, _rows(state, reader, key_groups)))
+            parts.append(done.get(name) or export.create(name, _rows(state, reader, key_groups, as_bytes)))
             if progress is not None:
                 progress(number + 1, len(ranges))
     if export.success not in done:
@@ -113,12 +135,16 @@ def export_state(
 class _Target:
     """The objects of one export."""
 
-    def __init__(self, state: KeyedState, store: ObjectStore, export_id: str) -> None:
+    def __init__(
+        self, state: KeyedState, store: ObjectStore, export_id: str, as_bytes: Collection[str]
+    ) -> None:
         self._store = store
         self._folder = f"{state.operator}/"
         self._what = f"checkpoint {state.checkpoint_id} of job {state.job!r}"
         parts = len(state.ranges())
-        identity = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id, state.operator, parts]
+        identity: list[object] = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id]
+        identity += [state.operator, parts]
+        identity += [sorted(set(as_bytes))] if as_bytes else []
         self._fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self.success = f"{self._folder}{_SUCCESS}"
 
@@ -157,9 +183,15 @@ class _Target:
         return stat
 
 
-def _rows(state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange) -> pa.Table:
+def _rows(
+    state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange, as_bytes: Collection[str]
+) -> pa.Table:
+    columns = state.schema.columns
     tables = list(folded(reader, state.handles, state.schema, key_groups).tables())
-    return pa.concat_tables([state.schema.columns.empty_table(), *tables])
+    target = [f.with_type(text_as_bytes(f.type)) if f.name in as_bytes else f for f in columns]
+    rows = pa.concat_tables([columns.empty_table(), *tables]).cast(pa.schema(target))
+    refuse_raw_text(rows, "Parquet's text is UTF-8; export the column as bytes (`as_bytes`, `--as-bytes`)")
+    return rows
 
 
 def _parquet(rows: pa.Table) -> memoryview:

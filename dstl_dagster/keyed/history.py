@@ -17,7 +17,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_of_key
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.state import key_group_of
+from dstl_dagster.state import key_group_of, python_rows
 from dstl_dagster.storage import ObjectStore
 
 __all__ = ["KeyChange", "key_history"]
@@ -31,7 +31,8 @@ class KeyChange:
         checkpoint_id: that checkpoint.
         change: `upsert` and `delete` are changes made in that checkpoint. `from before`: its base holds the
             row, which was written by an older checkpoint whose changes the base replaced.
-        row: the row from then on, in the columns of the newest schema; `None` if it was deleted.
+        row: the row from then on, in the columns of the newest schema; `None` if it was deleted. Text
+            that is not UTF-8 is `state.RawText`.
     """
 
     checkpoint_id: int
@@ -87,7 +88,7 @@ def _last_change(
     fold = folded(reader, handles, state.schema, KeyGroupRange.of(key_group, key_group))
     changes: list[tuple[dict[str, Any] | None, bool]] = []
     for run in fold.runs():
-        for row in rows_of_key(run.rows, key).to_pylist():
+        for row in python_rows(rows_of_key(run.rows, key)):
             deleted = row.pop(run.rows.schema.names[-1])
             changes.append((None, True) if deleted else (row, False))
     return changes

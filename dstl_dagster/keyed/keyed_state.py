@@ -22,7 +22,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, ranges_of_tasks
+from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, python_rows, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
@@ -213,7 +213,8 @@ class KeyedState:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
         Holds the changes of one of `ranges()` at a time. The same checkpoint yields the same rows in the
-        same order. `key_groups`: only these; `None`: all.
+        same order. `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it
+        to binary before `to_pylist` or pandas, which raise for it.
         """
         for run in self.runs(key_groups):
             alive = run.alive()
@@ -234,7 +235,8 @@ class KeyedState:
         """The row of one key; `None` if there is none. Reads only the key's key group.
 
         Args:
-            key: a value for every key column; None is a value like any other.
+            key: a value for every key column; None is a value like any other. Text may be given as bytes,
+                and comes as `state.RawText` where it is not UTF-8.
 
         Raises: InvalidInputError if `key` does not have this state's key columns.
         """
@@ -242,7 +244,7 @@ class KeyedState:
         key_group = int(key_group_of(wanted, self.schema)[0])
         found: list[dict[str, Any]] = []
         for table in self.tables(KeyGroupRange.of(key_group, key_group)):
-            found += rows_of_key(table, wanted).to_pylist()
+            found += python_rows(rows_of_key(table, wanted))
         return found[0] if found else None
 
     @contextmanager
@@ -279,10 +281,16 @@ def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
     for name in schema.key_columns:
         kind = schema.columns.field(name).type
         try:
-            columns[name] = pa.array([key[name]], kind)
+            columns[name] = _key_array(key[name], kind)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise InvalidInputError(f"key {name!r}: {key[name]!r} is not a {kind}: {error}") from error
     return pa.table(columns)
+
+
+def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, bytes) and kind == pa.string():
+        return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, no look at the bytes
+    return pa.array([value], kind)
 
 
 def rows_of_key(rows: pa.Table, key: pa.Table) -> pa.Table:

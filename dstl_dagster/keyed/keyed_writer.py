@@ -25,6 +25,7 @@ from dstl_dagster.state import (
     group_of_hashes,
     key_hashes,
     ranges_of_tasks,
+    refuse_alike,
 )
 from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.storage import ObjectStore
@@ -103,6 +104,7 @@ def write_rows(
     *,
     deleted: pa.Array | pa.ChunkedArray | None = None,
     partitions: int = 1,
+    case_sensitive: bool = False,
     options: FsStateChangelogOptions | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
@@ -114,10 +116,13 @@ def write_rows(
         rows: the changed rows only, each key once.
         deleted: which rows delete their key; null means no.
         partitions: number of handles, each for its own range of key groups; a range without rows gets none.
+        case_sensitive: whether column names may differ only in case (`spark.sql.caseSensitive`).
 
-    Raises: InvalidInputError: kind `duplicate_key`, or one that says what does not fit. Then no report names
-    anything that was appended.
+    Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, or one that says what does not fit. Then
+    no report names anything that was appended.
     """
+    if not case_sensitive:
+        refuse_alike([*schema.columns.names, *rows.column_names], f"state of operator {operator!r}")
     hashes = key_hashes(rows, schema)
     groups = group_of_hashes(hashes, schema.max_parallelism)
     # Rows are copied once, into write order, so that the rows of each range are contiguous.

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -128,7 +128,7 @@ class Manifest:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], where: str) -> Manifest:
         """Raises: FormatError."""
-        try:
+        with reading(f"{where} is not a valid manifest"):
             return cls(
                 job=str(fields["job"]),
                 checkpoint_id=int(fields["checkpoint_id"]),
@@ -141,8 +141,6 @@ class Manifest:
                 positions=dict(fields["positions"]),
                 persist_seconds=float(fields["persist_seconds"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FormatError(f"{where} is not a valid manifest: {error!r}") from error
 
 
 def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> str:

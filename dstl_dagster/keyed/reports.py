@@ -8,7 +8,6 @@ store.
 from __future__ import annotations
 
 import base64
-import binascii
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -251,9 +250,5 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 
 
 def _parsed(what: str, build: Callable[[], T]) -> T:
-    try:
+    with reading(f"{what} is not valid"):
         return build()
-    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{what} is not valid: {error!r}") from error

@@ -6,7 +6,7 @@ and the write without another shuffle. Does not own the work inside the tasks (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
@@ -21,10 +21,10 @@ from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
-from dstl_dagster.spark.state import expected_schema, report_of, schema_to_write
+from dstl_dagster.spark.state import as_spelled, expected_schema, report_of, schema_to_write
 from dstl_dagster.spark.stores import batch_of
-from dstl_dagster.spark.types import arrow_schema, exact_column, spark_schema
-from dstl_dagster.state import StateSchema, ranges_of_tasks
+from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
+from dstl_dagster.state import StateSchema, ranges_of_tasks, spelled
 
 __all__ = ["merge_state"]
 
@@ -69,7 +69,7 @@ def merge_state(
     """
     with batch_of(attempt) as batch:
         plan = _Merge(changes, batch, operator, keys, schema, max_parallelism)
-    plan.refuse_unknown(update)
+    update = plan.known_columns(update)
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
         attempt=batch.attempt,
@@ -102,9 +102,12 @@ class _Merge:
         self._changes = changes
         declared = expected_schema(changes.sparkSession, schema)
         assert declared is not None
-        self.schema: StateSchema = schema_to_write(
-            arrow_schema(declared, what), keys, max_parallelism, batch.schema(operator)
-        )
+        known = batch.schema(operator)
+        self._case_sensitive = is_case_sensitive(changes.sparkSession)
+        given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)
+        given = as_spelled(given, known, case_sensitive=self._case_sensitive)
+        keys = self._spelled(keys, given.names)
+        self.schema: StateSchema = schema_to_write(given, keys, max_parallelism, known)
         attempt, before = batch.attempt, batch.state(operator)
         self._before = (
             StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, ())
@@ -112,26 +115,33 @@ class _Merge:
             else replace(before, schema=self.schema)
         )
         self._columns = spark_schema(self.schema.columns)
-        missing = [name for name in keys if name not in changes.columns]
+        missing = [name for name in keys if name not in self._spelled(changes.columns, keys)]
         if missing:
             raise InvalidInputError(
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
             )
 
-    def refuse_unknown(self, update: Mapping[str, Expression]) -> None:
+    def _spelled(self, names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+        return spelled(names, known, case_sensitive=self._case_sensitive)
+
+    def known_columns(self, update: Mapping[str, Expression]) -> dict[str, Expression]:
+        """The update by the state's own names. Raises: InvalidInputError where it names others, or keys."""
         names = [name for name in self._columns.names if name not in self.schema.key_columns]
-        unknown = [name for name in update if name not in names]
+        by_name = dict(zip(self._spelled(update, names), update.values(), strict=True))
+        unknown = [name for name in by_name if name not in names]
         if unknown:
             raise InvalidInputError(
                 f"update names {unknown[0]!r}, which is not a value column of the state: {', '.join(names)}"
             )
+        return by_name
 
     def looked_up(self, count: int) -> DataFrame:
         """`new`, `old`, `repeated` and `key_group` of every changed row; each task has its own range."""
         schema = self.schema
         fields = []
-        for name in self._changes.columns:
-            column = exact_column(name)
+        for given in self._changes.columns:
+            column = exact_column(given)
+            (name,) = self._spelled([given], schema.key_columns)
             # The hash depends on the type, so the key is cast before it is hashed.
             typed = column.cast(self._columns[name].dataType) if name in schema.key_columns else column
             fields.append(typed.alias(name))

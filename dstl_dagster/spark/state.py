@@ -26,11 +26,12 @@ from dstl_dagster.spark.partitioning import default_partitions, key_group_of_col
 from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import batch_of, require_shared
-from dstl_dagster.spark.types import arrow_schema, exact_column, spark_schema
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema, ranges_of_tasks, wider_type
+from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema, ranges_of_tasks, spelled, wider_type
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
+    "as_spelled",
     "expected_schema",
     "read_state",
     "report_of",
@@ -56,7 +57,8 @@ def write_state(
     Runs one action on `df`. Each row replaces the row of its key; a column that is left out becomes null.
     A key may occur once per checkpoint. Null in a key column is a value like any other, equal to itself
     (as in GROUP BY; not as in a join on `=`). Key columns, their order and types, and `max_parallelism`
-    are frozen by the first checkpoint that has the operator; narrower key types are cast to them.
+    are frozen by the first checkpoint that has the operator; narrower key types are cast to them. Columns are
+    told apart as the session does (`spark.sql.caseSensitive`), and keep the spelling that the state has.
 
     Args:
         df: the changed rows only.
@@ -144,7 +146,9 @@ def read_state(
         return _empty(spark, expected)
     require_shared(state.store_uri)
     if expected is not None:
-        state = state.expecting(arrow_schema(expected, what))
+        case_sensitive = is_case_sensitive(spark)
+        columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
+        state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
     task = ReadStateTask(state, state.ranges(partitions))
     count = len(task.ranges)
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
@@ -169,9 +173,15 @@ def _plan_write(
 ) -> _WritePlan:
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
+    case_sensitive = is_case_sensitive(df.sparkSession)
+    if isinstance(deleted, str):
+        (deleted,) = spelled([deleted], df.columns, case_sensitive=case_sensitive)
     columns = _state_columns(df, deleted)
-    given = arrow_schema(columns, f"state of operator {operator!r}")
-    schema = schema_to_write(given, keys, max_parallelism, batch.schema(operator))
+    given = arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive)
+    before = batch.schema(operator)
+    given = as_spelled(given, before, case_sensitive=case_sensitive)
+    keys = spelled(keys, given.names, case_sensitive=case_sensitive)
+    schema = schema_to_write(given, keys, max_parallelism, before)
     count = partitions
     if count is None:
         count = default_partitions(df, schema.max_parallelism)
@@ -179,15 +189,15 @@ def _plan_write(
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
     given_columns = [
-        exact_column(name).cast(stored[name]) if name in keys else exact_column(name)
-        for name in columns.names
+        exact_column(name).cast(stored[field.name]) if field.name in keys else exact_column(name)
+        for name, field in zip(columns.names, given, strict=True)
     ]
     by_position = [f"c{place}" for place in range(len(given_columns))]
     rows = df.select(*given_columns, _flag(deleted)).toDF(*by_position, "deleted")
-    hashed = [F.col(by_position[columns.names.index(name)]) for name in schema.key_columns]
+    hashed = [F.col(by_position[given.names.index(name)]) for name in schema.key_columns]
     keyed = rows.withColumn("key_group", key_group_of_columns(hashed, schema.max_parallelism))
     task = task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
-    return _WritePlan(schema, tuple(columns.names), count, keyed.repartitionById(count, task))
+    return _WritePlan(schema, tuple(given.names), count, keyed.repartitionById(count, task))
 
 
 def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:
@@ -219,6 +229,14 @@ def schema_to_write(
         fields.append(field.with_type(frozen) if fits else field)
     newer = StateSchema.of(pa.schema(fields), keys, max_parallelism or before.max_parallelism)
     return before.evolved_to(newer)
+
+
+def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
+    """The given columns with the names that the state has for them."""
+    if before is None:
+        return given
+    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
+    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
 
 
 def expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:

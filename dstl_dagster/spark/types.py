@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["arrow_schema", "exact_column", "spark_schema"]
+__all__ = ["arrow_schema", "exact_column", "is_case_sensitive", "spark_schema"]
 
 _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
     (st.BooleanType, pa.bool_()),
@@ -34,15 +34,15 @@ _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
 )
 
 
-def arrow_schema(schema: st.StructType, what: str) -> pa.Schema:
+def arrow_schema(schema: st.StructType, what: str, *, case_sensitive: bool = False) -> pa.Schema:
     """The Arrow schema in which rows of this Spark schema are stored; every field nullable.
 
     Raises: InvalidInputError (kind `unsupported_type`) naming `what`, the column and its type; (kind
-    `invalid_input`) if two columns have the same name, compared without case as in Spark.
+    `invalid_input`) if two columns have the same name, compared without case unless `case_sensitive`.
     """
     seen: dict[str, str] = {}
     for name in schema.names:
-        first = seen.setdefault(name.lower(), name)
+        first = seen.setdefault(name if case_sensitive else name.lower(), name)
         if first is not name:
             raise InvalidInputError(f"{what}: columns {first!r} and {name!r} have the same name: rename one")
     return pa.schema(
@@ -112,6 +112,11 @@ def _spark_type(arrow_type: pa.DataType) -> st.DataType:
 
 def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
     return (arrow_type.field(index) for index in range(arrow_type.num_fields))
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether two columns of this session may differ in case alone."""
+    return spark.conf.get("spark.sql.caseSensitive") == "true"
 
 
 def exact_column(name: str) -> Column:

@@ -11,8 +11,10 @@ from dstl_dagster.state.check import check_changes
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import group_of_hashes, key_group_of, key_hashes
+from dstl_dagster.state.names import refuse_alike, spelled
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
+from dstl_dagster.state.text import RawText, python_rows, refuse_raw_text, text_as_bytes
 from dstl_dagster.state.types import wider_type
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "ChangeEncoder",
     "EncodedChanges",
     "FoldedRun",
+    "RawText",
     "StateFold",
     "StateSchema",
     "check_changes",
@@ -28,7 +31,12 @@ __all__ = [
     "group_of_hashes",
     "key_group_of",
     "key_hashes",
+    "python_rows",
     "ranges_of_tasks",
+    "refuse_alike",
+    "refuse_raw_text",
     "same_rows",
+    "spelled",
+    "text_as_bytes",
     "wider_type",
 ]

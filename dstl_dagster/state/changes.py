@@ -71,6 +71,8 @@ def encode_changes(
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
     """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer.
 
+    Text is not required to be UTF-8 (see `text`).
+
     Raises: FormatError if the bytes are not one whole change of this schema.
     """
     buffer = change if isinstance(change, pa.Buffer) else pa.py_buffer(change)
@@ -78,9 +80,10 @@ def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBa
         source = pa.BufferReader(buffer)
         message = pa.ipc.read_message(source)
         trailing_bytes = buffer.size - source.tell()
+        # Lengths and offsets inside the message are not trusted: a wrong one would read out of bounds. Text
+        # may hold any bytes, so it is validated as binary.
+        pa.ipc.read_record_batch(message, schema.wire_as_bytes).validate(full=True)
         rows = pa.ipc.read_record_batch(message, schema.wire)
-        # Lengths and offsets inside the message are not trusted: a wrong one would read out of bounds.
-        rows.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
         raise FormatError(f"{buffer.size} bytes are not a change of keyed state: {error}") from error
     if trailing_bytes:

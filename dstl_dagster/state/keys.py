@@ -1,7 +1,8 @@
 """Equality of keys, over many rows at once.
 
 Owns what "the same key" means: equal in every key column, where null is a value like any other, equal to
-itself (as in GROUP BY, not as in `=`). Does not own a key's key group: the producer assigns it.
+itself (as in GROUP BY, not as in `=`), and text is compared by its bytes. Does not own a key's key group: the
+producer assigns it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.state.text import python_rows
 
 __all__ = ["last_occurrences", "refuse_repeated_keys", "whole_group_runs"]
 
@@ -43,7 +45,7 @@ def refuse_repeated_keys(
         counted = pa.TableGroupBy(keys, names, use_threads=False).aggregate([([], "count_all")])
         if counted.num_rows == keys.num_rows:
             continue
-        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        (repeated,) = python_rows(counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1))
         times = repeated.pop("count_all")
         shown = ", ".join(f"{name}={repeated[name]!r}" for name in names)
         raise InvalidInputError(

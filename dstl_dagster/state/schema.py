@@ -10,14 +10,15 @@ At rest it is a document of kind `state-schema` (see `format.envelope`) with the
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
 __all__ = ["DEFAULT_MAX_PARALLELISM", "LARGEST_MAX_PARALLELISM", "RESERVED_PREFIX", "StateSchema"]
@@ -83,6 +84,11 @@ class StateSchema:
         """The columns of a change: the user's, then the delete flag."""
         return self.columns.append(_DELETED)
 
+    @cached_property
+    def wire_as_bytes(self) -> pa.Schema:
+        """`wire` with binary in place of text, which has the same layout."""
+        return schema_as_bytes(self.wire)
+
     @property
     def arrow_message(self) -> bytes:
         """The Arrow schema message of the columns."""
@@ -101,13 +107,9 @@ class StateSchema:
     def from_bytes(cls, payload: bytes) -> StateSchema:
         """Inverse of `to_bytes`. Raises: FormatError (kind `newer_version` for a later release's)."""
         _, fields = decode_document(_KIND, _VERSION, payload, "the schema of keyed state")
-        try:
+        with reading("the schema of keyed state lacks a field or has a wrong one"):
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise FormatError(
-                f"the schema of keyed state lacks a field or has a wrong one: {error!r}"
-            ) from error
         return cls.from_parts(message, key_columns, max_parallelism)
 
     @classmethod
@@ -115,11 +117,13 @@ class StateSchema:
         cls, arrow_message: bytes, key_columns: Sequence[str], max_parallelism: int
     ) -> StateSchema:
         """The schema from its stored parts, as in a report or a manifest. Raises: FormatError."""
+        what = "stored bytes are not a schema of keyed state"
         try:
-            columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
-            return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
-        except (pa.ArrowException, OSError, DstlError) as error:
-            raise FormatError(f"stored bytes are not a schema of keyed state: {error}") from error
+            with reading(what):
+                columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
+                return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{what}: {error}") from error
 
     def evolved_to(self, newer: StateSchema) -> StateSchema:
         """The schema that holds the rows of both: this schema's columns first, then the new ones.

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.documents import write_once
@@ -123,10 +123,8 @@ class Archive:
         except NotFoundError:
             return None
         _, fields = decode_document(_KIND, _VERSION, payload, name)
-        try:
+        with reading(f"{name} is not a valid archived fact"):
             return reader(fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{name} is not a valid archived fact: {error!r}") from error
 
 
 def _fate(fields: dict[str, Any]) -> Fate:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.timeline.records import (
     Aborted,
     BlockedFile,
@@ -79,10 +79,8 @@ def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
         raise FormatError(
             f"{where} is a record of a kind that this release does not know", ErrorKind.NEWER_VERSION
         )
-    try:
+    with reading(f"{where} is not a valid {kind.kind!r} record"):
         return _typed(kind, values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{where} is not a valid {kind.kind!r} record: {error!r}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.format.envelope import reading
 from dstl_dagster.timeline.record_codec import record_from_plain, record_to_plain
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed, TimelineRecord
 from dstl_dagster.timeline.view import CheckpointEntry, Retraction, TimelineView
@@ -99,7 +100,7 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
     """The view as of the snapshot record in `slot`. Raises: FormatError."""
     where = f"the snapshot in slot {slot}"
     known = known or KnownEntries()
-    try:
+    with reading(f"{where} is not valid"):
         entries = [known.entry_of(each, where) for each in plain["checkpoints"]]
         last = plain["last_completed_id"]
         view = TimelineView(
@@ -113,10 +114,6 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
             savepoints=MappingProxyType({str(name): int(each) for name, each in plain["savepoints"].items()}),
             retractions=tuple(Retraction(*map(int, each)) for each in plain["retractions"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{where} is not valid: {error!r}") from error
     named = {
         *view.savepoints.values(),
         *(() if view.last_completed_id is None else (view.last_completed_id,)),

@@ -15,7 +15,7 @@ from itertools import islice
 
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.format.envelope import decode_document, encode_document
+from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.storage import ANY, ObjectStore
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord
 
@@ -76,9 +76,10 @@ class TailReader:
         """The slot that the hint names if it holds a snapshot, else 0."""
         try:
             _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
-            slot = int(fields["slot"])
-            return slot if slot > 0 and isinstance(self._read(slot), Snapshot) else 0
-        except (NotFoundError, FormatError, KeyError, TypeError, ValueError):
+            with reading("the hint is not valid"):
+                slot = int(fields["slot"])
+                return slot if slot > 0 and isinstance(self._read(slot), Snapshot) else 0
+        except (NotFoundError, FormatError):
             return 0
 
     def _listed_behind(self, start: int) -> list[int]:

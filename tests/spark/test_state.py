@@ -245,7 +245,7 @@ def test_an_expected_schema_adds_and_widens_what_is_read(job: Job) -> None:
         ("SELECT 1L AS id, 2 AS a, 3 AS A", {}, "columns 'a' and 'A' have the same name"),
         ("SELECT 1L AS id, 2 AS __dstl_x", {}, "reserved"),
         ("SELECT 1L AS id", {"keys": []}, "at least one key column"),
-        ("SELECT 1L AS id", {"keys": ["ID"]}, "key column 'ID' is not among the columns: id"),
+        ("SELECT 1L AS id", {"keys": ["no"]}, "key column 'no' is not among the columns: id"),
         ("SELECT 1L AS id", {"deleted": "gone"}, "`deleted` names column 'gone', which is not among"),
         ("SELECT 1L AS id, 1 AS gone", {"deleted": "gone"}, "which is not boolean"),
         ("SELECT 1L AS id", {"partitions": 129}, "129 tasks cannot share 128 key groups"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import click
@@ -27,6 +27,7 @@ from dstl_dagster.keyed import (
     key_history,
     schema_of,
 )
+from dstl_dagster.state import RawText, python_rows
 
 __all__ = [
     "diff_command",
@@ -39,6 +40,7 @@ __all__ = [
 
 _ID = click.IntRange(1)
 _OLDER, _NEWER = "before", "after"
+_BASE64 = "base64"
 
 operator_option = click.option(
     "--operator", help="The operator whose state to read. Optional if the job has only one."
@@ -76,7 +78,7 @@ def diff_command(
         counts["removed"] += found.removed.num_rows
         if as_json:
             for document in _documents(found):
-                click.echo(json.dumps(document, default=_as_text))
+                click.echo(json.dumps(document, default=_plain))
         elif len(shown) < limit:
             shown += _lines(found, limit - len(shown))
     if as_json:
@@ -105,14 +107,15 @@ def history_command(
 ) -> None:
     """Show the changes of one key, checkpoint by checkpoint.
 
-    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null.
+    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, also of
+    text that is not UTF-8: 'name={"base64": "/w=="}', which is how --json prints such text.
     """
     manifest = _manifest(coordinator, checkpoint_id)
     operator = _one_operator(manifest, operator)
     changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
     if as_json:
         for change in changes:
-            click.echo(json.dumps(vars(change), default=_as_text))
+            click.echo(json.dumps(vars(change), default=_plain))
     elif changes:
         console().print(_history_table(changes))
     else:
@@ -123,16 +126,30 @@ def history_command(
 @click.argument("checkpoint_id", type=_ID, metavar="ID")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--operator", help="Only this one. Default: every operator with keyed state.")
+@click.option(
+    "--as-bytes",
+    "as_bytes",
+    multiple=True,
+    metavar="COLUMN",
+    help="Write this column's text as binary, for text that is not UTF-8. Needs --operator; may be repeated.",
+)
 @job_options
 @as_json_option
 def export_command(
-    coordinator: CheckpointCoordinator, checkpoint_id: int, folder: str, operator: str | None, as_json: bool
+    coordinator: CheckpointCoordinator,
+    checkpoint_id: int,
+    folder: str,
+    operator: str | None,
+    as_bytes: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Write the state at checkpoint ID as Parquet below FOLDER: file:///folder, or gs://bucket/prefix.
 
     One folder per operator; its _SUCCESS is written last. Run again to finish an interrupted export.
     """
-    export_to(coordinator, checkpoint_id, folder, operator, as_json=as_json)
+    if as_bytes and operator is None:
+        raise click.UsageError("--as-bytes needs --operator: it names a column of one")
+    export_to(coordinator, checkpoint_id, folder, operator, as_bytes=as_bytes, as_json=as_json)
 
 
 @click.command("materialize")
@@ -155,7 +172,13 @@ def materialize_command(
 
 
 def export_to(
-    coordinator: CheckpointCoordinator, checkpoint_id: int, uri: str, operator: str | None, *, as_json: bool
+    coordinator: CheckpointCoordinator,
+    checkpoint_id: int,
+    uri: str,
+    operator: str | None,
+    *,
+    as_bytes: Collection[str] = (),
+    as_json: bool,
 ) -> None:
     """Export one operator, or all that have keyed state, and print what was written."""
     manifest = coordinator.get(checkpoint_id).manifest
@@ -165,9 +188,8 @@ def export_to(
             f"checkpoint {checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
         )
     for name in names:
-        done = export_checkpoint(
-            coordinator.store, manifest, name, uri, progress=progress_of(f"parts of {name}")
-        )
+        progress = progress_of(f"parts of {name}")
+        done = export_checkpoint(coordinator.store, manifest, name, uri, as_bytes=as_bytes, progress=progress)
         if as_json:
             document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
             click.echo(json.dumps(document))
@@ -224,16 +246,18 @@ def _value(text_given: str, *, text: bool) -> Any:
         value = json.loads(text_given)
     except ValueError:
         return text_given
+    if isinstance(value, dict) and set(value) == {_BASE64}:
+        return base64.b64decode(value[_BASE64])
     # name=5 means the text "5" where the column is text; null is null everywhere.
     return text_given if text and not isinstance(value, str | None) else value
 
 
 def _documents(found: StateDiff) -> Iterator[dict[str, Any]]:
-    for row in found.added.to_pylist():
+    for row in python_rows(found.added):
         yield {"change": "added", _OLDER: None, _NEWER: row}
-    for before, after in zip(found.before.to_pylist(), found.after.to_pylist(), strict=True):
+    for before, after in zip(python_rows(found.before), python_rows(found.after), strict=True):
         yield {"change": "changed", _OLDER: before, _NEWER: after}
-    for row in found.removed.to_pylist():
+    for row in python_rows(found.removed):
         yield {"change": "removed", _OLDER: row, _NEWER: None}
 
 
@@ -242,8 +266,10 @@ def _lines(found: StateDiff, limit: int) -> list[tuple[str, Mapping[str, Any]]]:
         ("+", found.added.slice(0, limit)),
         ("-", found.removed.slice(0, limit)),
     )
-    lines = [(sign, row) for sign, rows in tables for row in rows.to_pylist()]
-    before, after = (rows.slice(0, limit).to_pylist() for rows in (found.before, found.after))
+    lines: list[tuple[str, Mapping[str, Any]]] = [
+        (sign, row) for sign, rows in tables for row in python_rows(rows)
+    ]
+    before, after = (python_rows(rows.slice(0, limit)) for rows in (found.before, found.after))
     for old, new in zip(before, after, strict=True):
         lines.append(("~", {name: _arrow(old[name], new[name]) for name in new}))
     return lines[:limit]
@@ -262,5 +288,7 @@ def _history_table(changes: list[KeyChange]) -> Any:
     return table
 
 
-def _as_text(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    if isinstance(value, RawText):  # told apart from a text of the same letters, and from a binary value
+        return {_BASE64: base64.b64encode(value).decode("ascii")}
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

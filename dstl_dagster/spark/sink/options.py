@@ -20,7 +20,7 @@ __all__ = ["SinkOptions", "names_of"]
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism"),
     *("path", "file_format", "single_file", "header_line", "compression"),
-    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
+    *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _SETTINGS = ("dstl.", "execution.checkpointing.", "state.checkpoints.")
@@ -34,6 +34,7 @@ class SinkOptions:
     Attributes:
         store, job: the job that the checkpoints belong to.
         operator, keys, deleted, max_parallelism: as in `write_state`. A single operator.
+        case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
         header_line: written before the lines of each file.
         idempotency_key: identifies a batch; a stream has its own.
@@ -49,6 +50,7 @@ class SinkOptions:
     keys: tuple[str, ...] = ()
     deleted: str | None = None
     max_parallelism: int | None = None
+    case_sensitive: bool = False
     path: str | None = None
     file_format: str = "parquet"
     single_file: bool = False
@@ -80,6 +82,7 @@ class SinkOptions:
             keys=names_of(given.get("keys", ""), "keys"),
             deleted=given.get("deleted"),
             max_parallelism=parse_int("max_parallelism", groups) if groups else None,
+            case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
             file_format=file_format,
             single_file=parse_bool(

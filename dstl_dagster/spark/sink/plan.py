@@ -25,10 +25,10 @@ from dstl_dagster.spark.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.files import absolute_uri
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
-from dstl_dagster.spark.state import schema_to_write
+from dstl_dagster.spark.state import as_spelled, schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
-from dstl_dagster.state import StateSchema
+from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
@@ -46,11 +46,17 @@ _QUERY_MARK: Final = "--dstl-query--"
 
 @dataclass(frozen=True)
 class StateSink:
-    """Rows are changes of keyed state. `deleted`: the boolean column of the rows that delete their key."""
+    """Rows are changes of keyed state.
+
+    Attributes:
+        deleted: the boolean column of the rows that delete their key, as the rows spell it.
+        columns: the other columns of the rows, in their order, as the state spells them.
+    """
 
     operator: str
     schema: StateSchema
     deleted: str | None
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -134,20 +140,24 @@ def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint 
     Raises: InvalidInputError (kind `unsupported_type`, `schema_change`) naming the column.
     """
     assert options.operator is not None
-    columns = schema
-    if options.deleted is not None:
-        flags = [field for field in schema if field.name == options.deleted]
+    columns, deleted = schema, options.deleted
+    if deleted is not None:
+        (deleted,) = spelled([deleted], schema.names, case_sensitive=options.case_sensitive)
+        flags = [field for field in schema if field.name == deleted]
         if not flags or not isinstance(flags[0].dataType, st.BooleanType):
             raise InvalidInputError(
                 f"option deleted names column {options.deleted!r}, which is not a boolean column of "
                 f"{', '.join(schema.names)}"
             )
-        columns = st.StructType([field for field in schema if field.name != options.deleted])
+        columns = st.StructType([field for field in schema if field.name != deleted])
     entry = None if parent is None else parent.manifest.operators.get(options.operator)
     before = None if entry is None else schema_of(entry.report)
-    given = arrow_schema(columns, f"state of operator {options.operator!r}")
-    evolved = schema_to_write(given, options.keys, options.max_parallelism, before)
-    return StateSink(options.operator, evolved, options.deleted)
+    what = f"state of operator {options.operator!r}"
+    given = arrow_schema(columns, what, case_sensitive=options.case_sensitive)
+    given = as_spelled(given, before, case_sensitive=options.case_sensitive)
+    keys = spelled(options.keys, given.names, case_sensitive=options.case_sensitive)
+    evolved = schema_to_write(given, keys, options.max_parallelism, before)
+    return StateSink(options.operator, evolved, deleted, tuple(given.names))
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:

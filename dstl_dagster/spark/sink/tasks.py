@@ -91,7 +91,7 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
 
     def changes() -> Iterator[EncodedChanges | None]:
         for each in batches:
-            rows, deleted = _split(each, sink.deleted)
+            rows, deleted = _split(each, sink)
             hashes = key_hashes(rows, schema)
             key_groups = group_of_hashes(hashes, schema.max_parallelism)
             present[key_groups] = True
@@ -115,13 +115,12 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
     }
 
 
-def _split(batch: pa.RecordBatch, deleted: str | None) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """The state's columns, and the delete flags."""
-    if deleted is None:
-        return batch, None
-    place = batch.schema.names.index(deleted)
-    names = [name for name in batch.schema.names if name != deleted]
-    return batch.select(names), batch.column(place)
+def _split(batch: pa.RecordBatch, sink: StateSink) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """The state's columns, in its spelling, and the delete flags."""
+    deleted, columns = None, list(batch.columns)
+    if sink.deleted is not None:
+        deleted = columns.pop(batch.schema.names.index(sink.deleted))
+    return pa.record_batch(columns, list(sink.columns)), deleted
 
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> None:

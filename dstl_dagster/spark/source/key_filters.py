@@ -20,6 +20,8 @@ from dstl_dagster.state import StateSchema, key_group_of
 __all__ = ["key_groups_of_filters"]
 
 _MOST_KEYS = 1000
+_REPLACED = "\ufffd"
+"""Java puts it where the bytes of a literal are not UTF-8: which bytes, is not known here."""
 
 
 def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tuple[KeyGroupRange, ...] | None:
@@ -35,6 +37,8 @@ def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tup
             values.setdefault(each.attribute[0], found)
     keys = list(schema.key_columns)
     if not all(name in values and _is_exact(schema.columns.field(name).type) for name in keys):
+        return None
+    if any(isinstance(value, str) and _REPLACED in value for name in keys for value in values[name]):
         return None
     combined = list(product(*[values[name] for name in keys]))
     if not combined or len(combined) > _MOST_KEYS:

@@ -23,7 +23,15 @@ CHECKPOINTS: Final = "checkpoints"
 
 _OF_EVERY_TABLE = ("store", "job", "table")
 _OF_TABLE = {
-    STATE: ("operator", "checkpoint", "key_groups", "columns", "partitions", "push_filters"),
+    STATE: (
+        "operator",
+        "checkpoint",
+        "key_groups",
+        "columns",
+        "partitions",
+        "push_filters",
+        "case_sensitive",
+    ),
     CHANGES: ("operator", "from_checkpoint", "to_checkpoint", "key_groups"),
     CHECKPOINTS: (),
 }
@@ -44,6 +52,7 @@ class SourceOptions:
         columns: only these, in this order; empty: all.
         partitions: tasks that read; `None`: by the size of the state.
         push_filters: whether filters on keys narrow the read (see `source.FilteringStateReader`).
+        case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
     """
 
     store: str
@@ -57,6 +66,7 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     partitions: int | None = None
     push_filters: bool = False
+    case_sensitive: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -88,6 +98,7 @@ class SourceOptions:
             columns=names_of(given.get("columns", ""), "columns"),
             partitions=_number(given, "partitions"),
             push_filters=parse_bool("push_filters", given.get("push_filters", "false")),
+            case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
         )
 
 

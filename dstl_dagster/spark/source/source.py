@@ -31,9 +31,10 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.spark.source.key_filters import key_groups_of_filters
 from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.spark.state import as_spelled
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, spark_schema
-from dstl_dagster.state import StateSchema
+from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = [
@@ -142,7 +143,9 @@ def _state_of(
         )
     if expected is None:
         return state
-    return state.expecting(arrow_schema(expected, f"state of operator {options.operator!r}"))
+    case_sensitive = options.case_sensitive
+    columns = arrow_schema(expected, f"state of operator {options.operator!r}", case_sensitive=case_sensitive)
+    return state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
 
 
 class StateReader(DataSourceReader):
@@ -164,8 +167,13 @@ class StateReader(DataSourceReader):
             return
         with closing(open_store(self._state.store_uri)) as store:
             state = self._state.within(partition.key_groups).opened(store)
+            case_sensitive = self._options.case_sensitive
+            names = spelled(
+                self._spark_schema.names, state.schema.columns.names, case_sensitive=case_sensitive
+            )
             for table in state.tables(partition.key_groups):
-                yield from _spark_batches(table, self._spark_schema)
+                wanted = table.select(list(names)).rename_columns(self._spark_schema.names)
+                yield from _spark_batches(wanted, self._spark_schema)
 
 
 class FilteringStateReader(StateReader):

@@ -118,3 +118,24 @@ def test_restore_wants_one_word(store):
     """Neither both nor none."""
     run(store, "restore", "--yes", code=2)
     run(store, "restore", "1", "--newest-verified", "--yes", code=2)
+
+
+def test_text_that_is_not_utf8_is_told_as_base64(tmp_path):
+    """For programs as an object, which no text is; the same words name the key; an export takes bytes."""
+    store = LocalObjectStore(tmp_path / "raw", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    attempt = coordinator.trigger()
+    raw = pa.array([b"K\xf6ln", b"/w=="], pa.binary()).view(pa.string())
+    table = pa.table([raw, pa.array([1, 2])], SCHEMA.columns)
+    coordinator.record(attempt, [write_rows(store, attempt, "totals", SCHEMA, table)])
+    coordinator.confirm(attempt)
+    word = 'name={"base64": "S/Zsbg=="}'
+    (change,) = (json.loads(line) for line in run(store, "history", word, "--json").splitlines())
+    assert change["row"] == {"name": {"base64": "S/Zsbg=="}, "total": 1}
+    assert r"b'K\xf6ln'" in run(store, "history", word)
+    target = (tmp_path / "export").as_uri()
+    run(store, "export", "1", target, code=1)
+    run(store, "export", "1", target, "--as-bytes", "name", code=2)
+    run(store, "export", "1", target, "--operator", "totals", "--as-bytes", "name")
+    found = pq.read_table(tmp_path / "export" / "totals").column("name").to_pylist()
+    assert sorted(found) == [b"/w==", b"K\xf6ln"]

@@ -87,6 +87,7 @@ KINDS = [
     "checksum",
     "version",
     "target_not_empty",
+    "not_utf8",
     "precondition_failed",
     "no_permission",
     "upload_lost",

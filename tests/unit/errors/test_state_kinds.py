@@ -17,7 +17,7 @@ from dstl_dagster.keyed import due_operators
 from dstl_dagster.keyed.export import export_checkpoint
 from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.state import StateSchema
+from dstl_dagster.state import StateSchema, refuse_raw_text
 from dstl_dagster.storage import FileRanges
 
 if TYPE_CHECKING:
@@ -117,6 +117,11 @@ def _target_not_empty(case: Case) -> None:
     _export(case, "totals")
 
 
+def _not_utf8(case: Case) -> None:
+    raw = pa.array([b"K\xf6ln"], pa.binary()).view(pa.string())
+    refuse_raw_text(pa.table({"city": raw}), "take it as bytes")
+
+
 SCENARIOS: dict[str, Scenario] = {
     ErrorKind.NO_STATE: lambda case: _export(case, "another"),
     ErrorKind.STATE_MISSING: _state_missing,
@@ -129,6 +134,7 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.CHECKSUM: _checksum,
     ErrorKind.VERSION: _version,
     ErrorKind.TARGET_NOT_EMPTY: _target_not_empty,
+    ErrorKind.NOT_UTF8: _not_utf8,
 }
 
 

@@ -34,10 +34,11 @@ def test_values_for_every_key_column_leave_their_key_groups() -> None:
         [EqualTo(("a",), 1), EqualTo(("b", "c"), "x")],
         [EqualTo(("a",), "no number"), EqualTo(("b",), "x")],
         [In(("a",), tuple(range(2000))), EqualTo(("b",), "x")],
+        [EqualTo(("a",), 1), EqualTo(("b",), "K\ufffdln")],
     ],
 )
 def test_what_does_not_name_the_key_leaves_every_group(filters: list[Filter]) -> None:
-    """A part of the key, another comparison, a nested column, another type, very many keys."""
+    """A part of the key, another comparison, a nested column, another type, many keys, lost bytes."""
     assert key_groups_of_filters(SCHEMA, filters) is None
 
 
