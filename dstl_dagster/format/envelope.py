@@ -78,11 +78,11 @@ def decode_document(kind: str, newest_version: int, payload: bytes, where: str) 
 
 @contextmanager
 def reading(otherwise: str) -> Iterator[None]:
-    """A block that makes values of what is stored: all that goes wrong there is a FormatError.
+    """A block that decodes a stored document: whatever the document makes it raise becomes a FormatError.
 
-    A good checksum says that the bytes are those that were written, and nothing about what they mean. So
-    whatever Python raises for a value of another type or size is the document's fault. `otherwise`: what the
-    error says. A FormatError keeps its own words and kind.
+    A valid checksum proves that the bytes are those that were written, not that they mean anything. So an
+    exception for a value of the wrong type or size is the document's fault. `otherwise`: the error's message.
+    A FormatError passes unchanged, with its message and kind.
     """
     try:
         yield
@@ -95,16 +95,16 @@ def reading(otherwise: str) -> Iterator[None]:
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits} is more than a number holds")
+        raise ValueError(f"{digits} is out of range for a number")
     return number
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 _JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
-"""Takes what `encode_document` can have written, and neither infinity nor NaN."""
+"""Accepts what `encode_document` can write; refuses infinity and NaN."""
 
 
 def _header_numbers(words: list[bytes], kind: str, where: str) -> tuple[int, int, int]:

@@ -236,7 +236,7 @@ class KeyedState:
 
         Args:
             key: a value for every key column; None is a value like any other. Text may be given as bytes,
-                and comes as `state.RawText` where it is not UTF-8.
+                and is returned as `state.RawText` if it is not UTF-8.
 
         Raises: InvalidInputError if `key` does not have this state's key columns.
         """
@@ -289,7 +289,7 @@ def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
 
 def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(value, bytes) and kind == pa.string():
-        return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, no look at the bytes
+        return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, does not check the bytes
     return pa.array([value], kind)
 
 

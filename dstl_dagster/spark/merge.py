@@ -125,7 +125,7 @@ class _Merge:
         return spelled(names, known, case_sensitive=self._case_sensitive)
 
     def known_columns(self, update: Mapping[str, Expression]) -> dict[str, Expression]:
-        """The update by the state's own names. Raises: InvalidInputError where it names others, or keys."""
+        """The update by the state's names. Raises: InvalidInputError for a key or an unknown column."""
         names = [name for name in self._columns.names if name not in self.schema.key_columns]
         by_name = dict(zip(self._spelled(update, names), update.values(), strict=True))
         unknown = [name for name in by_name if name not in names]

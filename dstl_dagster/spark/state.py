@@ -57,8 +57,8 @@ def write_state(
     Runs one action on `df`. Each row replaces the row of its key; a column that is left out becomes null.
     A key may occur once per checkpoint. Null in a key column is a value like any other, equal to itself
     (as in GROUP BY; not as in a join on `=`). Key columns, their order and types, and `max_parallelism`
-    are frozen by the first checkpoint that has the operator; narrower key types are cast to them. Columns are
-    told apart as the session does (`spark.sql.caseSensitive`), and keep the spelling that the state has.
+    are frozen by the first checkpoint that has the operator; narrower key types are cast to them. Column
+    names are compared as in the session (`spark.sql.caseSensitive`), and the state's spelling stays.
 
     Args:
         df: the changed rows only.
@@ -232,7 +232,7 @@ def schema_to_write(
 
 
 def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
-    """The given columns with the names that the state has for them."""
+    """The given columns, in the state's spelling."""
     if before is None:
         return given
     names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)

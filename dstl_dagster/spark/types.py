@@ -115,7 +115,7 @@ def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
-    """Whether two columns of this session may differ in case alone."""
+    """Whether column names may differ only in case in this session."""
     return spark.conf.get("spark.sql.caseSensitive") == "true"
 
 

@@ -27,9 +27,10 @@ Indices = npt.NDArray[np.int64]
 
 def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
     """The indices, ascending, of the last row of each key."""
-    indexed = rows.select(list(key_columns)).append_column(_INDEX, pa.array(np.arange(rows.num_rows)))
-    grouped = pa.TableGroupBy(indexed, list(key_columns), use_threads=False).aggregate([(_INDEX, "max")])
-    return np.sort(grouped.column(f"{_INDEX}_max").to_numpy())
+    keys, aliases = _by_position(rows, key_columns)
+    indexed = keys.append_column("index", pa.array(np.arange(rows.num_rows)))
+    grouped = pa.TableGroupBy(indexed, aliases, use_threads=False).aggregate([("index", "max")])
+    return np.sort(grouped.column("index_max").to_numpy())
 
 
 def refuse_repeated_keys(
@@ -39,15 +40,16 @@ def refuse_repeated_keys(
 
     Raises: InvalidInputError (kind `duplicate_key`) naming the first repeated key.
     """
-    names = list(key_columns)
+    all_keys, aliases = _by_position(rows, key_columns)
     for start, end in whole_group_runs(sorted_groups):
-        keys = rows.select(names).slice(start, end - start)
-        counted = pa.TableGroupBy(keys, names, use_threads=False).aggregate([([], "count_all")])
+        keys = all_keys.slice(start, end - start)
+        counted = pa.TableGroupBy(keys, aliases, use_threads=False).aggregate([([], "count_all")])
         if counted.num_rows == keys.num_rows:
             continue
         (repeated,) = python_rows(counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1))
         times = repeated.pop("count_all")
-        shown = ", ".join(f"{name}={repeated[name]!r}" for name in names)
+        named = zip(key_columns, aliases, strict=True)
+        shown = ", ".join(f"{name}={repeated[alias]!r}" for name, alias in named)
         raise InvalidInputError(
             f"key ({shown}) occurs {times} times in one checkpoint, but each key may occur once: aggregate "
             "the rows by key first",
@@ -71,4 +73,7 @@ def whole_group_runs(
         start = end
 
 
-_INDEX = "__dstl_index"
+def _by_position(rows: pa.Table, key_columns: Sequence[str]) -> tuple[pa.Table, list[str]]:
+    """The key columns under aliases, and the aliases: a grouping reads a name such as `.a` as a path."""
+    aliases = [f"k{position}" for position in range(len(key_columns))]
+    return rows.select(list(key_columns)).rename_columns(aliases), aliases

@@ -1,7 +1,7 @@
-"""When two column names are one: Spark's rule, by which case counts only where the session says so.
+"""When two column names denote the same column: by Spark's rule, case counts only if the session says so.
 
-Owns that rule. Does not own where a session's setting comes from, nor which names are reserved (`schema`).
-State keeps the spelling that it was begun with.
+Owns that rule. Does not own where the session's setting comes from, nor which names are reserved (`schema`).
+State keeps the spelling of a column's first write.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["refuse_alike", "spelled"]
 
 
 def spelled(names: Iterable[str], known: Sequence[str], *, case_sensitive: bool) -> tuple[str, ...]:
-    """Each name as `known` has it; one that is not known, not even in another case, stays as it is.
+    """Each name as `known` spells it; a name that is unknown in any case stays as it is.
 
-    Raises: InvalidInputError (kind `schema_change`) where it could be several of those known.
+    Raises: InvalidInputError (kind `schema_change`) if a name matches several of `known`.
     """
     return tuple(
         name
@@ -33,8 +33,8 @@ def refuse_alike(names: Iterable[str], what: str) -> None:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise InvalidInputError(
-                f"{what}: columns {other!r} and {name!r} differ only in case, and Spark takes them for one "
-                "unless its session says otherwise: give both the name that the state has",
+                f"{what}: columns {other!r} and {name!r} differ only in case, and Spark treats them as one "
+                "unless `spark.sql.caseSensitive` is true: use the state's spelling for both",
                 kind=ErrorKind.SCHEMA_CHANGE,
             )
 
@@ -43,7 +43,7 @@ def _only(name: str, alike: Sequence[str]) -> str:
     if len(alike) > 1:
         raise InvalidInputError(
             f"column {name!r} could be any of {', '.join(map(repr, alike))}, which differ only in case: "
-            "spell it as the one that is meant",
+            "use the exact name",
             kind=ErrorKind.SCHEMA_CHANGE,
         )
     return alike[0] if alike else name

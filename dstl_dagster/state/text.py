@@ -1,10 +1,10 @@
-"""Text whose bytes are not UTF-8: kept as it is, given to Python as bytes, refused where it cannot be held.
+"""Text that is not UTF-8: stored as it is, returned to Python as bytes, refused where it does not fit.
 
-A string of Spark holds any bytes (`CAST(value AS STRING)` of Kafka, `spark.read.text` of Latin-1), and
-reaches Arrow unchecked. So the bytes of a text column are the user's, whatever they are. Arrow's functions
-work on bytes, and keys are equal by them; only what makes a Python or a Parquet string of them looks closer.
+A Spark string may hold any bytes (`CAST(value AS STRING)` of Kafka, `spark.read.text` of Latin-1), and
+reaches Arrow unchecked. So a text column may hold any bytes too. Arrow's functions work on them, and keys are
+compared by them; only a conversion to Python's or Parquet's strings checks them.
 
-Owns the form in which text is looked at as bytes, and what becomes of it in Python. Does not own equality.
+Owns text's view as bytes, and its conversion to Python. Does not own equality (`keys`, `equality`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["RawText", "python_rows", "refuse_raw_text", "schema_as_bytes", "text
 
 
 class RawText(bytes):
-    """A text that is not UTF-8, as its bytes; of a class of its own, to differ from a binary column's."""
+    """The bytes of text that is not UTF-8; its own class, to tell it from a binary column's value."""
 
 
 def text_as_bytes(kind: pa.DataType) -> pa.DataType:
-    """The stored type of the same layout with binary in place of text, nested ones too."""
+    """The stored type with binary in place of text, also inside nested types; its layout is the same."""
     if pt.is_string(kind):
         return pa.binary()
     if pt.is_map(kind):
@@ -37,12 +37,12 @@ def text_as_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def schema_as_bytes(schema: pa.Schema) -> pa.Schema:
-    """The schema with every column `text_as_bytes`."""
+    """The schema with `text_as_bytes` of every column's type."""
     return pa.schema([_field_as_bytes(field) for field in schema])
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """As `to_pylist`, which raises for text that is not UTF-8: that is `RawText` here."""
+    """Like `to_pylist`, which raises for text that is not UTF-8; such text is `RawText` here."""
     try:
         found: list[dict[str, Any]] = rows.to_pylist()
     except UnicodeDecodeError:
@@ -63,7 +63,7 @@ def refuse_raw_text(rows: pa.Table, instead: str) -> None:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
             raise InvalidInputError(
-                f"column {field.name!r} holds text that is not UTF-8 ({error}): {instead}",
+                f"column {field.name!r} has text that is not UTF-8 ({error}): {instead}",
                 kind=ErrorKind.NOT_UTF8,
             ) from error
 
@@ -82,7 +82,7 @@ def _python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _with_text(value: Any, kind: pa.DataType) -> Any:
-    """The value with text again wherever the type has text."""
+    """The value with its bytes decoded wherever the type is text."""
     if value is None:
         return None
     if pt.is_string(kind):

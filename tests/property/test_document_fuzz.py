@@ -1,9 +1,9 @@
-"""Every durable document with anything wrong in it, its length and checksum right: read, or a FormatError.
+"""Every durable document with arbitrary content under a valid length and checksum: decoded, or a FormatError.
 
-A checksum tells damage from what was written, not what was written from what a reader expects: a later
-release, a hand, a fault in a writer. So each document is changed below its checksum here, which is mended.
+A checksum detects damage, not content that a reader does not expect: from a later release, an edit by hand, a
+bug in a writer. So each document is changed here, and its checksum recomputed.
 
-The long form, `--hypothesis-profile=soak`, is a quarter of a million documents, new ones in every run.
+The long form, `--hypothesis-profile=soak`, tries a quarter of a million documents, new ones in every run.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def record(kind: type[timeline_records.TimelineRecord]) -> timeline_records.Time
 
 
 def view() -> Plain:
-    """As a snapshot has it: a checkpoint that is committed and resolved, an open attempt, a savepoint."""
+    """As in a snapshot: a committed and resolved checkpoint, an open attempt, a savepoint."""
     plain = {kind: record_to_plain(record(made)) for kind, made in _KINDS.items()}
     return {
         "open": plain["opened"],
@@ -165,7 +165,7 @@ def read_answer(body: bytes) -> None:
 
 
 def read_hint(body: bytes) -> None:
-    """A hint is believed only as far as it is true: nothing in it is an error."""
+    """A hint is checked before use, so no content of it is an error."""
     store = MemoryObjectStore()
     attempt = CheckpointCoordinator("job", store).trigger()
     store.put(NAMES.hint, enveloped("hint", body), precondition=ANY)
@@ -247,7 +247,7 @@ changes = st.lists(
 
 
 def places(plain: Plain) -> list[tuple[Any, Any]]:
-    """Every place in the tree, as (what holds it, where in that)."""
+    """Every place in the tree, as (container, key or index)."""
     inner = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
     found = []
     for key, value in inner:
@@ -256,7 +256,7 @@ def places(plain: Plain) -> list[tuple[Any, Any]]:
 
 
 def changed(plain: Plain, wrong: list[tuple[int, str, Plain]]) -> bytes:
-    """The document's JSON with these changes; a number between @ stands for one of `RAW`."""
+    """The document's JSON with these changes; `@n@` stands for `RAW[n]`."""
     tree = json.loads(json.dumps([plain]))
     for number, how, given_value in wrong:
         value = copy.deepcopy(given_value)
@@ -283,8 +283,8 @@ def changed(plain: Plain, wrong: list[tuple[int, str, Plain]]) -> bytes:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_document_itself_is_read(name: str) -> None:
-    """What is changed below is a document to begin with."""
+def test_the_unchanged_document_is_read(name: str) -> None:
+    """Each document is valid before it is changed."""
     plain, read = DOCUMENTS[name]
     read(json.dumps(plain).encode())
 
@@ -292,8 +292,8 @@ def test_the_document_itself_is_read(name: str) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 @examples(100)
 @given(wrong=changes)
-def test_only_format_errors_come_out(name: str, wrong: list[tuple[int, str, Plain]]) -> None:
-    """Values of other types, fields that are missing or unknown, numbers that are none, endless nesting."""
+def test_only_format_errors_are_raised(name: str, wrong: list[tuple[int, str, Plain]]) -> None:
+    """Values of other types, missing or unknown fields, numbers out of range, deep nesting."""
     plain, read = DOCUMENTS[name]
     with contextlib.suppress(FormatError):
         read(changed(plain, wrong))
@@ -314,7 +314,7 @@ RECOVERABLES: dict[str, tuple[Any, Any]] = {
     end=st.integers(0, 200),
 )
 def test_recoverables_are_read_or_refused(name: str, flips: list[tuple[int, int]], end: int) -> None:
-    """They have no checksum: any bytes may come."""
+    """They have no checksum, so any bytes may reach the decoder."""
     serializer, value = RECOVERABLES[name]
     octets = bytearray(serializer.serialize(value))
     for place, octet in flips:

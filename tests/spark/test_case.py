@@ -1,4 +1,4 @@
-"""Columns that differ only in case: one or two, as the session has it."""
+"""Columns that differ only in case: one or two, depending on the session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_a_column_keeps_the_spelling_of_the_state(job: Job) -> None:
-    """Keys, values, the flag: a batch that spells them otherwise writes the same columns."""
+    """Keys, values, delete flag: a batch with another spelling writes the same columns."""
     job.write_state(job.spark.sql("SELECT 1 AS Id, 'a' AS Name"), keys=["id"])
     batch = job.spark.sql("SELECT 1 AS ID, 'b' AS name, FALSE AS Gone UNION ALL SELECT 2, 'c', FALSE")
     job.write_state(batch, keys=["iD"], deleted="gone")
@@ -55,7 +55,7 @@ def test_a_merge_does_so_too(job: Job) -> None:
 
 
 def test_the_data_source_does_so_too(job: Job) -> None:
-    """It knows the setting by an option; without it, case does not count."""
+    """Case counts only with the option `case_sensitive`, which the data source needs to know the setting."""
     register(job.spark)
     options = {"store": job.folder.as_uri(), "job": "job", "operator": "op"}
 
@@ -73,7 +73,7 @@ def test_the_data_source_does_so_too(job: Job) -> None:
 
 @pytest.mark.usefixtures("case_sensitive")
 def test_a_session_may_tell_them_apart(job: Job) -> None:
-    """Then they are two columns, in one batch or in two, and names are exact."""
+    """Then they are two columns, in one batch or two, and names must match exactly."""
     job.write_state(job.spark.sql("SELECT 1 AS id, 'a' AS Name"), keys=["id"])
     job.write_state(job.spark.sql("SELECT 1 AS id, 'b' AS name, 'a' AS Name"), keys=["id"])
     job.write_state(job.spark.sql("SELECT 2 AS id, 'c' AS name"), keys=["id"])
@@ -85,7 +85,7 @@ def test_a_session_may_tell_them_apart(job: Job) -> None:
 
 
 def test_what_could_be_either_is_refused(job: Job) -> None:
-    """A state with both is written by exact names; a third spelling is neither."""
+    """State with both is written by exact names; a third spelling matches neither."""
     job.spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         job.write_state(job.spark.sql("SELECT 1 AS id, 'a' AS Name, 'b' AS name"), keys=["id"])

@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 through real Spark, which lets a string hold any bytes."""
+"""Text that is not UTF-8, through real Spark, whose strings may hold any bytes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def raw(job: Job, *rows: tuple[str, str]) -> DataFrame:
 
 
 def hex_of(df: DataFrame) -> Rows:
-    """By Spark's own functions, so that no Python text is on the way."""
+    """By Spark's functions, so that no value becomes a Python string."""
     found = df.select(F.hex("k"), F.hex("v"), F.hex(F.col("words")[0])).collect()
     assert all(row[1] == row[2] for row in found)
     return {(row[0], row[1]) for row in found}
 
 
-def test_bytes_come_back_as_spark_gave_them(job: Job) -> None:
-    """Keys and values: from the log, from a base below it, after a column came, by other numbers of tasks."""
+def test_bytes_are_read_back_as_spark_wrote_them(job: Job) -> None:
+    """Keys and values: from the log, over a base, after a column was added, by any number of tasks."""
     job.write_state(raw(job, ("FF", "C3"), ("FE", "41"), ("4F4B", "EDA080")), keys=["k"], max_parallelism=16)
     job.write_state(raw(job, ("FF", "F0288C28"), ("", "80")), keys=["k"], partitions=3)
     rows: Rows = {("FF", "F0288C28"), ("FE", "41"), ("4F4B", "EDA080"), ("", "80")}
@@ -50,7 +50,7 @@ def test_bytes_come_back_as_spark_gave_them(job: Job) -> None:
 
 
 def test_a_merge_finds_keys_by_their_bytes(job: Job) -> None:
-    """What came out as it was is not written again, and what did is, whatever the bytes."""
+    """Unchanged rows are not written again, changed ones are, whatever the bytes."""
     job.write_state(raw(job, ("FF", "C3"), ("FE", "C3")), keys=["k"])
     merged = {
         "keys": ["k"],
@@ -80,7 +80,7 @@ def test_the_data_source_writes_and_reads_them(job: Job) -> None:
 
 
 def test_a_pushed_filter_misses_no_key(job: Job) -> None:
-    """Spark tells a reader of such a literal without its bytes: then nothing is narrowed."""
+    """Spark passes such a literal to a reader without its bytes, so the read is not narrowed."""
     job.write_state(raw(job, ("FF", "C3"), ("FE", "41")), keys=["k"])
     register(job.spark)
     options = {"store": job.folder.as_uri(), "job": "job", "operator": "op", "push_filters": "true"}

@@ -107,8 +107,8 @@ def history_command(
 ) -> None:
     """Show the changes of one key, checkpoint by checkpoint.
 
-    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, also of
-    text that is not UTF-8: 'name={"base64": "/w=="}', which is how --json prints such text.
+    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, or
+    text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
     """
     manifest = _manifest(coordinator, checkpoint_id)
     operator = _one_operator(manifest, operator)
@@ -148,7 +148,7 @@ def export_command(
     One folder per operator; its _SUCCESS is written last. Run again to finish an interrupted export.
     """
     if as_bytes and operator is None:
-        raise click.UsageError("--as-bytes needs --operator: it names a column of one")
+        raise click.UsageError("--as-bytes names a column of one operator: add --operator")
     export_to(coordinator, checkpoint_id, folder, operator, as_bytes=as_bytes, as_json=as_json)
 
 
@@ -289,6 +289,6 @@ def _history_table(changes: list[KeyChange]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, RawText):  # told apart from a text of the same letters, and from a binary value
+    if isinstance(value, RawText):  # unlike any text, and unlike a binary value
         return {_BASE64: base64.b64encode(value).decode("ascii")}
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

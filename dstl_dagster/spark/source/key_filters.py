@@ -21,7 +21,7 @@ __all__ = ["key_groups_of_filters"]
 
 _MOST_KEYS = 1000
 _REPLACED = "\ufffd"
-"""Java puts it where the bytes of a literal are not UTF-8: which bytes, is not known here."""
+"""Java puts it in place of a literal's bytes that are not UTF-8, which are then lost."""
 
 
 def key_groups_of_filters(schema: StateSchema, filters: Iterable[Filter]) -> tuple[KeyGroupRange, ...] | None:

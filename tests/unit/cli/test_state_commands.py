@@ -120,8 +120,8 @@ def test_restore_wants_one_word(store):
     run(store, "restore", "1", "--newest-verified", "--yes", code=2)
 
 
-def test_text_that_is_not_utf8_is_told_as_base64(tmp_path):
-    """For programs as an object, which no text is; the same words name the key; an export takes bytes."""
+def test_text_that_is_not_utf8_is_printed_as_base64(tmp_path):
+    """JSON output has an object, which no text is; it also names the key; an export needs --as-bytes."""
     store = LocalObjectStore(tmp_path / "raw", durable=False)
     coordinator = CheckpointCoordinator(JOB, store, owner="test")
     attempt = coordinator.trigger()

@@ -1,4 +1,4 @@
-"""Columns that differ only in case, without Spark: refused, unless they are meant."""
+"""Columns that differ only in case, without Spark: refused unless asked for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def complete(
 
 
 def test_two_columns_of_a_schema_are_refused(coordinator: CheckpointCoordinator) -> None:
-    """In the state's schema, or the rows' against it."""
+    """Within the state's schema, or between it and the rows."""
     evolved = schema("Name").evolved_to(schema("name"))
     for state, rows in ((evolved, {"id": [1]}), (schema("Name"), {"id": [1], "name": ["b"]})):
         with pytest.raises(InvalidInputError, match="'Name' and 'name' differ only in case") as caught:
@@ -52,14 +52,14 @@ def test_two_columns_of_a_schema_are_refused(coordinator: CheckpointCoordinator)
 
 
 def test_a_column_beside_that_of_the_state_is_refused(coordinator: CheckpointCoordinator) -> None:
-    """Where the writer was not told of the state, step 4 finds it; nothing was nulled."""
+    """If the writer does not know the state's schema, step 4 refuses; no column is lost."""
     with pytest.raises(InvalidInputError, match="differ only in case") as caught:
         complete(coordinator, coordinator.trigger(), schema("name"), {"id": [1], "name": ["b"]})
     assert caught.value.kind == "schema_change"
 
 
-def test_they_may_be_meant(coordinator: CheckpointCoordinator) -> None:
-    """As of a session of Spark that tells them apart."""
+def test_they_may_be_asked_for(coordinator: CheckpointCoordinator) -> None:
+    """As from a Spark session that is case-sensitive."""
     both = schema("Name").evolved_to(schema("name"))
     complete(coordinator, coordinator.trigger(), both, {"id": [1], "name": ["b"]}, case_sensitive=True)
     latest = coordinator.latest()

@@ -1,4 +1,4 @@
-"""Text whose bytes are not UTF-8, as Spark has it: kept byte for byte, and named where it cannot be held."""
+"""Text that is not UTF-8, which Spark allows: stored byte for byte, refused where it does not fit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table_of(rows: Rows) -> pa.Table:
         ],
         schema=BYTES,
     )
-    # A view: a cast would be refused, as the text that no Python string can be.
+    # A view, since a cast refuses text that is not UTF-8.
     return pa.table(
         [each.combine_chunks().view(f.type) for each, f in zip(made.columns, SCHEMA.columns, strict=True)],
         schema=SCHEMA.columns,
@@ -68,7 +68,7 @@ def bytes_of(tables: object) -> Rows:
 
 
 def test_the_bytes_come_back_through_folds_and_bases(keyed: KeyedJob) -> None:
-    """Values and keys, nested ones too: over a log, over a base, and after a column came."""
+    """Values and keys, nested ones too: over a log, over a base, and after a column was added."""
     write(keyed, {b"\xff": LATIN_1, b"ok": b"plain", None: b"\x80", b"": None})
     write(keyed, {b"\xff": b"\xf0\x28\x8c\x28", b"\xfe": b""})
     rows = {b"\xff": b"\xf0\x28\x8c\x28", b"ok": b"plain", None: b"\x80", b"": None, b"\xfe": b""}
@@ -93,7 +93,7 @@ def test_keys_are_equal_by_their_bytes(keyed: KeyedJob) -> None:
 
 
 def test_a_key_twice_is_named_by_its_bytes(keyed: KeyedJob) -> None:
-    """The refusal of a repeated key can be worded for any key."""
+    """The error for a repeated key can name any key."""
     attempt = keyed.coordinator.trigger()
     twice = pa.concat_tables([table_of({b"\xff": b"1"}), table_of({b"\xff": b"2"})])
     with pytest.raises(InvalidInputError, match=r"tail=b'\\xff'") as caught:
@@ -102,7 +102,7 @@ def test_a_key_twice_is_named_by_its_bytes(keyed: KeyedJob) -> None:
 
 
 def test_a_difference_and_a_history_have_the_bytes(keyed: KeyedJob) -> None:
-    """A difference gives them in Arrow's text, a history as `bytes` where they are no text of Python."""
+    """A diff returns Arrow text, a history `RawText` for whatever is not UTF-8."""
     write(keyed, {b"\xff": LATIN_1, b"ok": b"plain"})
     write(keyed, {b"\xff": b"K\xf6ln!"})
     manifests = [keyed.coordinator.get(each).manifest for each in (1, 2)]
@@ -120,7 +120,7 @@ def test_a_difference_and_a_history_have_the_bytes(keyed: KeyedJob) -> None:
 
 
 def test_parquet_text_cannot_hold_them(keyed: KeyedJob, tmp_path: Path) -> None:
-    """An export as text is refused by column, before its part is written; as bytes it is whole."""
+    """An export as text is refused by column, before its part is written; as bytes it is complete."""
     write(keyed, {b"ok": b"plain"})
     write(keyed, {b"N1": LATIN_1})
     manifest = keyed.coordinator.get(2).manifest
@@ -144,5 +144,5 @@ def test_an_export_as_bytes_is_another_export(keyed: KeyedJob) -> None:
     export_state(keyed.state(), target, export_id="one", as_bytes=["nested"])
     with pytest.raises(InvalidInputError, match="'nothing'"):
         export_state(keyed.state(), target, export_id="one", as_bytes=["nothing"])
-    with pytest.raises(ConflictError, match="not of this export"):
+    with pytest.raises(ConflictError, match="does not belong to this export"):
         export_state(keyed.state(), target, export_id="one", as_bytes=["nested", "note"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state import ChangeEncoder, StateSchema, key_group_of
+from dstl_dagster.state.keys import last_occurrences, refuse_repeated_keys
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], 16)
 
@@ -39,3 +42,12 @@ def test_a_key_in_two_chunks_is_named(second: range) -> None:
     with pytest.raises(InvalidInputError, match=r"key \(id=49\) occurs 2 times") as refused:
         encoder.finish()
     assert refused.value.kind == "duplicate_key"
+
+
+@pytest.mark.parametrize("name", [".a", ".", "[0]", "a.b", "count_all", "index_max", ""])
+def test_a_key_column_may_have_any_name(name: str) -> None:
+    """Also one that an Arrow grouping reads as a path, or gives to its own result."""
+    rows = pa.table({name: [1, 2, 1], "value": [1, 2, 3]})
+    assert last_occurrences(rows, [name]).tolist() == [1, 2]
+    with pytest.raises(InvalidInputError, match=re.escape(f"key ({name}=1) occurs 2 times")):
+        refuse_repeated_keys(rows, [name], np.zeros(3, np.uint16))
