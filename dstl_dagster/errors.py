@@ -173,7 +173,7 @@ class ErrorKind(StrEnum):
     NO_PERMISSION = "no_permission"
     """No valid credentials, or no permission. Fix the credentials or the bucket's policy."""
     UPLOAD_LOST = "upload_lost"
-    """The upload session is gone, and made nothing. Write the object again."""
+    """The upload is gone, and made nothing. Write the object again."""
     FILE_AND_FOLDER = "file_and_folder"
     """On this disk the name would be both a file and a folder. Take another name."""
     BUSY = "busy"

@@ -123,7 +123,8 @@ class ObjectWriter(Protocol):
 
         After an exception it may be called again: it finishes the same upload, or fails again.
 
-        Raises: ConflictError (precondition), UnavailableError (outcome unknown).
+        Raises: ConflictError (precondition), UnavailableError (outcome unknown), NotFoundError (kind
+        `upload_lost`: it made nothing and never will).
         """
         ...
 

@@ -71,6 +71,8 @@ class HiddenFolder:
         self.path = root / HIDDEN_FOLDER
         self._clock = clock
         self._durable = durable
+        self.doubtful: set[Path] = set()
+        """Files that could be neither made durable nor taken back: what they are is not known any more."""
         self._swept = False
         self._sweep_lock = threading.Lock()
         # Strings, because a path object costs as much as a system call, and a write needs many.
@@ -118,7 +120,13 @@ class HiddenFolder:
         for missing in reversed(made):
             with contextlib.suppress(FileExistsError):
                 missing.mkdir()
-            self.sync_folder(missing.parent)
+            try:
+                self.sync_folder(missing.parent)
+            except OSError:
+                # Left standing, it would be taken for durable by the next call.
+                with contextlib.suppress(OSError):
+                    missing.rmdir()
+                raise
         # A file of that name made `mkdir` fail the same way as a rival's folder.
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is no folder")
@@ -268,14 +276,31 @@ class TemporaryFile:
         os.replace(self.path, path)  # noqa: PTH105 - a text: see HiddenFolder
         self._renamed = True
 
+    def keep(self, path: Path) -> str:
+        """A second name of the file at `path`, for `take_back`. Raises: OSError."""
+        kept = f"{self.path}.before"
+        os.link(path, kept)
+        return kept
+
+    def take_back(self, path: Path, kept: str | None) -> None:
+        """Undo `replace` or a link: `path` is the kept file again, or nobody's. Raises: OSError."""
+        if kept is None:
+            path.unlink(missing_ok=True)
+        else:
+            os.link(path, self.path)
+            self._renamed = False
+            os.replace(kept, path)  # noqa: PTH105 - a text: see HiddenFolder
+
     def close(self) -> None:
-        """Forget the temporary name and free the lock. May be called again."""
+        """Forget the temporary name and free the lock. Never raises; may be called again."""
         if self._descriptor is not None:
-            # The name goes while the lock is still held: the other way round a sweep could meet it.
+            # The name goes while the lock is still held: the other way round a sweep could meet it. On a
+            # disk that has become read-only it stays, for a sweep.
             if not self._renamed:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
-            os.close(self._descriptor)
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
             self._descriptor = None
 
     def _open_descriptor(self) -> int:

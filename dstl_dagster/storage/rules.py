@@ -35,6 +35,7 @@ __all__ = [
     "check_prefix",
     "check_range",
     "closed_writer",
+    "lost_upload",
     "missing",
     "split_bucket_uri",
     "split_object_uri",
@@ -168,6 +169,13 @@ def missing(uri: str, generation: int | None = None) -> NotFoundError:
 def closed_writer(uri: str) -> ClosedError:
     """The error for the use of a finished or aborted upload."""
     return ClosedError(f"the upload of {uri!r} was finished or aborted; open a new one")
+
+
+def lost_upload(uri: str) -> NotFoundError:
+    """The error for an upload whose bytes are gone before they became an object."""
+    return NotFoundError(
+        f"the upload of {uri!r} is gone, and made nothing; write the object again", ErrorKind.UPLOAD_LOST
+    )
 
 
 def split_bucket_uri(uri: str, scheme: str) -> tuple[str, str]:
