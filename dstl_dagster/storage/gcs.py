@@ -149,7 +149,7 @@ class GCSObjectStore:
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._names.stat_of(blob)
+            return self._reading.stat_of(blob)
 
         return self._change(name, pairs, upload)
 
@@ -183,7 +183,7 @@ class GCSObjectStore:
             ResumableUpload(uri, start, self._transport.send, self._transport.retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
-            stat_of=lambda resource: stat_of_resource(name, resource),
+            stat_of=lambda resource: stat_of_resource(name, resource, self._reading.ask_crc32c),
         )
 
     # -- reading
@@ -230,7 +230,7 @@ class GCSObjectStore:
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._names.stat_of(blob)
+            return self._reading.stat_of(blob)
 
         made = self._change(target, pairs, compose_once)
         rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
@@ -265,7 +265,7 @@ class GCSObjectStore:
                     retry=None,
                 )
                 if token is None:
-                    return destination._names.stat_of(blob)
+                    return destination._reading.stat_of(blob)
 
         return destination._change(target, pairs, rewrite_once)
 

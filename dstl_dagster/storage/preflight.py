@@ -15,7 +15,15 @@ from typing import Any, cast
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, InspectableStore, ObjectStore, Source
+from dstl_dagster.storage.base import (
+    ABSENT,
+    ANY,
+    Generation,
+    InspectableStore,
+    ObjectStat,
+    ObjectStore,
+    Source,
+)
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 
@@ -254,6 +262,7 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[
             lambda: store.delete(second, precondition=Generation(two.generation + 1)),
         ),
     )
+    yield from _probe_listing(store, {first: one, second: two})
     for what, request in conditions:
         try:
             request()
@@ -275,6 +284,19 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[
             Severity.ERROR,
             "the service does not delete the sources of a compose when it is asked to (deleteSourceObjects): "
             "commits would leave their components",
+        )
+
+
+def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterator[Finding]:
+    folder = next(iter(made)).rpartition("/")[0]
+    listed = {stat.name: (stat.generation, stat.size, stat.crc32c) for stat in store.list(f"{folder}/")}
+    wanted = {name: (stat.generation, stat.size, stat.crc32c) for name, stat in made.items()}
+    if listed != wanted:
+        yield Finding(
+            "listing_wrong",
+            Severity.ERROR,
+            f"a listing does not show what was just written: {listed}, not {wanted}; "
+            "reading the timeline and clean-up go by listings",
         )
 
 

@@ -29,6 +29,7 @@ from dstl_dagster.testing.gcs_server.wire import (
     multipart,
     number,
     object_answer,
+    without_empty_sizes,
 )
 
 __all__ = ["Handler", "ServerState"]
@@ -40,6 +41,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 class ServerState:
     """What all connections share. `wait(seconds)` waits, or returns early when the server stops."""
 
+    omit_empty_sizes: bool
     model: Model
     sessions: Sessions
     faults: FaultPlan
@@ -287,7 +289,10 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, answer: Answer, faults: list[ServerFault]) -> None:
         body = answer.body
         if body is None:
-            body = b"" if answer.document is None else json.dumps(answer.document).encode()
+            document = answer.document
+            if self.state.omit_empty_sizes:
+                document = without_empty_sizes(document)
+            body = b"" if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}
         sent = body
         kinds = {fault.kind for fault in faults}

@@ -19,6 +19,7 @@ __all__ = [
     "multipart",
     "number",
     "object_answer",
+    "without_empty_sizes",
 ]
 
 
@@ -47,6 +48,17 @@ def error_answer(error: ApiError) -> Answer:
 def object_answer(stored: StoredObject) -> Answer:
     """An object's resource."""
     return Answer(200, stored.resource())
+
+
+def without_empty_sizes(document: Any) -> Any:
+    """An answer in which a size of zero is left out, wherever it stands for an object's."""
+    if isinstance(document, list):
+        return [without_empty_sizes(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    return {
+        key: without_empty_sizes(value) for key, value in document.items() if (key, value) != ("size", "0")
+    }
 
 
 def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
