@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
+from dstl_dagster.storage.gcs_client import split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
@@ -53,6 +54,7 @@ class GCSTransport:
         self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
+        split_at_fork(client)
 
     def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
