@@ -178,6 +178,8 @@ class ErrorKind(StrEnum):
     """On this disk the name would be both a file and a folder. Take another name."""
     BUSY = "busy"
     """The object's folder is removed again and again. Find out who removes it, then repeat the call."""
+    UPLOAD_DAMAGED = "upload_damaged"
+    """The service received other bytes than were sent, and made nothing. Write the object again."""
 
     # -- Spark and Dagster
     STORE_NOT_SHARED = "store_not_shared"

@@ -1,7 +1,7 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its making, and what becomes of a client's connections in a fork. Does not own requests (`gcs_transport`). Imported by the Google store's modules
-alone, so that nothing else loads the client.
+Owns its making, and what becomes of a client's connections in a fork. Does not own requests
+(`gcs_transport`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs_client import split_at_fork
@@ -108,9 +108,20 @@ class GCSTransport:
         )
         if response.status_code in (408, 429) or response.status_code >= 500:
             raise refusal(response.status_code, response.text, place)
-        is_json = "json" in response.headers.get("Content-Type", "") and response.content
+        # A refusal is one whatever its body is. But an answer that cannot be read, from a proxy say, leaves
+        # open what the request did.
+        document = None
+        if "json" in response.headers.get("Content-Type", "") and response.content:
+            try:
+                document = response.json()
+            except ValueError as error:
+                if response.status_code < 400:
+                    raise UnavailableError(f"the answer for {place!r} cannot be read: {error}") from error
         return Reply(
-            response.status_code, response.headers, response.json() if is_json else None, response.text
+            response.status_code,
+            response.headers,
+            document if isinstance(document, Mapping) else None,
+            response.text,
         )
 
     # -- the bucket

@@ -35,6 +35,7 @@ __all__ = [
     "check_prefix",
     "check_range",
     "closed_writer",
+    "damaged_upload",
     "lost_upload",
     "missing",
     "split_bucket_uri",
@@ -175,6 +176,15 @@ def lost_upload(uri: str) -> NotFoundError:
     """The error for an upload whose bytes are gone before they became an object."""
     return NotFoundError(
         f"the upload of {uri!r} is gone, and made nothing; write the object again", ErrorKind.UPLOAD_LOST
+    )
+
+
+def damaged_upload(uri: str) -> FormatError:
+    """The error for an upload whose bytes were changed on their way."""
+    return FormatError(
+        f"the service received other bytes of {uri!r} than were sent, and made nothing; "
+        "write the object again",
+        ErrorKind.UPLOAD_DAMAGED,
     )
 
 

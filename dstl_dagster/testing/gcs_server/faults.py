@@ -16,9 +16,11 @@ class FaultKind(Enum):
     """What happens to a request."""
 
     STATUS = "status"  # no effect; the given status code
+    MISMATCH = "mismatch"  # no effect; 400, as for a payload that was damaged on its way
     RESET = "reset"  # no effect; the connection is reset
     STALL = "stall"  # no effect; no answer for the given seconds, then a reset
     DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the answer
+    GARBLE = "garble"  # the effect happens; the answer is JSON by its header alone, as of a broken proxy
     CUT = "cut"  # the answer ends in the middle of its body
     CORRUPT = "corrupt"  # a bit of the answer's body is turned
     LATENCY = "latency"  # the given seconds pass; then all is well

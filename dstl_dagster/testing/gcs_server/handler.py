@@ -104,6 +104,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.state.wait(fault.seconds)
             elif fault.kind is FaultKind.STATUS:
                 raise ApiError(fault.status, "backendError", f"Injected {fault.status}")
+            elif fault.kind is FaultKind.MISMATCH:
+                raise ApiError(400, "invalid", "Provided CRC32C 'AAAAAA==' doesn't match calculated CRC32C.")
             elif fault.kind is FaultKind.RESET:
                 raise _Dropped
             elif fault.kind is FaultKind.STALL:
@@ -294,8 +296,10 @@ class Handler(BaseHTTPRequestHandler):
                 document = without_empty_sizes(document)
             body = b"" if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}
-        sent = body
         kinds = {fault.kind for fault in faults}
+        if FaultKind.GARBLE in kinds:
+            body = b"<html>"
+        sent = body
         if FaultKind.CORRUPT in kinds and body:
             middle = len(body) // 2
             sent = body[:middle] + bytes((body[middle] ^ 0x40,)) + body[middle + 1 :]
