@@ -13,15 +13,17 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from dstl_dagster.testing.gcs_server.faults import FaultKind, FaultPlan, ServerFault
 from dstl_dagster.testing.gcs_server.listing import bucket_list, object_list, rewrite
 from dstl_dagster.testing.gcs_server.model import ApiError, Model, Preconditions, StoredObject
+from dstl_dagster.testing.gcs_server.refusals import check_built_settings
 from dstl_dagster.testing.gcs_server.uploads import Sessions, parse_content_range
 from dstl_dagster.testing.gcs_server.wire import (
     Answer,
+    bucket_name,
     conditions,
     error_answer,
     hashes,
@@ -29,11 +31,13 @@ from dstl_dagster.testing.gcs_server.wire import (
     multipart,
     number,
     object_answer,
+    read_body,
     without_empty_sizes,
 )
 
 __all__ = ["Handler", "ServerState"]
 
+_T = TypeVar("_T")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -79,14 +83,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         # All of the body is read first: an answer before it would break the next request.
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        if len(body) < length:
+        try:
+            body = read_body(self.headers, self.rfile)
+        except ApiError as error:
+            # Where the next request begins is not known.
+            self.close_connection = True
+            self._send(error_answer(error), [])
+            return
+        if body is None:
             # Its client died in the middle: a request that never came.
             self.close_connection = True
             return
         try:
-            call = self._route(body)
+            call = _refusing_malformed(lambda: self._route(body))
             self.state.count(call.method)
             faults = self.state.faults.take(call.method, call.name)
             answer = self._perform(call, faults)
@@ -113,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise _Dropped
         dropped = any(fault.kind is FaultKind.DROP_ANSWER for fault in faults)
         try:
-            answer = call.perform()
+            answer = _refusing_malformed(call.perform)
         except ApiError:
             if dropped:
                 raise _Dropped from None
@@ -142,7 +151,8 @@ class Handler(BaseHTTPRequestHandler):
         match self.command, parts:
             case "POST", []:
                 document = json_object(body)
-                name = str(document.get("name", ""))
+                name = bucket_name(document)
+                check_built_settings(document)
                 return _Call("buckets.insert", "", lambda: Answer(200, model.create_bucket(name, document)))
             case "GET", []:
                 return _Call("buckets.list", "", lambda: Answer(200, bucket_list(model)))
@@ -151,6 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             case "DELETE", [bucket]:
                 return _Call("buckets.delete", "", lambda: _after(lambda: model.delete_bucket(bucket)))
             case "GET", [bucket, "iam", "testPermissions"]:
+                model.bucket_resource(bucket)
                 wanted = parse_qs(urlsplit(self.path).query).get("permissions", [])
                 answer = {"kind": "storage#testIamPermissionsResponse", "permissions": wanted}
                 return _Call("buckets.testPermissions", "", lambda: Answer(200, answer))
@@ -321,6 +332,16 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
+
+
+def _refusing_malformed(step: Callable[[], _T]) -> _T:
+    """As the service: 400 for what is not as the API words it, 503 where the disk fails."""
+    try:
+        return step()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ApiError(400, "invalid", f"Malformed request: {error!r}") from error
+    except OSError as error:
+        raise ApiError(503, "backendError", f"The server's disk fails: {error}") from error
 
 
 def _after(step: Callable[[], None], status: int = 204) -> Answer:

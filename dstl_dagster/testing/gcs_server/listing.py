@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dstl_dagster.testing.gcs_server.model import ApiError, Model
+from dstl_dagster.testing.gcs_server.refusals import check_built_listing
 from dstl_dagster.testing.gcs_server.wire import Answer, conditions, number
 
 __all__ = ["bucket_list", "object_list", "rewrite"]
@@ -24,6 +25,7 @@ def bucket_list(model: Model) -> dict[str, Any]:
 
 def object_list(model: Model, bucket: str, query: Mapping[str, str]) -> dict[str, Any]:
     """One page of a list. Raises: ApiError."""
+    check_built_listing(query)
     prefix = query.get("prefix", "").encode()
     delimiter = query.get("delimiter", "").encode()
     end = query.get("endOffset", "").encode()

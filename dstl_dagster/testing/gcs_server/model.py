@@ -11,34 +11,28 @@ import bisect
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from dstl_dagster.testing.gcs_server.journal import Journal
+from dstl_dagster.testing.gcs_server.refusals import (
+    ApiError,
+    Preconditions,
+    check_content_type,
+    check_hashes,
+    check_name,
+    condition_not_met,
+    crc32c_text,
+    no_such_object,
+)
 
 __all__ = ["ApiError", "Model", "Preconditions", "StoredObject", "crc32c_text"]
 
 MAX_COMPOSE_SOURCES = 32
-
-
-class ApiError(Exception):
-    """An answer that is an error, as the service words it."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.message = message
-
-
-def crc32c_text(payload: bytes) -> str:
-    """As in object resources and `X-Goog-Hash`."""
-    return base64.b64encode(int(google_crc32c.value(payload)).to_bytes(4, "big")).decode()
+_MIN_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -85,29 +79,6 @@ class StoredObject:
         return resource
 
 
-@dataclass(frozen=True)
-class Preconditions:
-    """The four conditions of a request; None is not asked for."""
-
-    generation_match: int | None = None
-    generation_not_match: int | None = None
-    metageneration_match: int | None = None
-    metageneration_not_match: int | None = None
-
-    def check(self, live: StoredObject | None, *, reading: bool = False) -> None:
-        """Raises: ApiError 412, or 304 for a read whose not-match condition fails."""
-        generation = live.generation if live else 0
-        if self.generation_match is not None and self.generation_match != generation:
-            raise _condition_not_met()
-        if self.generation_not_match is not None and self.generation_not_match == generation:
-            raise ApiError(304, "notModified", "Not Modified") if reading else _condition_not_met()
-        metageneration = live.metageneration if live else None
-        if self.metageneration_match is not None and self.metageneration_match != metageneration:
-            raise _condition_not_met()
-        if self.metageneration_not_match is not None and self.metageneration_not_match == metageneration:
-            raise ApiError(304, "notModified", "Not Modified") if reading else _condition_not_met()
-
-
 @dataclass
 class _Bucket:
     resource: dict[str, Any]
@@ -143,6 +114,7 @@ class Model:
             journal = Journal(folder)
             for change in journal.replay():
                 self._replay(change, journal)
+            journal.compact(self._snapshot(), self._live_generations())
             self._journal = journal
 
     def close(self) -> None:
@@ -202,7 +174,7 @@ class Model:
         with self.lock:
             live = self._bucket(bucket).objects.get(name)
             if live is None or generation not in (None, live.generation):
-                raise _no_such_object(bucket, name)
+                raise no_such_object(bucket, name)
             (conditions or Preconditions()).check(live, reading=True)
             return live
 
@@ -229,9 +201,11 @@ class Model:
         """Make a generation, after every check; `delete` goes in the same step."""
         with self.lock:
             found = self._bucket(bucket)
-            _check_name(name)
+            check_name(name)
+            content_type = resource.get("contentType") or "application/octet-stream"
+            check_content_type(content_type)
             conditions.check(found.objects.get(name))
-            _check_hashes(payload, resource)
+            check_hashes(payload, resource)
             self._check_rate(bucket, name)
             now = _now()
             made = StoredObject(
@@ -245,7 +219,7 @@ class Model:
                 crc32c=crc32c_text(payload),
                 # The service knows no MD5 of a composite object.
                 md5=None if component_count else base64.b64encode(hashlib.md5(payload).digest()).decode(),  # noqa: S324 (the service's checksum, no secret)
-                content_type=resource.get("contentType") or "application/octet-stream",
+                content_type=content_type,
                 metadata={str(key): str(value) for key, value in (resource.get("metadata") or {}).items()},
                 component_count=component_count,
             )
@@ -285,7 +259,7 @@ class Model:
         live = self.find(bucket, source["name"], None if generation is None else int(generation))
         wanted = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
         if wanted is not None and int(wanted) != live.generation:
-            raise _condition_not_met()
+            raise condition_not_met()
         return live
 
     def patch(
@@ -295,6 +269,8 @@ class Model:
         with self.lock:
             live = self.find(bucket, name)
             conditions.check(live)
+            content_type = resource.get("contentType", live.content_type)
+            check_content_type(content_type)
             metadata = dict(live.metadata)
             if "metadata" in resource:
                 for key, value in (resource["metadata"] or {}).items():
@@ -309,7 +285,7 @@ class Model:
                 metadata=metadata,
                 metageneration=live.metageneration + 1,
                 updated=_now(),
-                content_type=resource.get("contentType", live.content_type),
+                content_type=content_type,
             )
             self._write({"put": _to_json(changed), "gone": []})
             self._put(changed)
@@ -364,7 +340,22 @@ class Model:
 
     def _write(self, change: dict[str, Any]) -> None:
         if self._journal is not None:
+            live_count = len(self._buckets) + sum(len(each.objects) for each in self._buckets.values())
+            if self._journal.line_count > _MIN_LINES + 2 * live_count:
+                self._journal.compact(self._snapshot(), self._live_generations())
             self._journal.append({**change, "last_generation": self._last_generation})
+
+    def _snapshot(self) -> Iterator[dict[str, Any]]:
+        """The changes that make what is there now."""
+        for bucket in self._buckets.values():
+            yield {"bucket": bucket.resource, "last_generation": self._last_generation}
+            for stored in bucket.objects.values():
+                yield {"put": _to_json(stored), "gone": [], "last_generation": self._last_generation}
+
+    def _live_generations(self) -> set[int]:
+        return {
+            stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()
+        } | {self._last_generation}
 
     def _replay(self, change: Mapping[str, Any], journal: Journal) -> None:
         self._last_generation = max(self._last_generation, change["last_generation"])
@@ -390,29 +381,6 @@ def _from_json(document: Mapping[str, Any], journal: Journal) -> StoredObject:
     except FileNotFoundError:
         payload = b""  # a later line of the journal replaces or deletes it
     return StoredObject(payload=payload, **document)
-
-
-def _check_name(name: str) -> None:
-    size = len(name.encode())
-    if not 1 <= size <= 1024 or set(name) & {"\r", "\n", "\0"} or name in (".", ".."):
-        raise ApiError(400, "invalid", f"Disallowed object name of {size} bytes")
-
-
-def _check_hashes(payload: bytes, resource: Mapping[str, Any]) -> None:
-    wanted = resource.get("crc32c")
-    if wanted and wanted != crc32c_text(payload):
-        raise ApiError(400, "invalid", f"Provided CRC32C {wanted!r} doesn't match calculated CRC32C.")
-    wanted = resource.get("md5Hash")
-    if wanted and wanted != base64.b64encode(hashlib.md5(payload).digest()).decode():  # noqa: S324 (as above)
-        raise ApiError(400, "invalid", f"Provided MD5 hash {wanted!r} doesn't match calculated MD5 hash.")
-
-
-def _condition_not_met() -> ApiError:
-    return ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-
-
-def _no_such_object(bucket: str, name: str) -> ApiError:
-    return ApiError(404, "notFound", f"No such object: {bucket}/{name}")
 
 
 def _now() -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import email.parser
 import json as json_text
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
+from io import BufferedIOBase
 from typing import Any
 
 from dstl_dagster.testing.gcs_server.model import ApiError, Preconditions, StoredObject
 
 __all__ = [
     "Answer",
+    "bucket_name",
     "conditions",
     "error_answer",
     "hashes",
@@ -19,8 +23,12 @@ __all__ = [
     "multipart",
     "number",
     "object_answer",
+    "read_body",
     "without_empty_sizes",
 ]
+
+
+_MAX_LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,44 @@ def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         if key.strip().lower() == b"content-type":
             resource.setdefault("contentType", value.strip().decode())
     return resource, payload
+
+
+def read_body(headers: Message, stream: BufferedIOBase) -> bytes | None:
+    """All of a request's body; None where the client ended in its middle. Raises: ApiError 400, 501."""
+    encoding = headers.get("Transfer-Encoding")
+    if encoding is None:
+        text = headers.get("Content-Length") or "0"
+        if not (text.isascii() and text.isdigit()):
+            raise ApiError(400, "badRequest", f"Invalid Content-Length {text!r}")
+        body = stream.read(int(text))
+        return body if len(body) == int(text) else None
+    if encoding.strip().lower() != "chunked":
+        raise ApiError(501, "notImplemented", f"This server does not read {encoding!r}")
+    parts = []
+    while True:
+        line = stream.readline(_MAX_LINE_BYTES)
+        text = line.decode("latin-1").partition(";")[0].strip()
+        if not re.fullmatch("[0-9a-fA-F]{1,15}", text):
+            raise ApiError(400, "badRequest", f"{text!r} is no length of a chunk")
+        if int(text, 16) == 0:
+            break
+        part = stream.read(int(text, 16))
+        if len(part) < int(text, 16):
+            return None
+        if stream.readline(_MAX_LINE_BYTES) != b"\r\n":
+            raise ApiError(400, "badRequest", "A chunk is longer than it says")
+        parts.append(part)
+    while stream.readline(_MAX_LINE_BYTES) not in (b"\r\n", b""):
+        pass  # trailers, which mean nothing here
+    return b"".join(parts)
+
+
+def bucket_name(document: Mapping[str, Any]) -> str:
+    """The name of a bucket to make. Raises: ApiError 400."""
+    name = document.get("name")
+    if not isinstance(name, str) or not name:
+        raise ApiError(400, "invalid", f"Invalid bucket name: {name!r}")
+    return name
 
 
 def json_object(body: bytes) -> dict[str, Any]:
