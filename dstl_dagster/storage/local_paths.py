@@ -86,9 +86,10 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
     """Give the temporary file its final name in one step, durably.
 
     Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
-    name would be both file and folder).
+    name would be both file and folder), OSError (the name is as it was before).
     """
     folder_missing = False
+    kept = None
     # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
     for _ in range(_PLACE_ATTEMPTS):
         try:
@@ -97,6 +98,7 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
             if create_only:
                 os.link(temporary.path, path)
             else:
+                kept = kept or temporary.keep(path)
                 temporary.replace(path)
         except FileNotFoundError:
             folder_missing = True
@@ -109,9 +111,24 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidInputError(f"{str(path)[:80]!r}... is too long for this file system") from error
             raise
-        hidden.sync_folder(path.parent)
+        _sync_or_take_back(hidden, temporary, path, kept)
         return
     raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
+
+
+def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, kept: str | None) -> None:
+    # A failed sync is told once. A name that stayed would be read back as a success, and be gone after a
+    # power loss.
+    try:
+        hidden.sync_folder(path.parent)
+    except OSError:
+        try:
+            temporary.take_back(path, kept)
+        except OSError:
+            hidden.doubtful.add(path)
+        raise
+    if kept is not None:
+        os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
 
 
 def _occupied(path: Path, error: OSError) -> Exception:

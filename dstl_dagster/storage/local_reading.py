@@ -103,7 +103,7 @@ class LocalReading:
 
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
         """As `ObjectStore.stat`."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         record = self._look(name, path)
         if record is None or generation not in (None, record.generation):
             return None
@@ -112,7 +112,7 @@ class LocalReading:
     @translate_os_errors
     def open(self, name: str, generation: int | None, start: int = 0) -> LocalReader:
         """Open the live generation. Raises: NotFoundError."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             try:
                 # O_NONBLOCK: a pipe put there by hand must not make us wait.
@@ -139,7 +139,7 @@ class LocalReading:
 
     def live_record(self, name: str) -> Record | None:
         """The record of the file that is there, adopting one that came by hand. Under the name's lock."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             file = _regular_file(path)
             if file is None:
@@ -151,6 +151,15 @@ class LocalReading:
             if record is not None:
                 return record
         raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
+
+    def _path(self, name: str) -> Path:
+        path = object_path(self._root, name)
+        if path in self._hidden.doubtful:
+            raise UnavailableError(
+                f"{path} could be neither synced to the disk nor taken back; "
+                "see what is wrong with the disk, then open the store again"
+            )
+        return path
 
     def _look(self, name: str, path: Path) -> Record | None:
         # Without the lock first. Where no record matches the file (yet, or any more), again under the lock.

@@ -73,7 +73,7 @@ class LocalWriting:
         self._records.write(name, [new, current] if current else [new])
         try:
             place_file(self.hidden, temporary, path, create_only=current is None)
-        except DstlError:
+        except (DstlError, OSError):
             if current is None:
                 self._records.remove(name)
             raise
@@ -171,6 +171,7 @@ class LocalWriter:
         self._crc = EMPTY_CRC32C
         self._made: ObjectStat | None = None
         self._over = False
+        self._lost = False
 
     def write(self, payload: Buffer) -> int:
         return self._take(payload, None)
@@ -198,7 +199,13 @@ class LocalWriter:
         if self._made is None:
             temporary = self._open_file()
             # Before the lock, which others wait for: a sync takes longer than all the rest.
-            file = FileIdentity.of(temporary.sync())
+            try:
+                file = FileIdentity.of(temporary.sync())
+            except OSError:
+                # Told once: the next sync would succeed without these bytes.
+                self._lost = True
+                self.abort()
+                raise
             with self._writing.hidden.locked([self._name]):
                 self._made = self._writing.publish(
                     self._name, temporary, file, self._crc, self._precondition, self._metadata
@@ -214,6 +221,8 @@ class LocalWriter:
         self._release()
 
     def _open_file(self) -> TemporaryFile:
+        if self._lost:
+            raise rules.lost_upload(self._writing.uri_of(self._name))
         if self._over:
             raise rules.closed_writer(self._writing.uri_of(self._name))
         if self._temporary is None:
