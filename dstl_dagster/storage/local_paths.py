@@ -23,6 +23,7 @@ from dstl_dagster.storage.local_files import (
 __all__ = [
     "LOCAL_BUCKET",
     "MAX_LEVEL_BYTES",
+    "check_inside",
     "folder_uri",
     "object_path",
     "object_uri",
@@ -52,9 +53,21 @@ def _object_path(root: Path, name: str) -> Path:
             raise InvalidInputError(
                 f"{name!r} cannot be a path: {level[:40]!r}... is above {MAX_LEVEL_BYTES} bytes"
             )
-    if levels[0] == HIDDEN_FOLDER:
+    # In any case: some file systems do not tell cases apart.
+    if levels[0].lower() == HIDDEN_FOLDER:
         raise InvalidInputError(f"{name!r} lies in the store's own folder {HIDDEN_FOLDER!r}")
     return root.joinpath(*levels)
+
+
+def check_inside(root: Path, path: Path) -> None:
+    """Raises: InvalidInputError for a file that a symbolic link between it and the root takes elsewhere."""
+    for folder in path.parents:
+        if folder == root:
+            return
+        if folder.is_symlink():
+            raise InvalidInputError(
+                f"{path} leaves {root} by the symbolic link {folder}; nothing is changed there"
+            )
 
 
 def object_uri(root: Path, name: str) -> str:

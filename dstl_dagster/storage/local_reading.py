@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
@@ -212,7 +212,7 @@ class LocalReading:
         if any(level in ("", ".", "..") for level in folder.split("/")) and folder:
             return
         levels = folder.split("/") if folder else []
-        if levels[:1] == [HIDDEN_FOLDER] or (slash and not folder):
+        if (levels and levels[0].lower() == HIDDEN_FOLDER) or (slash and not folder):
             return
         yield from self._walk_folder(
             self._root.joinpath(*levels),
@@ -242,23 +242,24 @@ def _ordered_entries(folder: Path, above: str) -> list[tuple[str, bool]]:
     try:
         with os.scandir(folder) as scan:
             for entry in scan:
-                if not above and entry.name == HIDDEN_FOLDER:
+                if not above and entry.name.lower() == HIDDEN_FOLDER:
                     continue
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder or entry.is_file(follow_symlinks=False):
                     entries.append((f"{above}{entry.name}/" if is_folder else above + entry.name, is_folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # A file whose name is not UTF-8, or holds a line break, cannot be an object.
+    # A file that was put there by hand under a name that no object can have is none.
     readable = [entry for entry in entries if _is_name(entry[0])]
     return sorted(readable, key=lambda entry: entry[0].encode())
 
 
 def _is_name(name: str) -> bool:
     try:
-        return len(name.encode()) <= rules.MAX_NAME_BYTES and not set(name) & {"\r", "\n"}
-    except UnicodeEncodeError:
+        rules.check_name(name)
+    except InvalidInputError:
         return False
+    return True
 
 
 def _regular_file(path: Path) -> FileIdentity | None:

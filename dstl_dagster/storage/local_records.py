@@ -132,7 +132,7 @@ def _from_text(text: bytes, path: str, name: str) -> list[Record]:
         if document["version"] != _VERSION or document["name"] != name:
             raise FormatError(f"{path} is of version {document['version']} or of another name")
         return [_from_json(entry) for entry in document["generations"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(
             f"{path}, which records the object {name!r}, is damaged ({error}); "
             "move it away to have the file taken as one put there by hand"
