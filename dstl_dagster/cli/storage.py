@@ -27,7 +27,7 @@ def storage_group() -> None:
     default="20 s",
     show_default=True,
     metavar="DURATION",
-    help="Give up when a request has had no answer for about this long.",
+    help="Give up on a request without a response after about this long.",
 )
 @click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -53,7 +53,7 @@ def check_command(
 
     def tell(step: str) -> None:
         if not as_json:
-            click.echo(f"{uri}: {step} (waits up to {timeout} for an answer)", err=True)
+            click.echo(f"{uri}: {step} (waits up to {timeout} for a response)", err=True)
 
     findings = check_store(
         open_store(uri, options), checkpoint_retention=retention, write_probe=write, progress=tell

@@ -136,7 +136,7 @@ class GCSObjectStore:
             try:
                 return self._put_once(name, octets, precondition, pairs)
             except (NotFoundError, FormatError) as error:
-                # Nothing was made, and the bytes are here still.
+                # No object was created, and the bytes are still here.
                 if sends_left == 0 or error.kind not in (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED):
                     raise
         raise AssertionError("unreachable")

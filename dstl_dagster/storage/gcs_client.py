@@ -1,6 +1,6 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its making, and what becomes of a client's connections in a fork. Does not own requests
+Owns its creation, and what happens to a client's connections in a fork. Does not own requests
 (`gcs_transport`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
@@ -23,11 +23,11 @@ _POOL_CONNECTIONS = 64
 
 _clients: WeakSet[storage.Client] = WeakSet()
 _left_to_parent: list[object] = []
-"""Connections of before a fork, kept from being closed here: a thread of the parent may hold their locks."""
+"""Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
 
 
 def split_at_fork(client: storage.Client) -> None:
-    """Give every forked child connections of its own: on a shared one, each reads the other's answers."""
+    """Give every forked child its own connections: on a shared one, each would read the other's responses."""
     _clients.add(client)
 
 

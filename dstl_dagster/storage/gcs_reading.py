@@ -42,8 +42,9 @@ class GCSReading:
             blob.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
             if "crc32c" not in blob._properties:
                 raise FormatError(
-                    f"the service tells no checksum of {self._names.uri_of(name)!r}, and it is not trusted "
-                    "without one; encrypt the bucket by its own or a Cloud KMS key, not by keys in requests"
+                    f"the service returns no checksum of {self._names.uri_of(name)!r}, which is not "
+                    "trusted without one; encrypt the bucket with Google's or a Cloud KMS key, not with "
+                    "keys in requests"
                 )
             return self.stat_of(blob)
 
@@ -54,7 +55,7 @@ class GCSReading:
             return None
 
     def stat_of(self, blob: storage.Blob) -> ObjectStat:
-        """The stat of a handle that an answer has filled."""
+        """The stat of a handle that a response has filled."""
         return stat_of_resource(blob.name[len(self._names.prefix) :], blob._properties, self.ask_crc32c)
 
     def ask_crc32c(self, name: str, generation: int) -> int:

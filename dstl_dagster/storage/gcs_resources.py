@@ -1,6 +1,6 @@
 """Our names, stats and preconditions in the words of the JSON API, and back.
 
-Owns the mapping. Makes no request itself; a stat whose checksum an answer left out asks through its caller.
+Owns the mapping. Makes no request itself; a stat that came without a checksum asks through its caller.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def generation_match(precondition: Precondition) -> int | None:
 def stat_of_resource(name: str, resource: Mapping[str, Any], ask_crc32c: AskCRC32C) -> ObjectStat:
     """An object resource of the JSON API, under the store's name for it.
 
-    Raises: UnavailableError for what is no such resource: what the request did is not known.
+    Raises: UnavailableError if it is not such a resource: what the request did is unknown.
     """
     try:
         generation = int(resource["generation"])
-        # A number that is zero may be left out.
+        # The service may omit a size of zero.
         size = int(resource.get("size", 0))
         updated = datetime.fromisoformat(resource["updated"])
         metadata = MappingProxyType(dict(resource.get("metadata") or {}))
@@ -85,13 +85,13 @@ def stat_of_resource(name: str, resource: Mapping[str, Any], ask_crc32c: AskCRC3
             return _UnsummedStat(name, generation, size, updated, metadata, ask_crc32c)
         return ObjectStat(name, generation, size, from_base64(resource["crc32c"]), updated, metadata)
     except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"the answer for {name!r} is no object's resource: {error!r}") from error
+        raise UnavailableError(f"the response for {name!r} is not an object resource: {error!r}") from error
 
 
 class _UnsummedStat(ObjectStat):
-    """A stat whose answer left the checksum out: the object itself is asked once somebody needs it.
+    """A stat that came without a checksum: the first read of `crc32c` asks for it.
 
-    Listings of objects under a customer-managed key are like that, and most who list never need it. Reading
+    Listings of objects under a customer-managed key omit it, and most callers never need it. Reading
     `crc32c` may therefore raise whatever a request does, and NotFoundError once the generation is gone.
     """
 

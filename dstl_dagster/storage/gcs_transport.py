@@ -108,15 +108,15 @@ class GCSTransport:
         )
         if response.status_code in (408, 429) or response.status_code >= 500:
             raise refusal(response.status_code, response.text, place)
-        # A refusal is one whatever its body is. But an answer that cannot be read, from a proxy say, leaves
-        # open what the request did.
+        # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
+        # leaves open what the request did.
         document = None
         if "json" in response.headers.get("Content-Type", "") and response.content:
             try:
                 document = response.json()
             except ValueError as error:
                 if response.status_code < 400:
-                    raise UnavailableError(f"the answer for {place!r} cannot be read: {error}") from error
+                    raise UnavailableError(f"the response for {place!r} cannot be parsed: {error}") from error
         return Reply(
             response.status_code,
             response.headers,

@@ -196,7 +196,7 @@ class ResumableUpload:
             held = int(span.rpartition("-")[2]) + 1 if span else 0
         except ValueError as error:
             raise UnavailableError(
-                f"{span!r} does not say what the service holds of {self._uri!r}"
+                f"{span!r} does not say how much of {self._uri!r} the service holds"
             ) from error
         if not self._sent <= held <= self._sent + self._filled:
             raise InternalError(

@@ -59,8 +59,8 @@ class LocalObjectStore:
         root: an absolute or relative folder; created by the first write.
         clock: stamps `ObjectStat.updated`, and keeps generations rising across a power loss.
         durable: False skips the fsyncs (for tests): safe against kills, not against a power loss.
-        lock_wait_seconds: how long a change waits for another process (frozen, say) before it is
-            UnavailableError.
+        lock_wait_seconds: how long a change waits for a lock of another process (a frozen one, say) before it
+            fails with UnavailableError.
     """
 
     def __init__(

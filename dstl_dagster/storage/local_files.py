@@ -67,7 +67,7 @@ class HiddenFolder:
         root: the store's root; made when something is first written.
         clock: keeps generations rising even where a power loss undid the last write.
         durable: False skips the fsyncs: then writes survive a kill, but not a power loss.
-        lock_wait_seconds: how long another process may hold up a change here.
+        lock_wait_seconds: how long a change waits for a lock of another process.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class HiddenFolder:
         self._durable = durable
         self.lock_wait_seconds = lock_wait_seconds
         self.doubtful: set[Path] = set()
-        """Files that could be neither made durable nor taken back: what they are is not known any more."""
+        """Files that could be neither made durable nor rolled back: their state is unknown."""
         self._swept = False
         # Strings, because a path object costs as much as a system call, and a write needs many.
         self._temporary_path = str(self.path / "temporary")
@@ -134,7 +134,7 @@ class HiddenFolder:
             try:
                 self.sync_folder(missing.parent)
             except OSError:
-                # Left standing, it would be taken for durable by the next call.
+                # Otherwise the next call would take it for durable.
                 with contextlib.suppress(OSError):
                     missing.rmdir()
                 raise
@@ -261,8 +261,8 @@ class _HeldLocks:
 class TemporaryFile:
     """A file that readers do not see until it is linked in. One thread at a time.
 
-    It belongs to the process that made it. The copy that a fork leaves in a child holds nothing: its `close`
-    does nothing, and any other use of it is NotFoundError, kind `upload_lost`.
+    It belongs to the process that created it. The copy that a fork leaves in a child holds nothing: its
+    `close` does nothing, and any other use raises NotFoundError, kind `upload_lost`.
     """
 
     def __init__(self, hidden: HiddenFolder, path: str, descriptor: int) -> None:
@@ -300,7 +300,7 @@ class TemporaryFile:
         return kept
 
     def take_back(self, path: Path, kept: str | None) -> None:
-        """Undo `replace` or a link: `path` is the kept file again, or nobody's. Raises: OSError."""
+        """Undo `replace` or a link: `path` is the kept file again, or does not exist. Raises: OSError."""
         if kept is None:
             path.unlink(missing_ok=True)
         else:
@@ -350,7 +350,7 @@ def empty_folder_removed(path: Path) -> bool:
 
 
 def _free_sweep_lock() -> None:
-    # A thread that the child does not have may have held it.
+    # It may have been held by a thread that the child does not have.
     global _sweep_lock
     _sweep_lock = threading.Lock()
 

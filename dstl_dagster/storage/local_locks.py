@@ -1,10 +1,10 @@
-"""Locks on files between processes: taken for a limited time of waiting, and never inherited.
+"""Locks on files between processes: waited for a limited time, and never inherited.
 
-Owns how a lock is taken and freed, who is named when that lasts too long, and what a forked child forgets.
+Owns taking and freeing a lock, naming its holder when the wait is too long, and what a forked child drops.
 Does not own which files are locked, or in which order (`local_files`).
 
 A lock is the kernel's (`flock`): it ends with its process, however that ends. But it belongs to the open
-file, which a fork without exec copies; so a child closes the copies first of all.
+file, which a fork without exec copies; so a child closes its copies before anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dstl_dagster.errors import UnavailableError
 __all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "lock", "unlock"]
 
 DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
-"""Far above what a change takes, a slow sync included."""
+"""Far longer than a change takes, including a slow sync."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.0002
 _MAX_PAUSE_SECONDS: Final = 0.01
@@ -32,9 +32,9 @@ _locked: set[int] = set()
 
 
 def lock(descriptor: int, mode: int, path: str, wait_seconds: float) -> None:
-    """Take the lock of an open file, waiting for others at most so long.
+    """Lock an open file, waiting at most `wait_seconds` for others.
 
-    Raises: UnavailableError, which names the file and, where the system tells, the processes that hold it.
+    Raises: UnavailableError, which names the file and, if the system tells, the processes that hold it.
     """
     _locked.add(descriptor)
     deadline = None
@@ -48,16 +48,16 @@ def lock(descriptor: int, mode: int, path: str, wait_seconds: float) -> None:
             if now >= deadline:
                 raise UnavailableError(
                     f"{path} has been locked for {wait_seconds:g} s by {_holders(descriptor)}; "
-                    "let that go on, or end it, then repeat the call"
+                    "let it continue or end it, then repeat the call"
                 ) from None
         _clock.sleep_seconds(min(pause, max(0.0, deadline - now)))
         pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
 def unlock(descriptor: int) -> None:
-    """Free the lock, if there is one, and close the file. Never raises."""
+    """Free the lock, if held, and close the file. Never raises."""
     with suppress(OSError):
-        # Said before the close, which frees nothing while a child has a copy.
+        # Explicitly, before the close: that frees nothing while a child has a copy.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _locked.discard(descriptor)
     with suppress(OSError):
@@ -65,7 +65,7 @@ def unlock(descriptor: int) -> None:
 
 
 def _holders(descriptor: int) -> str:
-    """Who holds the lock of this file: as `/proc/locks` knows it, for people."""
+    """The holders of this file's lock according to `/proc/locks`, for people."""
     inode = os.fstat(descriptor).st_ino
     found = []
     with suppress(OSError, ValueError, IndexError):
@@ -83,7 +83,7 @@ def _process(process_id: int) -> str:
         told += f" ({proc.joinpath('comm').read_text().strip()})"
         state = proc.joinpath("stat").read_text().rpartition(")")[2].split()[0]
         if state in ("T", "t"):
-            told += f", which is stopped (`kill -CONT {process_id}` lets it go on)"
+            told += f", which is stopped (`kill -CONT {process_id}` resumes it)"
     return told
 
 

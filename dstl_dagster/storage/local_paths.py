@@ -53,20 +53,20 @@ def _object_path(root: Path, name: str) -> Path:
             raise InvalidInputError(
                 f"{name!r} cannot be a path: {level[:40]!r}... is above {MAX_LEVEL_BYTES} bytes"
             )
-    # In any case: some file systems do not tell cases apart.
+    # Upper case too: some file systems ignore case.
     if levels[0].lower() == HIDDEN_FOLDER:
         raise InvalidInputError(f"{name!r} lies in the store's own folder {HIDDEN_FOLDER!r}")
     return root.joinpath(*levels)
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Raises: InvalidInputError for a file that a symbolic link between it and the root takes elsewhere."""
+    """Raises: InvalidInputError if a symbolic link below the root leads to the file."""
     for folder in path.parents:
         if folder == root:
             return
         if folder.is_symlink():
             raise InvalidInputError(
-                f"{path} leaves {root} by the symbolic link {folder}; nothing is changed there"
+                f"the symbolic link {folder} leads {path} out of {root}; nothing is changed there"
             )
 
 
@@ -130,8 +130,8 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
 
 
 def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, kept: str | None) -> None:
-    # A failed sync is told once. A name that stayed would be read back as a success, and be gone after a
-    # power loss.
+    # The system reports a failed sync only once. A name that stayed would read back as a success, and be gone
+    # after a power loss.
     try:
         hidden.sync_folder(path.parent)
     except OSError:

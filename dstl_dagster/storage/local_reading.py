@@ -156,8 +156,8 @@ class LocalReading:
         path = object_path(self._root, name)
         if path in self._hidden.doubtful:
             raise UnavailableError(
-                f"{path} could be neither synced to the disk nor taken back; "
-                "see what is wrong with the disk, then open the store again"
+                f"{path} could be neither synced to the disk nor rolled back; "
+                "find out what is wrong with the disk, then open the store again"
             )
         return path
 
@@ -249,7 +249,7 @@ def _ordered_entries(folder: Path, above: str) -> list[tuple[str, bool]]:
                     entries.append((f"{above}{entry.name}/" if is_folder else above + entry.name, is_folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # A file that was put there by hand under a name that no object can have is none.
+    # A file put there by hand, under a name that no object can have, is not an object.
     readable = [entry for entry in entries if _is_name(entry[0])]
     return sorted(readable, key=lambda entry: entry[0].encode())
 

@@ -206,7 +206,7 @@ class LocalWriter:
             try:
                 file = FileIdentity.of(temporary.sync())
             except OSError:
-                # Told once: the next sync would succeed without these bytes.
+                # The system reports it only once: the next sync would succeed without these bytes.
                 self._lost = True
                 self.abort()
                 raise

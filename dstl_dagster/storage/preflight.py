@@ -62,18 +62,18 @@ def check_store(
     new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Finding]:
-    """All findings, errors first. Raises: UnavailableError where the service does not answer at all.
+    """All findings, errors first. Raises: UnavailableError if the service does not answer at all.
 
     Args:
         store: the bucket, below the prefix that will be used.
         checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are compared with it.
         write_probe: make, compose and delete three small objects to see that preconditions hold.
         new_id: names the probe's objects.
-        progress: hears of each step before it begins.
+        progress: called with each step before it starts.
     """
     findings: list[Finding] = []
     if store.capabilities.inspect_bucket:
-        progress("looking at the permissions and the settings")
+        progress("checking permissions and settings")
         findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
         progress("writing, listing, composing and deleting small objects")
@@ -236,7 +236,7 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
 
 def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableError:
     reason = " ".join(error.message.split())  # one line, whatever the network library says
-    return UnavailableError(f"{store.uri} does not answer, and was not checked: {reason}")
+    return UnavailableError(f"{store.uri} does not answer and was not checked: {reason}")
 
 
 def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> list[Finding]:
@@ -309,7 +309,7 @@ def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterat
             "listing_wrong",
             Severity.ERROR,
             f"a listing does not show what was just written: {listed}, not {wanted}; "
-            "reading the timeline and clean-up go by listings",
+            "the timeline and clean-up rely on listings",
         )
 
 
@@ -321,7 +321,7 @@ def _remove_probe(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Fi
             yield Finding(
                 "probe_left",
                 Severity.ERROR,
-                f"the probe's objects from {name!r} on may be left behind: {error.message}",
+                f"the probe's objects from {name!r} on may still be there: {error.message}",
             )
             return
         except DstlError as error:

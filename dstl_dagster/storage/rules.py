@@ -173,16 +173,16 @@ def closed_writer(uri: str) -> ClosedError:
 
 
 def lost_upload(uri: str) -> NotFoundError:
-    """The error for an upload whose bytes are gone before they became an object."""
+    """The error for an upload whose bytes were lost before they became an object."""
     return NotFoundError(
-        f"the upload of {uri!r} is gone, and made nothing; write the object again", ErrorKind.UPLOAD_LOST
+        f"the upload of {uri!r} is gone and created no object; write the object again", ErrorKind.UPLOAD_LOST
     )
 
 
 def damaged_upload(uri: str) -> FormatError:
-    """The error for an upload whose bytes were changed on their way."""
+    """The error for an upload whose bytes were damaged in transit."""
     return FormatError(
-        f"the service received other bytes of {uri!r} than were sent, and made nothing; "
+        f"the service received bytes of {uri!r} other than those sent, and created no object; "
         "write the object again",
         ErrorKind.UPLOAD_DAMAGED,
     )

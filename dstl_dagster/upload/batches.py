@@ -153,7 +153,7 @@ class BatchAction:
         batch = None
         with self._lock:
             if self._tasks is None:
-                # No attempt came as far as to claim it (no thread for its time-out, say), and none will.
+                # No attempt got as far as claiming it (no thread for its timeout, say), and none will.
                 self._tasks = ()
                 batch = self._claim()
         if batch is not None:

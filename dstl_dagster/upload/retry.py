@@ -78,7 +78,7 @@ class RetryPolicy:
         if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
             return 0.0
         # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
-        # an upload that was lost or damaged, and made nothing, is.
+        # an upload that was lost or damaged, and created no object, may be repeated.
         if isinstance(error, UnavailableError | OSError) or (
             isinstance(error, DstlError) and error.kind in _UPLOAD_FAILED_KINDS
         ):

@@ -28,7 +28,7 @@ class Timer(Protocol):
     def schedule(self, delay_seconds: float, command: Callable[[], None]) -> Cancel:
         """Call `command` once, after the delay; the returned call cancels it.
 
-        Raises: ClosedError when closed, UnavailableError where there is no thread for it.
+        Raises: ClosedError when closed, UnavailableError if no thread can be started for it.
         """
         ...
 

@@ -65,5 +65,5 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container under a random uid, which has no name.
+        # A container running under a uid that has no user name.
         return f"uid-{os.getuid()}"
