@@ -184,6 +184,8 @@ class ErrorKind(StrEnum):
     """On a local disk the name would be both a file and a folder. Use another name."""
     BUSY = "busy"
     """The object's folder keeps being removed. Find out who removes it, then repeat the call."""
+    UPLOAD_DAMAGED = "upload_damaged"
+    """The service received bytes other than those sent, and created no object. Write the object again."""
 
     # -- Spark and Dagster
     STORE_NOT_SHARED = "store_not_shared"

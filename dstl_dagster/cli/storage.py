@@ -22,11 +22,20 @@ def storage_group() -> None:
     metavar="DURATION",
     help="How long the oldest checkpoint is kept, e.g. '30 d'; lifecycle rules are checked against it.",
 )
+@click.option(
+    "--timeout",
+    default="20 s",
+    show_default=True,
+    metavar="DURATION",
+    help="Give up on a request without a response after about this long.",
+)
 @click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def check_command(uri: str, checkpoint_retention: str | None, write: bool, as_json: bool) -> None:
+def check_command(
+    uri: str, checkpoint_retention: str | None, timeout: str, write: bool, as_json: bool
+) -> None:
     """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exits with 1 if it is unfit."""
-    from dstl_dagster.settings import parse_duration
+    from dstl_dagster.settings import GSFileSystemOptions, parse_duration
     from dstl_dagster.storage import Severity, check_store, open_store
 
     retention = (
@@ -34,7 +43,21 @@ def check_command(uri: str, checkpoint_retention: str | None, write: bool, as_js
         if checkpoint_retention is None
         else parse_duration("--checkpoint-retention", checkpoint_retention)
     )
-    findings = check_store(open_store(uri), checkpoint_retention=retention, write_probe=write)
+    limit = parse_duration("--timeout", timeout)
+    attempt_milliseconds = max(1, round(limit.total_seconds() * 500))
+    options = GSFileSystemOptions(
+        http_connect_timeout=attempt_milliseconds,
+        http_read_timeout=attempt_milliseconds,
+        retry_total_timeout=limit,
+    )
+
+    def tell(step: str) -> None:
+        if not as_json:
+            click.echo(f"{uri}: {step} (waits up to {timeout} for a response)", err=True)
+
+    findings = check_store(
+        open_store(uri, options), checkpoint_retention=retention, write_probe=write, progress=tell
+    )
     if as_json:
         click.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     else:

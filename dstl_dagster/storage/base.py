@@ -80,7 +80,8 @@ class ObjectStat:
         name: the object's name, relative to the store that returned it.
         generation: above 0; a later write of the same name has a higher one.
         size: bytes.
-        crc32c: CRC-32C (Castagnoli) of the bytes, unsigned 32 bits.
+        crc32c: CRC-32C (Castagnoli) of the bytes, unsigned 32 bits. If the service omits it from its
+            listings, the first read costs a request, and raises NotFoundError if the object is gone.
         updated: when this generation was created, by the server's clock, in UTC.
         metadata: the writer's own key-value pairs, as given.
 
@@ -123,7 +124,8 @@ class ObjectWriter(Protocol):
 
         After an exception it may be called again: it finishes the same upload, or fails again.
 
-        Raises: ConflictError (precondition), UnavailableError (outcome unknown).
+        Raises: ConflictError (precondition), UnavailableError (outcome unknown), NotFoundError (kind
+        `upload_lost`: it created no object and never will).
         """
         ...
 

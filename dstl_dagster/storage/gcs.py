@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import to_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GCSObjectStore", "open_gcs"]
 
+_SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
 _CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True)
 
@@ -131,6 +132,18 @@ class GCSObjectStore:
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
         pairs, octets = rules.check_metadata(metadata), bytes(payload)
+        for sends_left in range(_SENDS - 1, -1, -1):
+            try:
+                return self._put_once(name, octets, precondition, pairs)
+            except (NotFoundError, FormatError) as error:
+                # No object was created, and the bytes are still here.
+                if sends_left == 0 or error.kind not in (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _put_once(
+        self, name: str, octets: bytes, precondition: Precondition, pairs: Mapping[str, str]
+    ) -> ObjectStat:
         if len(octets) > _SINGLE_REQUEST_BYTES:
             writer = self.open_write(name, precondition=precondition, metadata=pairs)
             try:
@@ -149,9 +162,12 @@ class GCSObjectStore:
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._names.stat_of(blob)
+            return self._reading.stat_of(blob)
 
-        return self._change(name, pairs, upload)
+        try:
+            return self._change(name, pairs, upload)
+        except FormatError as error:
+            raise rules.damaged_upload(self.uri_of(name)) from error
 
     def open_write(
         self,
@@ -183,7 +199,7 @@ class GCSObjectStore:
             ResumableUpload(uri, start, self._transport.send, self._transport.retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
-            stat_of=lambda resource: stat_of_resource(name, resource),
+            stat_of=lambda resource: stat_of_resource(name, resource, self._reading.ask_crc32c),
         )
 
     # -- reading
@@ -230,7 +246,7 @@ class GCSObjectStore:
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )
-            return self._names.stat_of(blob)
+            return self._reading.stat_of(blob)
 
         made = self._change(target, pairs, compose_once)
         rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
@@ -265,7 +281,7 @@ class GCSObjectStore:
                     retry=None,
                 )
                 if token is None:
-                    return destination._names.stat_of(blob)
+                    return destination._reading.stat_of(blob)
 
         return destination._change(target, pairs, rewrite_once)
 

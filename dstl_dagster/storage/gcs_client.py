@@ -1,22 +1,53 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its making. Does not own requests (`gcs_transport`). Imported by `gcs` alone, so that nothing else loads
-the client.
+Owns its creation, and what happens to a client's connections in a fork. Does not own requests
+(`gcs_transport`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+from weakref import WeakSet
 
 import google.auth.exceptions
 import requests.adapters
+import requests.cookies
 from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["shared_client"]
+__all__ = ["shared_client", "split_at_fork"]
 
 _POOL_CONNECTIONS = 64
+
+_clients: WeakSet[storage.Client] = WeakSet()
+_left_to_parent: list[object] = []
+"""Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
+
+
+def split_at_fork(client: storage.Client) -> None:
+    """Give every forked child its own connections: on a shared one, each would read the other's responses."""
+    _clients.add(client)
+
+
+def _renew_connections() -> None:
+    for client in list(_clients):
+        session = client._http_internal
+        for each in (session, getattr(session, "_auth_request_session", None)):
+            if not isinstance(each, requests.Session):
+                continue
+            each.cookies = requests.cookies.RequestsCookieJar()
+            for adapter in each.adapters.values():
+                if isinstance(adapter, requests.adapters.HTTPAdapter):
+                    _left_to_parent.append((adapter.poolmanager, adapter.proxy_manager))
+                    adapter.proxy_manager = {}
+                    adapter.init_poolmanager(
+                        adapter._pool_connections, adapter._pool_maxsize, block=adapter._pool_block
+                    )
+
+
+os.register_at_fork(after_in_child=_renew_connections)
 
 
 @functools.lru_cache(maxsize=8)

@@ -80,6 +80,8 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
     except DataCorruption as error:
         raise FormatError(f"the bytes read of {uri!r} do not have its stored checksum") from error
     except (google.auth.exceptions.RefreshError, google.auth.exceptions.InvalidOperation) as error:
+        if error.retryable:
+            raise UnavailableError(f"the credentials for {uri!r} cannot be refreshed now: {error}") from error
         raise InvalidInputError(
             f"no valid credentials for {uri!r}: {error}", ErrorKind.NO_PERMISSION
         ) from error

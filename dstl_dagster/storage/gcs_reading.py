@@ -7,16 +7,19 @@ writing (`gcs`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.gcs_errors import RangeNotSatisfiableError
-from dstl_dagster.storage.gcs_resources import GCSNames
+from dstl_dagster.storage.gcs_resources import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSReader
 from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.retrying import Try
+
+if TYPE_CHECKING:
+    from google.cloud import storage
 
 __all__ = ["GCSReading"]
 
@@ -37,13 +40,30 @@ class GCSReading:
         def reload(attempt: Try) -> ObjectStat:
             blob = self._names.blob(name, generation)
             blob.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
-            return self._names.stat_of(blob)
+            if "crc32c" not in blob._properties:
+                raise FormatError(
+                    f"the service returns no checksum of {self._names.uri_of(name)!r}, which is not "
+                    "trusted without one; encrypt the bucket with Google's or a Cloud KMS key, not with "
+                    "keys in requests"
+                )
+            return self.stat_of(blob)
 
         try:
             return self._transport.ask(self._names.uri_of(name), reload)
         except NotFoundError:
             self._transport.require_bucket()
             return None
+
+    def stat_of(self, blob: storage.Blob) -> ObjectStat:
+        """The stat of a handle that a response has filled."""
+        return stat_of_resource(blob.name[len(self._names.prefix) :], blob._properties, self.ask_crc32c)
+
+    def ask_crc32c(self, name: str, generation: int) -> int:
+        """As `gcs_resources.AskCRC32C`."""
+        found = self.stat(name, generation)
+        if found is None:
+            raise rules.missing(self._names.uri_of(name), generation)
+        return found.crc32c
 
     def get(self, name: str, generation: int | None) -> bytes:
         """As `ObjectStore.get`."""
@@ -117,6 +137,6 @@ class GCSReading:
                 retry=None,
             )
             page = next(walk.pages, ())
-            return [self._names.stat_of(blob) for blob in page], walk.next_page_token
+            return [self.stat_of(blob) for blob in page], walk.next_page_token
 
         return self._transport.ask(self._names.uri, fetch)

@@ -1,15 +1,17 @@
 """Our names, stats and preconditions in the words of the JSON API, and back.
 
-Owns the mapping. Makes no request.
+Owns the mapping. Makes no request itself; a stat that came without a checksum asks through its caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import from_base64
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Absent, Generation, ObjectStat, Precondition
@@ -17,7 +19,10 @@ from dstl_dagster.storage.base import Absent, Generation, ObjectStat, Preconditi
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["CONTENT_TYPE", "GCSNames", "generation_match", "stat_of_resource"]
+__all__ = ["CONTENT_TYPE", "AskCRC32C", "GCSNames", "generation_match", "stat_of_resource"]
+
+AskCRC32C = Callable[[str, int], int]
+"""The checksum of an object of this name and generation, by a request. Raises: NotFoundError."""
 
 CONTENT_TYPE: Final = "application/octet-stream"
 
@@ -53,10 +58,6 @@ class GCSNames:
             blob.content_type = CONTENT_TYPE
         return blob
 
-    def stat_of(self, blob: storage.Blob) -> ObjectStat:
-        """The stat of a handle that an answer has filled."""
-        return stat_of_resource(blob.name[len(self.prefix) :], blob._properties)
-
 
 def generation_match(precondition: Precondition) -> int | None:
     """The value of `ifGenerationMatch`; `None` sends none."""
@@ -69,13 +70,52 @@ def generation_match(precondition: Precondition) -> int | None:
             return None
 
 
-def stat_of_resource(name: str, resource: Mapping[str, Any]) -> ObjectStat:
-    """An object resource of the JSON API, under the store's name for it."""
-    return ObjectStat(
-        name=name,
-        generation=int(resource["generation"]),
-        size=int(resource["size"]),
-        crc32c=from_base64(resource["crc32c"]),
-        updated=datetime.fromisoformat(resource["updated"]),
-        metadata=MappingProxyType(dict(resource.get("metadata") or {})),
-    )
+def stat_of_resource(name: str, resource: Mapping[str, Any], ask_crc32c: AskCRC32C) -> ObjectStat:
+    """An object resource of the JSON API, under the store's name for it.
+
+    Raises: UnavailableError if it is not such a resource: what the request did is unknown.
+    """
+    try:
+        generation = int(resource["generation"])
+        # The service may omit a size of zero.
+        size = int(resource.get("size", 0))
+        updated = datetime.fromisoformat(resource["updated"])
+        metadata = MappingProxyType(dict(resource.get("metadata") or {}))
+        if "crc32c" not in resource:
+            return _UnsummedStat(name, generation, size, updated, metadata, ask_crc32c)
+        return ObjectStat(name, generation, size, from_base64(resource["crc32c"]), updated, metadata)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnavailableError(f"the response for {name!r} is not an object resource: {error!r}") from error
+
+
+class _UnsummedStat(ObjectStat):
+    """A stat that came without a checksum: the first read of `crc32c` asks for it.
+
+    Listings of objects under a customer-managed key omit it, and most callers never need it. Reading
+    `crc32c` may therefore raise whatever a request does, and NotFoundError once the generation is gone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        generation: int,
+        size: int,
+        updated: datetime,
+        metadata: Mapping[str, str],
+        ask_crc32c: AskCRC32C,
+    ) -> None:
+        fields = {"name": name, "generation": generation, "size": size, "updated": updated}
+        vars(self).update(fields, metadata=metadata, _ask_crc32c=ask_crc32c)
+
+    @functools.cached_property
+    def crc32c(self) -> int:
+        return cast("int", vars(self)["_ask_crc32c"](self.name, self.generation))
+
+    def _whole(self) -> ObjectStat:
+        return ObjectStat(self.name, self.generation, self.size, self.crc32c, self.updated, self.metadata)
+
+    def __eq__(self, other: object) -> bool:
+        return self._whole() == (other._whole() if isinstance(other, _UnsummedStat) else other)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.generation))

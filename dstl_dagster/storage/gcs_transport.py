@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
+from dstl_dagster.storage.gcs_client import split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
@@ -53,6 +54,7 @@ class GCSTransport:
         self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
+        split_at_fork(client)
 
     def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
@@ -106,9 +108,20 @@ class GCSTransport:
         )
         if response.status_code in (408, 429) or response.status_code >= 500:
             raise refusal(response.status_code, response.text, place)
-        is_json = "json" in response.headers.get("Content-Type", "") and response.content
+        # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
+        # leaves open what the request did.
+        document = None
+        if "json" in response.headers.get("Content-Type", "") and response.content:
+            try:
+                document = response.json()
+            except ValueError as error:
+                if response.status_code < 400:
+                    raise UnavailableError(f"the response for {place!r} cannot be parsed: {error}") from error
         return Reply(
-            response.status_code, response.headers, response.json() if is_json else None, response.text
+            response.status_code,
+            response.headers,
+            document if isinstance(document, Mapping) else None,
+            response.text,
         )
 
     # -- the bucket

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError, UnavailableError
+from dstl_dagster.errors import FormatError, InternalError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
+from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.gcs_errors import refusal
 from dstl_dagster.storage.retrying import Retries, Try
@@ -191,7 +192,12 @@ class ResumableUpload:
 
     def _forget_sent(self, reply: Reply) -> None:
         span = next((value for key, value in reply.headers.items() if key.lower() == "range"), None)
-        held = int(span.rpartition("-")[2]) + 1 if span else 0
+        try:
+            held = int(span.rpartition("-")[2]) + 1 if span else 0
+        except ValueError as error:
+            raise UnavailableError(
+                f"{span!r} does not say how much of {self._uri!r} the service holds"
+            ) from error
         if not self._sent <= held <= self._sent + self._filled:
             raise InternalError(
                 f"the upload session of {self._uri!r} holds {held} bytes, which were dropped or never sent"
@@ -203,8 +209,6 @@ class ResumableUpload:
 
     def _refusal(self, reply: Reply) -> Exception:
         if reply.status in (404, 410):
-            return NotFoundError(
-                f"the upload session of {self._uri!r} is gone, and made nothing; write the object again",
-                ErrorKind.UPLOAD_LOST,
-            )
-        return refusal(reply.status, reply.message, self._uri)
+            return rules.lost_upload(self._uri)
+        error = refusal(reply.status, reply.message, self._uri)
+        return rules.damaged_upload(self._uri) if isinstance(error, FormatError) else error

@@ -34,6 +34,7 @@ from dstl_dagster.storage.base import (
     StoreCapabilities,
 )
 from dstl_dagster.storage.local_files import HiddenFolder
+from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS
 from dstl_dagster.storage.local_paths import LOCAL_BUCKET, folder_uri, object_path, object_uri, path_of_uri
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import Records
@@ -58,17 +59,24 @@ class LocalObjectStore:
         root: an absolute or relative folder; created by the first write.
         clock: stamps `ObjectStat.updated`, and keeps generations rising across a power loss.
         durable: False skips the fsyncs (for tests): safe against kills, not against a power loss.
+        lock_wait_seconds: how long a change waits for a lock of another process (a frozen one, say) before it
+            fails with UnavailableError.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, clock: Clock | None = None, durable: bool = True
+        self,
+        root: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        durable: bool = True,
+        lock_wait_seconds: float = DEFAULT_LOCK_WAIT_SECONDS,
     ) -> None:
         text = os.fspath(root)
         if not isinstance(text, str) or not text or "\0" in text:
             raise InvalidInputError(f"{root!r} is no path of a folder")
         self._root = Path(text).absolute()
         clock = clock or SystemClock()
-        hidden = HiddenFolder(self._root, clock, durable=durable)
+        hidden = HiddenFolder(self._root, clock, durable=durable, lock_wait_seconds=lock_wait_seconds)
         self._records = Records(hidden)
         self._reading = LocalReading(self._root, hidden, self._records)
         self._writing = LocalWriting(self._root, clock, hidden, self._records, self._reading)

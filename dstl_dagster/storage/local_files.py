@@ -22,7 +22,9 @@ from typing import ParamSpec, TypeVar
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import UnavailableError
+from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
+from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, lock, unlock
 
 __all__ = [
     "HIDDEN_FOLDER",
@@ -37,6 +39,7 @@ HIDDEN_FOLDER = ".dstl-store"
 _LOCK_STRIPES = 16
 """Lock files that names share. Few, because creating one costs more than a short wait for another name."""
 _file_numbers = itertools.count(1)
+_sweep_lock = threading.Lock()
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -64,15 +67,25 @@ class HiddenFolder:
         root: the store's root; made when something is first written.
         clock: keeps generations rising even where a power loss undid the last write.
         durable: False skips the fsyncs: then writes survive a kill, but not a power loss.
+        lock_wait_seconds: how long a change waits for a lock of another process.
     """
 
-    def __init__(self, root: Path, clock: Clock, *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        clock: Clock,
+        *,
+        durable: bool = True,
+        lock_wait_seconds: float = DEFAULT_LOCK_WAIT_SECONDS,
+    ) -> None:
         self.root = root
         self.path = root / HIDDEN_FOLDER
         self._clock = clock
         self._durable = durable
+        self.lock_wait_seconds = lock_wait_seconds
+        self.doubtful: set[Path] = set()
+        """Files that could be neither made durable nor rolled back: their state is unknown."""
         self._swept = False
-        self._sweep_lock = threading.Lock()
         # Strings, because a path object costs as much as a system call, and a write needs many.
         self._temporary_path = str(self.path / "temporary")
         self._locks_path = str(self.path / "locks")
@@ -118,7 +131,13 @@ class HiddenFolder:
         for missing in reversed(made):
             with contextlib.suppress(FileExistsError):
                 missing.mkdir()
-            self.sync_folder(missing.parent)
+            try:
+                self.sync_folder(missing.parent)
+            except OSError:
+                # Otherwise the next call would take it for durable.
+                with contextlib.suppress(OSError):
+                    missing.rmdir()
+                raise
         # A file of that name made `mkdir` fail the same way as a rival's folder.
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is no folder")
@@ -152,7 +171,7 @@ class HiddenFolder:
     def temporary_file(self) -> TemporaryFile:
         """A new locked file. The first one also removes what killed processes left."""
         if not self._swept:
-            with self._sweep_lock:
+            with _sweep_lock:
                 if not self._swept:
                     self._sweep(self._temporary_path)
                     self._swept = True
@@ -162,11 +181,12 @@ class HiddenFolder:
                 descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue  # of another process that once had this id, or of another machine's
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Between its making and its locking another process's sweep may have taken it for left behind.
-            if os.fstat(descriptor).st_nlink > 0:
-                return TemporaryFile(self, path, descriptor)
-            os.close(descriptor)
+            with contextlib.suppress(UnavailableError):
+                lock(descriptor, fcntl.LOCK_EX, path, 0.0)
+                if os.fstat(descriptor).st_nlink > 0:
+                    return TemporaryFile(self, path, descriptor)
+            unlock(descriptor)
 
     def _sweep(self, folder: str) -> None:
         if not Path(folder).is_dir():
@@ -199,7 +219,7 @@ class HiddenFolder:
         """A number above every earlier one of this root, and above `floor`."""
         descriptor = self.open_file(self._generation_path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor, fcntl.LOCK_EX, self._generation_path, self.lock_wait_seconds)
             text = os.pread(descriptor, 32, 0).strip()
             counted = int(text) if text.isdigit() else 0
             # The count alone survives a kill. After a loss of power it may be old, and then the wall
@@ -209,7 +229,7 @@ class HiddenFolder:
             os.pwrite(descriptor, f"{generation:<32d}".encode(), 0)
             return generation
         finally:
-            os.close(descriptor)
+            unlock(descriptor)
 
 
 class _HeldLocks:
@@ -228,23 +248,28 @@ class _HeldLocks:
             for path, mode in self._modes:
                 descriptor = self._hidden.open_file(path, os.O_RDWR | os.O_CREAT)
                 self._descriptors.append(descriptor)
-                fcntl.flock(descriptor, mode)
+                lock(descriptor, mode, path, self._hidden.lock_wait_seconds)
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         while self._descriptors:
-            os.close(self._descriptors.pop())
+            unlock(self._descriptors.pop())
 
 
 class TemporaryFile:
-    """A file that readers do not see until it is linked in. One thread at a time."""
+    """A file that readers do not see until it is linked in. One thread at a time.
+
+    It belongs to the process that created it. The copy that a fork leaves in a child holds nothing: its
+    `close` does nothing, and any other use raises NotFoundError, kind `upload_lost`.
+    """
 
     def __init__(self, hidden: HiddenFolder, path: str, descriptor: int) -> None:
         self._hidden = hidden
         self.path = path
         self._descriptor: int | None = descriptor
+        self._process_id = os.getpid()
         self._renamed = False
 
     def write(self, payload: Buffer) -> None:
@@ -268,17 +293,35 @@ class TemporaryFile:
         os.replace(self.path, path)  # noqa: PTH105 - a text: see HiddenFolder
         self._renamed = True
 
+    def keep(self, path: Path) -> str:
+        """A second name of the file at `path`, for `take_back`. Raises: OSError."""
+        kept = f"{self.path}.before"
+        os.link(path, kept)
+        return kept
+
+    def take_back(self, path: Path, kept: str | None) -> None:
+        """Undo `replace` or a link: `path` is the kept file again, or does not exist. Raises: OSError."""
+        if kept is None:
+            path.unlink(missing_ok=True)
+        else:
+            os.link(path, self.path)
+            self._renamed = False
+            os.replace(kept, path)  # noqa: PTH105 - a text: see HiddenFolder
+
     def close(self) -> None:
-        """Forget the temporary name and free the lock. May be called again."""
-        if self._descriptor is not None:
-            # The name goes while the lock is still held: the other way round a sweep could meet it.
+        """Forget the temporary name and free the lock. Never raises; may be called again."""
+        if self._descriptor is not None and self._process_id == os.getpid():
+            # The name goes while the lock is still held: the other way round a sweep could meet it. On a
+            # disk that has become read-only it stays, for a sweep.
             if not self._renamed:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
-            os.close(self._descriptor)
-            self._descriptor = None
+            unlock(self._descriptor)
+        self._descriptor = None
 
     def _open_descriptor(self) -> int:
+        if self._process_id != os.getpid():
+            raise rules.lost_upload(self.path)
         assert self._descriptor is not None, "a closed temporary file is not used again"
         return self._descriptor
 
@@ -304,6 +347,15 @@ def empty_folder_removed(path: Path) -> bool:
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
     return not path.exists()
+
+
+def _free_sweep_lock() -> None:
+    # It may have been held by a thread that the child does not have.
+    global _sweep_lock
+    _sweep_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_sweep_lock)
 
 
 def _stripe(name: str) -> int:

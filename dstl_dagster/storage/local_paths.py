@@ -23,6 +23,7 @@ from dstl_dagster.storage.local_files import (
 __all__ = [
     "LOCAL_BUCKET",
     "MAX_LEVEL_BYTES",
+    "check_inside",
     "folder_uri",
     "object_path",
     "object_uri",
@@ -52,9 +53,21 @@ def _object_path(root: Path, name: str) -> Path:
             raise InvalidInputError(
                 f"{name!r} cannot be a path: {level[:40]!r}... is above {MAX_LEVEL_BYTES} bytes"
             )
-    if levels[0] == HIDDEN_FOLDER:
+    # Upper case too: some file systems ignore case.
+    if levels[0].lower() == HIDDEN_FOLDER:
         raise InvalidInputError(f"{name!r} lies in the store's own folder {HIDDEN_FOLDER!r}")
     return root.joinpath(*levels)
+
+
+def check_inside(root: Path, path: Path) -> None:
+    """Raises: InvalidInputError if a symbolic link below the root leads to the file."""
+    for folder in path.parents:
+        if folder == root:
+            return
+        if folder.is_symlink():
+            raise InvalidInputError(
+                f"the symbolic link {folder} leads {path} out of {root}; nothing is changed there"
+            )
 
 
 def object_uri(root: Path, name: str) -> str:
@@ -86,9 +99,10 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
     """Give the temporary file its final name in one step, durably.
 
     Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
-    name would be both file and folder).
+    name would be both file and folder), OSError (the name is as it was before).
     """
     folder_missing = False
+    kept = None
     # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
     for _ in range(_PLACE_ATTEMPTS):
         try:
@@ -97,6 +111,7 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
             if create_only:
                 os.link(temporary.path, path)
             else:
+                kept = kept or temporary.keep(path)
                 temporary.replace(path)
         except FileNotFoundError:
             folder_missing = True
@@ -109,9 +124,24 @@ def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, cr
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidInputError(f"{str(path)[:80]!r}... is too long for this file system") from error
             raise
-        hidden.sync_folder(path.parent)
+        _sync_or_take_back(hidden, temporary, path, kept)
         return
     raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
+
+
+def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, kept: str | None) -> None:
+    # The system reports a failed sync only once. A name that stayed would read back as a success, and be gone
+    # after a power loss.
+    try:
+        hidden.sync_folder(path.parent)
+    except OSError:
+        try:
+            temporary.take_back(path, kept)
+        except OSError:
+            hidden.doubtful.add(path)
+        raise
+    if kept is not None:
+        os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
 
 
 def _occupied(path: Path, error: OSError) -> Exception:

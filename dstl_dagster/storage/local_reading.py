@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
@@ -103,7 +103,7 @@ class LocalReading:
 
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
         """As `ObjectStore.stat`."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         record = self._look(name, path)
         if record is None or generation not in (None, record.generation):
             return None
@@ -112,7 +112,7 @@ class LocalReading:
     @translate_os_errors
     def open(self, name: str, generation: int | None, start: int = 0) -> LocalReader:
         """Open the live generation. Raises: NotFoundError."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             try:
                 # O_NONBLOCK: a pipe put there by hand must not make us wait.
@@ -139,7 +139,7 @@ class LocalReading:
 
     def live_record(self, name: str) -> Record | None:
         """The record of the file that is there, adopting one that came by hand. Under the name's lock."""
-        path = object_path(self._root, name)
+        path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             file = _regular_file(path)
             if file is None:
@@ -151,6 +151,15 @@ class LocalReading:
             if record is not None:
                 return record
         raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
+
+    def _path(self, name: str) -> Path:
+        path = object_path(self._root, name)
+        if path in self._hidden.doubtful:
+            raise UnavailableError(
+                f"{path} could be neither synced to the disk nor rolled back; "
+                "find out what is wrong with the disk, then open the store again"
+            )
+        return path
 
     def _look(self, name: str, path: Path) -> Record | None:
         # Without the lock first. Where no record matches the file (yet, or any more), again under the lock.
@@ -203,7 +212,7 @@ class LocalReading:
         if any(level in ("", ".", "..") for level in folder.split("/")) and folder:
             return
         levels = folder.split("/") if folder else []
-        if levels[:1] == [HIDDEN_FOLDER] or (slash and not folder):
+        if (levels and levels[0].lower() == HIDDEN_FOLDER) or (slash and not folder):
             return
         yield from self._walk_folder(
             self._root.joinpath(*levels),
@@ -233,23 +242,24 @@ def _ordered_entries(folder: Path, above: str) -> list[tuple[str, bool]]:
     try:
         with os.scandir(folder) as scan:
             for entry in scan:
-                if not above and entry.name == HIDDEN_FOLDER:
+                if not above and entry.name.lower() == HIDDEN_FOLDER:
                     continue
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder or entry.is_file(follow_symlinks=False):
                     entries.append((f"{above}{entry.name}/" if is_folder else above + entry.name, is_folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # A file whose name is not UTF-8, or holds a line break, cannot be an object.
+    # A file put there by hand, under a name that no object can have, is not an object.
     readable = [entry for entry in entries if _is_name(entry[0])]
     return sorted(readable, key=lambda entry: entry[0].encode())
 
 
 def _is_name(name: str) -> bool:
     try:
-        return len(name.encode()) <= rules.MAX_NAME_BYTES and not set(name) & {"\r", "\n"}
-    except UnicodeEncodeError:
+        rules.check_name(name)
+    except InvalidInputError:
         return False
+    return True
 
 
 def _regular_file(path: Path) -> FileIdentity | None:

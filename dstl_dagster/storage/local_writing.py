@@ -24,7 +24,7 @@ from dstl_dagster.storage.local_files import (
     prune_empty_folders,
     translate_os_errors,
 )
-from dstl_dagster.storage.local_paths import object_path, object_uri, place_file
+from dstl_dagster.storage.local_paths import check_inside, object_path, object_uri, place_file
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records
 
@@ -60,6 +60,7 @@ class LocalWriting:
     ) -> ObjectStat:
         """Link a finished temporary file in, whose bytes are durable. Call under the name's lock."""
         path = object_path(self._root, name)
+        check_inside(self._root, path)
         current = self._reading.live_record(name)
         rules.check_precondition(self.uri_of(name), current.generation if current else None, precondition)
         new = Record(
@@ -73,7 +74,7 @@ class LocalWriting:
         self._records.write(name, [new, current] if current else [new])
         try:
             place_file(self.hidden, temporary, path, create_only=current is None)
-        except DstlError:
+        except (DstlError, OSError):
             if current is None:
                 self._records.remove(name)
             raise
@@ -97,6 +98,8 @@ class LocalWriting:
             rules.check_crc32c(self.uri_of(target), crc, wanted_crc32c)
             file = FileIdentity.of(temporary.sync())
             going = [source for source in pinned if delete_sources and source.name != target]
+            for source in going:
+                check_inside(self._root, object_path(self._root, source.name))
             locked = [target, *(source.name for source in going)]
             with self.hidden.locked(locked, shared=[source.name for source in pinned]):
                 # The bytes were read without locks. That the sources are there still, now that nobody can
@@ -136,6 +139,7 @@ class LocalWriting:
         path = object_path(self._root, name)
         if not os.path.isfile(path):  # noqa: PTH113 - a third of the time of Path.is_file
             return False
+        check_inside(self._root, path)
         with self.hidden.locked([name]):
             current = self._reading.live_record(name)
             if current is None:
@@ -171,6 +175,7 @@ class LocalWriter:
         self._crc = EMPTY_CRC32C
         self._made: ObjectStat | None = None
         self._over = False
+        self._lost = False
 
     def write(self, payload: Buffer) -> int:
         return self._take(payload, None)
@@ -198,7 +203,13 @@ class LocalWriter:
         if self._made is None:
             temporary = self._open_file()
             # Before the lock, which others wait for: a sync takes longer than all the rest.
-            file = FileIdentity.of(temporary.sync())
+            try:
+                file = FileIdentity.of(temporary.sync())
+            except OSError:
+                # The system reports it only once: the next sync would succeed without these bytes.
+                self._lost = True
+                self.abort()
+                raise
             with self._writing.hidden.locked([self._name]):
                 self._made = self._writing.publish(
                     self._name, temporary, file, self._crc, self._precondition, self._metadata
@@ -214,6 +225,8 @@ class LocalWriter:
         self._release()
 
     def _open_file(self) -> TemporaryFile:
+        if self._lost:
+            raise rules.lost_upload(self._writing.uri_of(self._name))
         if self._over:
             raise rules.closed_writer(self._writing.uri_of(self._name))
         if self._temporary is None:

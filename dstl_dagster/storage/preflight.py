@@ -13,9 +13,17 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast
 
-from dstl_dagster.errors import ConflictError, DstlError, NotFoundError
+from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage.base import ABSENT, ANY, Generation, InspectableStore, ObjectStore, Source
+from dstl_dagster.storage.base import (
+    ABSENT,
+    ANY,
+    Generation,
+    InspectableStore,
+    ObjectStat,
+    ObjectStore,
+    Source,
+)
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 
@@ -52,19 +60,23 @@ def check_store(
     checkpoint_retention: timedelta | None = None,
     write_probe: bool = True,
     new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[Finding]:
-    """All findings, errors first.
+    """All findings, errors first. Raises: UnavailableError if the service does not answer at all.
 
     Args:
         store: the bucket, below the prefix that will be used.
         checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are compared with it.
         write_probe: make, compose and delete three small objects to see that preconditions hold.
         new_id: names the probe's objects.
+        progress: called with each step before it starts.
     """
     findings: list[Finding] = []
     if store.capabilities.inspect_bucket:
+        progress("checking permissions and settings")
         findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
+        progress("writing, listing, composing and deleting small objects")
         findings.extend(probe_store(store, new_id))
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
@@ -192,6 +204,8 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
     except NotFoundError as error:
         yield Finding("no_bucket", Severity.ERROR, f"there is no such bucket: {error.message}")
         return
+    except UnavailableError as error:
+        raise _unreachable(store, error) from error
     except DstlError as error:
         missing = ()
         yield Finding(
@@ -207,6 +221,8 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
         )
     try:
         resource = store.bucket_resource()
+    except UnavailableError as error:
+        raise _unreachable(store, error) from error
     except DstlError as error:
         yield Finding(
             "settings_unseen",
@@ -216,6 +232,11 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
         )
     else:
         yield from judge_bucket(resource, checkpoint_retention)
+
+
+def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableError:
+    reason = " ".join(error.message.split())  # one line, whatever the network library says
+    return UnavailableError(f"{store.uri} does not answer and was not checked: {reason}")
 
 
 def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> list[Finding]:
@@ -254,6 +275,7 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[
             lambda: store.delete(second, precondition=Generation(two.generation + 1)),
         ),
     )
+    yield from _probe_listing(store, {first: one, second: two})
     for what, request in conditions:
         try:
             request()
@@ -278,10 +300,30 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[
         )
 
 
+def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterator[Finding]:
+    folder = next(iter(made)).rpartition("/")[0]
+    listed = {stat.name: (stat.generation, stat.size, stat.crc32c) for stat in store.list(f"{folder}/")}
+    wanted = {name: (stat.generation, stat.size, stat.crc32c) for name, stat in made.items()}
+    if listed != wanted:
+        yield Finding(
+            "listing_wrong",
+            Severity.ERROR,
+            f"a listing does not show what was just written: {listed}, not {wanted}; "
+            "the timeline and clean-up rely on listings",
+        )
+
+
 def _remove_probe(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Finding]:
     for name in probe_names:
         try:
             store.delete(name, precondition=ANY)
+        except UnavailableError as error:
+            yield Finding(
+                "probe_left",
+                Severity.ERROR,
+                f"the probe's objects from {name!r} on may still be there: {error.message}",
+            )
+            return
         except DstlError as error:
             yield Finding(
                 "probe_left",

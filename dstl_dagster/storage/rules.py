@@ -35,6 +35,8 @@ __all__ = [
     "check_prefix",
     "check_range",
     "closed_writer",
+    "damaged_upload",
+    "lost_upload",
     "missing",
     "split_bucket_uri",
     "split_object_uri",
@@ -168,6 +170,22 @@ def missing(uri: str, generation: int | None = None) -> NotFoundError:
 def closed_writer(uri: str) -> ClosedError:
     """The error for the use of a finished or aborted upload."""
     return ClosedError(f"the upload of {uri!r} was finished or aborted; open a new one")
+
+
+def lost_upload(uri: str) -> NotFoundError:
+    """The error for an upload whose bytes were lost before they became an object."""
+    return NotFoundError(
+        f"the upload of {uri!r} is gone and created no object; write the object again", ErrorKind.UPLOAD_LOST
+    )
+
+
+def damaged_upload(uri: str) -> FormatError:
+    """The error for an upload whose bytes were damaged in transit."""
+    return FormatError(
+        f"the service received bytes of {uri!r} other than those sent, and created no object; "
+        "write the object again",
+        ErrorKind.UPLOAD_DAMAGED,
+    )
 
 
 def split_bucket_uri(uri: str, scheme: str) -> tuple[str, str]:

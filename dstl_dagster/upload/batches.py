@@ -150,7 +150,15 @@ class BatchAction:
             result.discard()
 
     def fail(self, error: BaseException) -> None:
-        fail_all(self._tasks or (), error)
+        batch = None
+        with self._lock:
+            if self._tasks is None:
+                # No attempt got as far as claiming it (no thread for its timeout, say), and none will.
+                self._tasks = ()
+                batch = self._claim()
+        if batch is not None:
+            batch.fail(error)
+        fail_all(self._tasks, error)
 
 
 def complete_all(result: UploadTasksResult, tasks: Collection[UploadTask]) -> None:

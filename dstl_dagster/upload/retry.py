@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from dstl_dagster.errors import ClosedError, ErrorKind, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.upload.timers import Timer
 
@@ -27,6 +27,7 @@ __all__ = ["AttemptCounts", "RetriableAction", "RetryPolicy", "RetryingExecutor"
 _logger = logging.getLogger(__name__)
 
 TIMEOUT_KIND: Final = ErrorKind.TIMEOUT
+_UPLOAD_FAILED_KINDS: Final = (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,11 @@ class RetryPolicy:
             return None
         if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
             return 0.0
-        # Only what may be transient: a wrong call or a bug fails again.
-        if isinstance(error, UnavailableError | OSError):
+        # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
+        # an upload that was lost or damaged, and created no object, may be repeated.
+        if isinstance(error, UnavailableError | OSError) or (
+            isinstance(error, DstlError) and error.kind in _UPLOAD_FAILED_KINDS
+        ):
             return self.delay_after_failure_seconds
         return None
 

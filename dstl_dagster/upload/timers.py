@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ClosedError
+from dstl_dagster.errors import ClosedError, UnavailableError
 
 __all__ = ["ThreadTimer", "Timer"]
 
@@ -26,7 +26,10 @@ class Timer(Protocol):
     """Runs commands later, one after another. Any thread may schedule."""
 
     def schedule(self, delay_seconds: float, command: Callable[[], None]) -> Cancel:
-        """Call `command` once, after the delay; the returned call cancels it. ClosedError when closed."""
+        """Call `command` once, after the delay; the returned call cancels it.
+
+        Raises: ClosedError when closed, UnavailableError if no thread can be started for it.
+        """
         ...
 
     def close(self) -> None:
@@ -55,8 +58,13 @@ class ThreadTimer:
             due = self._clock.monotonic_seconds() + delay_seconds
             heapq.heappush(self._queue, (due, next(self._order), slot))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    slot.clear()
+                    raise UnavailableError(f"no thread can be started for {self._name}: {error}") from error
+                self._thread = thread
             if self._queue[0][2] is slot:
                 self._condition.notify()
         return slot.clear

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -146,3 +151,40 @@ def test_command(server: GCSServer, tmp_path: Path) -> None:
     )
     assert failed.exit_code == 1
     assert json.loads(failed.output)[0]["code"] == "lifecycle_delete"
+
+
+@contextmanager
+def dead_endpoint() -> Iterator[str]:
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_dead_endpoint_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done is told before it is waited for; then one line says that there is no answer."""
+    with dead_endpoint() as url:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        began = time.monotonic()
+        command = [sys.executable, "-c", "from dstl_dagster.cli import main; main()"]
+        told = subprocess.run(
+            [*command, "storage", "check", "gs://dead/prefix", "--timeout", "1 s"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert time.monotonic() - began < 30
+    assert told.returncode == 1
+    assert told.stdout == ""
+    progress, line = told.stderr.splitlines()
+    assert "gs://dead/prefix" in progress
+    assert line.startswith("dstl: gs://dead/prefix does not answer")
+
+
+def test_an_endpoint_that_dies_under_the_probe(server: GCSServer) -> None:
+    """One request is waited for, and one delete: not every object in turn."""
+    server.create_bucket("dying")
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.*", times=None))
+    findings = check_store(open_gcs("gs://dying", GSFileSystemOptions(retry_max_attempt=2)))
+    assert [finding.code for finding in findings] == ["probe_failed", "probe_left"]
+    assert server.counts["objects.delete"] == 2

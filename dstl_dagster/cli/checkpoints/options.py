@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -55,6 +56,14 @@ def _coordinator(uri: str, job: str, settings: Iterable[str]) -> CheckpointCoord
         job,
         open_store(uri),
         CheckpointOptions.from_mapping(ours),
-        owner=f"dstl-command:{getpass.getuser()}",
+        owner=f"dstl-command:{_user()}",
         file_options=GSFileSystemOptions.from_mapping(files),
     )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container running under a uid that has no user name.
+        return f"uid-{os.getuid()}"

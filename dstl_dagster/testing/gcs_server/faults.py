@@ -16,9 +16,11 @@ class FaultKind(Enum):
     """What happens to a request."""
 
     STATUS = "status"  # no effect; the given status code
+    MISMATCH = "mismatch"  # no effect; 400, as for a payload damaged in transit
     RESET = "reset"  # no effect; the connection is reset
     STALL = "stall"  # no effect; no response for the given seconds, then a reset
     DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the response
+    GARBLE = "garble"  # the effect happens; the response is HTML labelled as JSON, as from a broken proxy
     CUT = "cut"  # the response ends in the middle of its body
     CORRUPT = "corrupt"  # one bit of the response body is flipped
     LATENCY = "latency"  # served normally after the given seconds

@@ -13,16 +13,18 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from dstl_dagster.testing.gcs_server.faults import FaultKind, FaultPlan, ServerFault
 from dstl_dagster.testing.gcs_server.listing import bucket_list, object_list, rewrite
 from dstl_dagster.testing.gcs_server.model import Model
 from dstl_dagster.testing.gcs_server.objects import ApiError, Preconditions, StoredObject
+from dstl_dagster.testing.gcs_server.refusals import check_built_settings
 from dstl_dagster.testing.gcs_server.uploads import Sessions, parse_content_range
 from dstl_dagster.testing.gcs_server.wire import (
     Answer,
+    bucket_name,
     conditions,
     error_answer,
     hashes,
@@ -30,10 +32,13 @@ from dstl_dagster.testing.gcs_server.wire import (
     multipart,
     number,
     object_answer,
+    read_body,
+    without_empty_sizes,
 )
 
 __all__ = ["Handler", "ServerState"]
 
+_T = TypeVar("_T")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -41,6 +46,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 class ServerState:
     """What all connections share. `wait(seconds)` waits, or returns early when the server stops."""
 
+    omit_empty_sizes: bool
     model: Model
     sessions: Sessions
     faults: FaultPlan
@@ -78,14 +84,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         # Read the whole body first: unread bytes would corrupt the next request on the connection.
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        if len(body) < length:
+        try:
+            body = read_body(self.headers, self.rfile)
+        except ApiError as error:
+            # Where the next request starts is unknown.
+            self.close_connection = True
+            self._send(error_answer(error), [])
+            return
+        if body is None:
             # The client died midway: the request never arrived.
             self.close_connection = True
             return
         try:
-            call = self._route(body)
+            call = _refusing_malformed(lambda: self._route(body))
             self.state.count(call.method)
             faults = self.state.faults.take(call.method, call.name)
             answer = self._perform(call, faults)
@@ -103,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.state.wait(fault.seconds)
             elif fault.kind is FaultKind.STATUS:
                 raise ApiError(fault.status, "backendError", f"Injected {fault.status}")
+            elif fault.kind is FaultKind.MISMATCH:
+                raise ApiError(400, "invalid", "Provided CRC32C 'AAAAAA==' doesn't match calculated CRC32C.")
             elif fault.kind is FaultKind.RESET:
                 raise _Dropped
             elif fault.kind is FaultKind.STALL:
@@ -110,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise _Dropped
         dropped = any(fault.kind is FaultKind.DROP_ANSWER for fault in faults)
         try:
-            answer = call.perform()
+            answer = _refusing_malformed(call.perform)
         except ApiError:
             if dropped:
                 raise _Dropped from None
@@ -139,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         match self.command, parts:
             case "POST", []:
                 document = json_object(body)
-                name = str(document.get("name", ""))
+                name = bucket_name(document)
+                check_built_settings(document)
                 return _Call("buckets.insert", "", lambda: Answer(200, model.create_bucket(name, document)))
             case "GET", []:
                 return _Call("buckets.list", "", lambda: Answer(200, bucket_list(model)))
@@ -148,6 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             case "DELETE", [bucket]:
                 return _Call("buckets.delete", "", lambda: _after(lambda: model.delete_bucket(bucket)))
             case "GET", [bucket, "iam", "testPermissions"]:
+                model.bucket_resource(bucket)
                 wanted = parse_qs(urlsplit(self.path).query).get("permissions", [])
                 answer = {"kind": "storage#testIamPermissionsResponse", "permissions": wanted}
                 return _Call("buckets.testPermissions", "", lambda: Answer(200, answer))
@@ -288,10 +303,15 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, answer: Answer, faults: list[ServerFault]) -> None:
         body = answer.body
         if body is None:
-            body = b"" if answer.document is None else json.dumps(answer.document).encode()
+            document = answer.document
+            if self.state.omit_empty_sizes:
+                document = without_empty_sizes(document)
+            body = b"" if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}
-        sent = body
         kinds = {fault.kind for fault in faults}
+        if FaultKind.GARBLE in kinds:
+            body = b"<html>"
+        sent = body
         if FaultKind.CORRUPT in kinds and body:
             middle = len(body) // 2
             sent = body[:middle] + bytes((body[middle] ^ 0x40,)) + body[middle + 1 :]
@@ -313,6 +333,16 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
+
+
+def _refusing_malformed(step: Callable[[], _T]) -> _T:
+    """As the service does: 400 for a request that does not fit the API, 503 if the disk fails."""
+    try:
+        return step()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ApiError(400, "invalid", f"Malformed request: {error!r}") from error
+    except OSError as error:
+        raise ApiError(503, "backendError", f"The server's disk failed: {error}") from error
 
 
 def _after(step: Callable[[], None], status: int = 204) -> Answer:

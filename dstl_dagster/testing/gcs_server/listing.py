@@ -8,6 +8,7 @@ from typing import Any
 
 from dstl_dagster.testing.gcs_server.model import Model
 from dstl_dagster.testing.gcs_server.objects import ApiError
+from dstl_dagster.testing.gcs_server.refusals import check_built_listing
 from dstl_dagster.testing.gcs_server.wire import Answer, conditions, number
 
 __all__ = ["bucket_list", "object_list", "rewrite"]
@@ -25,19 +26,18 @@ def bucket_list(model: Model) -> dict[str, Any]:
 
 def object_list(model: Model, bucket: str, query: Mapping[str, str]) -> dict[str, Any]:
     """One page of a list. Raises: ApiError."""
+    check_built_listing(query)
     prefix = query.get("prefix", "").encode()
     delimiter = query.get("delimiter", "").encode()
     end = query.get("endOffset", "").encode()
     limit = max(1, min(_MAX_RESULTS, int(query.get("maxResults") or _MAX_RESULTS)))
     position = max(prefix, query.get("startOffset", "").encode())
     if "pageToken" in query:
-        try:
-            position = base64.urlsafe_b64decode(query["pageToken"])
-        except ValueError:
-            raise ApiError(400, "invalid", "Invalid page token") from None
+        position = _position_of(query["pageToken"])
     items: list[dict[str, Any]] = []
     folders: list[str] = []
     answer: dict[str, Any] = {"kind": "storage#objects"}
+    encrypted = "defaultKmsKeyName" in (model.bucket_resource(bucket).get("encryption") or {})
     while True:
         batch = model.names_from(bucket, position, limit + 1)
         for stored in batch:
@@ -57,7 +57,7 @@ def object_list(model: Model, bucket: str, query: Mapping[str, str]) -> dict[str
                 folders.append(folder.decode())
                 position = folder[:-1] + bytes((folder[-1] + 1,))
             else:
-                items.append(stored.resource())
+                items.append(_without_checksums(stored.resource()) if encrypted else stored.resource())
                 position = key + b"\0"
         if not batch:
             break
@@ -66,6 +66,18 @@ def object_list(model: Model, bucket: str, query: Mapping[str, str]) -> dict[str
     if folders:
         answer["prefixes"] = folders
     return answer
+
+
+def _position_of(page_token: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(page_token)
+    except ValueError:
+        raise ApiError(400, "invalid", "Invalid page token") from None
+
+
+def _without_checksums(resource: dict[str, Any]) -> dict[str, Any]:
+    # The service returns the checksums of objects encrypted with a customer's key from `objects.get` only.
+    return {key: value for key, value in resource.items() if key not in ("crc32c", "md5Hash")}
 
 
 def rewrite(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from dstl_dagster.testing.gcs_server.objects import (
     ApiError,
     Preconditions,
     StoredObject,
+    check_content_type,
     check_hashes,
     check_name,
     condition_not_met,
@@ -32,6 +33,7 @@ from dstl_dagster.testing.gcs_server.objects import (
 __all__ = ["Model"]
 
 MAX_COMPOSE_SOURCES = 32
+_MIN_LINES = 1000
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Model:
             journal = Journal(folder)
             for change in journal.replay():
                 self._replay(change, journal)
+            journal.compact(self._snapshot(), self._live_generations())
             self._journal = journal
 
     def close(self) -> None:
@@ -156,6 +159,8 @@ class Model:
         with self.lock:
             found = self._bucket(bucket)
             check_name(name)
+            content_type = resource.get("contentType") or "application/octet-stream"
+            check_content_type(content_type)
             conditions.check(found.objects.get(name))
             check_hashes(payload, resource)
             self._check_rate(bucket, name)
@@ -171,7 +176,7 @@ class Model:
                 crc32c=crc32c_text(payload),
                 # The service has no MD5 of a composite object.
                 md5=None if component_count else md5_text(payload),
-                content_type=resource.get("contentType") or "application/octet-stream",
+                content_type=content_type,
                 metadata={str(key): str(value) for key, value in (resource.get("metadata") or {}).items()},
                 component_count=component_count,
             )
@@ -221,6 +226,8 @@ class Model:
         with self.lock:
             live = self.find(bucket, name)
             conditions.check(live)
+            content_type = resource.get("contentType", live.content_type)
+            check_content_type(content_type)
             metadata = dict(live.metadata)
             if "metadata" in resource:
                 for key, value in (resource["metadata"] or {}).items():
@@ -235,7 +242,7 @@ class Model:
                 metadata=metadata,
                 metageneration=live.metageneration + 1,
                 updated=_now(),
-                content_type=resource.get("contentType", live.content_type),
+                content_type=content_type,
             )
             self._write({"put": _to_json(changed), "gone": []})
             self._put(changed)
@@ -290,7 +297,22 @@ class Model:
 
     def _write(self, change: dict[str, Any]) -> None:
         if self._journal is not None:
+            live_count = len(self._buckets) + sum(len(each.objects) for each in self._buckets.values())
+            if self._journal.line_count > _MIN_LINES + 2 * live_count:
+                self._journal.compact(self._snapshot(), self._live_generations())
             self._journal.append({**change, "last_generation": self._last_generation})
+
+    def _snapshot(self) -> Iterator[dict[str, Any]]:
+        """The changes that lead to the current state."""
+        for bucket in self._buckets.values():
+            yield {"bucket": bucket.resource, "last_generation": self._last_generation}
+            for stored in bucket.objects.values():
+                yield {"put": _to_json(stored), "gone": [], "last_generation": self._last_generation}
+
+    def _live_generations(self) -> set[int]:
+        return {
+            stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()
+        } | {self._last_generation}
 
     def _replay(self, change: Mapping[str, Any], journal: Journal) -> None:
         self._last_generation = max(self._last_generation, change["last_generation"])

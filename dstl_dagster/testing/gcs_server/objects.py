@@ -18,6 +18,7 @@ __all__ = [
     "ApiError",
     "Preconditions",
     "StoredObject",
+    "check_content_type",
     "check_hashes",
     "check_name",
     "condition_not_met",
@@ -114,11 +115,19 @@ class Preconditions:
             raise ApiError(304, "notModified", "Not Modified") if reading else condition_not_met()
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Raises: ApiError 400 for a name that the service does not allow."""
+    if not isinstance(name, str):
+        raise ApiError(400, "invalid", "An object name is text")
     size = len(name.encode())
     if not 1 <= size <= 1024 or set(name) & {"\r", "\n", "\0"} or name in (".", ".."):
         raise ApiError(400, "invalid", f"Disallowed object name of {size} bytes")
+
+
+def check_content_type(content_type: object) -> None:
+    """Raises: ApiError 400 for a content type that no header can carry."""
+    if not isinstance(content_type, str) or not content_type.isascii() or not content_type.isprintable():
+        raise ApiError(400, "invalid", f"Invalid content type {content_type!r}")
 
 
 def check_hashes(payload: bytes, resource: Mapping[str, Any]) -> None:

@@ -26,10 +26,16 @@ class GCSServer:
         folder: persists objects there, across kills; None: in memory, gone with the server.
         port: 0 picks a free one.
         one_update_a_second: limit each object to one change per second (429 beyond).
+        omit_empty_sizes: omit `size` from the resources of empty objects, as the service may.
     """
 
     def __init__(
-        self, folder: Path | None = None, *, port: int = 0, one_update_a_second: bool = False
+        self,
+        folder: Path | None = None,
+        *,
+        port: int = 0,
+        one_update_a_second: bool = False,
+        omit_empty_sizes: bool = False,
     ) -> None:
         self._model = Model(folder, one_update_a_second=one_update_a_second)
         self._stopping = threading.Event()
@@ -37,6 +43,7 @@ class GCSServer:
         self._count_lock = threading.Lock()
         self.faults = FaultPlan()
         state = ServerState(
+            omit_empty_sizes=omit_empty_sizes,
             model=self._model,
             sessions=Sessions(self._model),
             faults=self.faults,
@@ -65,7 +72,10 @@ class GCSServer:
             self._counts.clear()
 
     def create_bucket(self, name: str, **resource: Any) -> None:
-        """Create a bucket without HTTP. Does nothing if it exists."""
+        """Create a bucket without HTTP. Does nothing if it exists.
+
+        With `encryption={"defaultKmsKeyName": ...}`, listings omit the checksums of its objects.
+        """
         if name not in self._model.bucket_names():
             self._model.create_bucket(name, resource)
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import email.parser
 import json as json_text
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
+from io import BufferedIOBase
 from typing import Any
 
 from dstl_dagster.testing.gcs_server.objects import ApiError, Preconditions, StoredObject
 
 __all__ = [
     "Answer",
+    "bucket_name",
     "conditions",
     "error_answer",
     "hashes",
@@ -22,7 +26,12 @@ __all__ = [
     "multipart",
     "number",
     "object_answer",
+    "read_body",
+    "without_empty_sizes",
 ]
+
+
+_MAX_LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,17 @@ def object_answer(stored: StoredObject) -> Answer:
     return Answer(200, stored.resource())
 
 
+def without_empty_sizes(document: Any) -> Any:
+    """The document without any object size of zero."""
+    if isinstance(document, list):
+        return [without_empty_sizes(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    return {
+        key: without_empty_sizes(value) for key, value in document.items() if (key, value) != ("size", "0")
+    }
+
+
 def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
     """(resource, payload) of a multipart upload. Raises: ApiError 400."""
     head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode()
@@ -76,6 +96,44 @@ def multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         if key.strip().lower() == b"content-type":
             resource.setdefault("contentType", value.strip().decode())
     return resource, payload
+
+
+def read_body(headers: Message, stream: BufferedIOBase) -> bytes | None:
+    """A request's whole body; None if the client died midway. Raises: ApiError 400, 501."""
+    encoding = headers.get("Transfer-Encoding")
+    if encoding is None:
+        text = headers.get("Content-Length") or "0"
+        if not (text.isascii() and text.isdigit()):
+            raise ApiError(400, "badRequest", f"Invalid Content-Length {text!r}")
+        body = stream.read(int(text))
+        return body if len(body) == int(text) else None
+    if encoding.strip().lower() != "chunked":
+        raise ApiError(501, "notImplemented", f"This server does not read {encoding!r}")
+    parts = []
+    while True:
+        line = stream.readline(_MAX_LINE_BYTES)
+        text = line.decode("latin-1").partition(";")[0].strip()
+        if not re.fullmatch("[0-9a-fA-F]{1,15}", text):
+            raise ApiError(400, "badRequest", f"{text!r} is not a chunk size")
+        if int(text, 16) == 0:
+            break
+        part = stream.read(int(text, 16))
+        if len(part) < int(text, 16):
+            return None
+        if stream.readline(_MAX_LINE_BYTES) != b"\r\n":
+            raise ApiError(400, "badRequest", "A chunk is longer than its size")
+        parts.append(part)
+    while stream.readline(_MAX_LINE_BYTES) not in (b"\r\n", b""):
+        pass  # trailers, which have no meaning here
+    return b"".join(parts)
+
+
+def bucket_name(document: Mapping[str, Any]) -> str:
+    """The name of a bucket to create. Raises: ApiError 400."""
+    name = document.get("name")
+    if not isinstance(name, str) or not name:
+        raise ApiError(400, "invalid", f"Invalid bucket name: {name!r}")
+    return name
 
 
 def json_object(body: bytes) -> dict[str, Any]:

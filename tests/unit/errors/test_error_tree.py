@@ -93,6 +93,7 @@ KINDS = [
     "upload_lost",
     "file_and_folder",
     "busy",
+    "upload_damaged",
     "store_not_shared",
     "other_query",
     "batch_gap",

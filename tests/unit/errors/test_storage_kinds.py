@@ -68,12 +68,19 @@ def _busy(case: Case) -> None:
     LocalObjectStore(case.folder, durable=False).put("folder/a", b"", precondition=ABSENT)
 
 
+def _upload_damaged(_: Case) -> None:
+    with _bucket() as (server, store):
+        server.faults.add(ServerFault(FaultKind.MISMATCH, "objects.insert", times=None))
+        store.put("a", b"x", precondition=ABSENT)
+
+
 SCENARIOS: dict[str, Scenario] = {
     ErrorKind.PRECONDITION_FAILED: _precondition_failed,
     ErrorKind.NO_PERMISSION: _no_permission,
     ErrorKind.UPLOAD_LOST: _upload_lost,
     ErrorKind.FILE_AND_FOLDER: _file_and_folder,
     ErrorKind.BUSY: _busy,
+    ErrorKind.UPLOAD_DAMAGED: _upload_damaged,
 }
 
 

@@ -1,0 +1,123 @@
+"""Forks without exec while a store is in use: what the child inherits must harm neither side.
+
+    python tests/process/forks.py SCENARIO PLACE
+
+Exit status 0 where all was right. A scenario that hangs is killed by its caller.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, local_files, open_store
+
+CHILDREN = 4
+
+
+def forked(act: Callable[[], object]) -> int:
+    """A child that acts, and then ends as its work said."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        act()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def joined(*children: int) -> None:
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        assert status == 0, f"a child ended with {status}"
+
+
+def inherited_locks(place: str) -> None:
+    """A child that was forked while another thread held a lock does not hold it after that thread's death."""
+    inside, leave = threading.Event(), threading.Event()
+    store = LocalObjectStore(place)
+
+    def hold() -> None:
+        hidden = store._writing.hidden
+        with hidden.locked([f"{number}" for number in range(200)]):  # every stripe
+            inside.set()
+            leave.wait()
+
+    # The middle process holds the locks, forks a child that sleeps, and is killed.
+    read, write = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        threading.Thread(target=hold, daemon=True).start()
+        inside.wait()
+        sleeper = forked(signal.pause)
+        os.write(write, str(sleeper).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(middle, 0)
+    sleeper = int(os.read(read, 20))
+    try:
+        store.put("after", b"x", precondition=ABSENT)
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+
+
+def inherited_upload(place: str) -> None:
+    """A child that drops its copy of an upload leaves the parent's alone, and cannot go on with it."""
+    store = LocalObjectStore(place)
+    upload = store.open_write("a", precondition=ABSENT)
+    upload.write(b"first ")
+
+    def drop() -> None:
+        try:
+            upload.write(b"child ")
+        except NotFoundError:
+            pass
+        else:
+            raise AssertionError("the child wrote into its parent's upload")
+        upload.abort()
+
+    joined(forked(drop))
+    upload.write(b"second")
+    upload.close()
+    assert store.get("a") == b"first second"
+
+
+def inherited_sweep(place: str) -> None:
+    """A child that was forked during another thread's first sweep writes all the same."""
+    store = LocalObjectStore(place)
+    with local_files._sweep_lock:
+        child = forked(lambda: store.put("a", b"x", precondition=ABSENT))
+    joined(child)
+
+
+def shared_store(place: str) -> None:
+    """Parent and children ask for different objects through a store that was opened and used before."""
+    store = open_store(place)
+    names = [f"{number}" for number in range(CHILDREN + 1)]
+    for size, name in enumerate(names):
+        store.put(name, b"x" * size, precondition=ANY)
+    children = [forked(lambda turn=turn: ask(store, names, turn)) for turn in range(CHILDREN)]  # type: ignore[misc]
+    ask(store, names, CHILDREN)
+    joined(*children)
+
+
+def ask(store: ObjectStore, names: list[str], turn: int) -> None:
+    for _ in range(20):
+        stat = store.stat(names[turn])
+        assert stat is not None
+        assert (stat.name, stat.size) == (names[turn], turn)
+        assert store.get(names[turn]) == b"x" * turn
+
+
+SCENARIOS = {
+    each.__name__: each for each in (inherited_locks, inherited_upload, inherited_sweep, shared_store)
+}
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](sys.argv[2] if "://" in sys.argv[2] else str(Path(sys.argv[2])))
