@@ -114,7 +114,7 @@ def values(kind: Type) -> st.SearchStrategy[Any]:
 
 
 def layout(kind: Type) -> Type:
-    """The type with the same bytes whose values Python can all represent: binary for text, numbers for time."""
+    """The type of the same bytes that Python can always represent: binary for text, numbers for time."""
     if pa.types.is_date32(kind):
         return pa.int32()
     if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
