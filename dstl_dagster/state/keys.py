@@ -46,15 +46,25 @@ def refuse_repeated_keys(
         counted = pa.TableGroupBy(keys, aliases, use_threads=False).aggregate([([], "count_all")])
         if counted.num_rows == keys.num_rows:
             continue
-        (repeated,) = python_rows(counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1))
-        times = repeated.pop("count_all")
+        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1)
+        times = repeated.column("count_all")[0].as_py()
         named = zip(key_columns, aliases, strict=True)
-        shown = ", ".join(f"{name}={repeated[alias]!r}" for name, alias in named)
+        shown = ", ".join(f"{name}={_as_text(repeated.select([alias]))}" for name, alias in named)
         raise InvalidInputError(
             f"key ({shown}) occurs {times} times in one checkpoint, but each key may occur once: aggregate "
             "the rows by key first",
             kind=ErrorKind.DUPLICATE_KEY,
         )
+
+
+def _as_text(value: pa.Table) -> str:
+    """One value for a message; the stored number of a date or time outside Python's range."""
+    try:
+        ((found,),) = (row.values() for row in python_rows(value))
+    except (OverflowError, ValueError):
+        scalar = value.column(0)[0]
+        return f"{scalar.value} ({scalar.type})"
+    return repr(found)
 
 
 def whole_group_runs(

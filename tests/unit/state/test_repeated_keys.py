@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.state import ChangeEncoder, StateSchema, key_group_of
+from dstl_dagster.state import ChangeEncoder, StateSchema, encode_changes, key_group_of
 from dstl_dagster.state.keys import last_occurrences, refuse_repeated_keys
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], 16)
@@ -51,3 +51,17 @@ def test_a_key_column_may_have_any_name(name: str) -> None:
     assert last_occurrences(rows, [name]).tolist() == [1, 2]
     with pytest.raises(InvalidInputError, match=re.escape(f"key ({name}=1) occurs 2 times")):
         refuse_repeated_keys(rows, [name], np.zeros(3, np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(pa.date32(), 2**31 - 1), (pa.date32(), -(2**31)), (pa.timestamp("us"), 2**63 - 1)]
+)
+def test_a_repeated_date_outside_of_pythons_range_is_named_by_its_number(
+    kind: pa.DataType, number: int
+) -> None:
+    """Spark's dates reach further than Python's: the refusal must not become another error."""
+    schema = StateSchema.of(pa.schema({"day": kind}), ["day"], 4)
+    stored = pa.array([number, number], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    with pytest.raises(InvalidInputError, match=rf"day={number} .*occurs 2 times") as refused:
+        encode_changes(schema, pa.table({"day": stored}), np.zeros(2, np.int32))
+    assert refused.value.kind == "duplicate_key"
