@@ -6,8 +6,9 @@ Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagst
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
@@ -67,43 +68,32 @@ __all__ = [
     "persist_op",
 ]
 
-# The module of `orchestration` that each name is loaded from.
-_HOMES = {
-    "DEFAULT_RETRY_POLICY": "failures",
-    "ChangelogStorageResource": "resources",
-    "CheckpointLineageComponent": "component",
-    "JobAssets": "keys",
-    "RecoverableWriterResource": "resources",
-    "SparkSessionResource": "resources",
-    "build_abort_sensors": "sensors",
-    "build_checkpoint_checks": "checks",
-    "build_checkpoint_job": "jobs",
-    "build_checkpoint_sensor": "sensors",
-    "build_cleanup_job": "maintenance",
-    "build_cleanup_schedule": "maintenance",
-    "build_commit_job": "commit",
-    "build_materialize_job": "maintenance",
-    "build_materialize_schedule": "maintenance",
-    "build_restore_job": "maintenance",
-    "build_state_asset": "assets",
-    "build_verify_job": "maintenance",
-    "build_verify_schedule": "maintenance",
-    "checkpoint_asset_specs": "assets",
-    "cleanup_op": "ops",
-    "commit_run_config": "commit",
-    "compose_commit_op": "ops",
-    "confirm_op": "ops",
-    "next_partition": "partitions",
-    "persist_op": "ops",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"dstl_dagster.orchestration.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
+        "orchestration.checks": ["build_checkpoint_checks"],
+        "orchestration.commit": ["build_commit_job", "commit_run_config"],
+        "orchestration.component": ["CheckpointLineageComponent"],
+        "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
+        "orchestration.jobs": ["build_checkpoint_job"],
+        "orchestration.keys": ["JobAssets"],
+        "orchestration.maintenance": [
+            "build_cleanup_job",
+            "build_cleanup_schedule",
+            "build_materialize_job",
+            "build_materialize_schedule",
+            "build_restore_job",
+            "build_verify_job",
+            "build_verify_schedule",
+        ],
+        "orchestration.ops": ["cleanup_op", "compose_commit_op", "confirm_op", "persist_op"],
+        "orchestration.partitions": ["next_partition"],
+        "orchestration.resources": [
+            "ChangelogStorageResource",
+            "RecoverableWriterResource",
+            "SparkSessionResource",
+        ],
+        "orchestration.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
+    },
+)

@@ -1,19 +1,22 @@
-"""Public names imported on first use (PEP 562), so that importing a package costs nothing by itself."""
+"""Public names that are imported on first use (PEP 562), so that importing a package costs almost nothing."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_attributes"]
+__all__ = ["lazy_face"]
 
 
-def lazy_attributes(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`.
+def lazy_face(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of `package`.
 
     Args:
-        homes: the public names of each module in the package, by module name.
+        homes: the public names of each module of the package, by the module's name.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -23,4 +26,7 @@ def lazy_attributes(package: str, homes: Mapping[str, Iterable[str]]) -> Callabl
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{home}"), name)
 
-    return load
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return load, names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dstl_dagster._lazy import lazy_attributes
+from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.format.changelog_file import ChangelogFileReader
@@ -44,7 +44,7 @@ __all__ = [
     "validated_job",
 ]
 
-__getattr__ = lazy_attributes(
+__getattr__, __dir__ = lazy_face(
     __name__,
     {
         "changelog_file": ["ChangelogFileReader"],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dstl_dagster._lazy import lazy_attributes
+from dstl_dagster._lazy import lazy_face
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
 from dstl_dagster.keyed.operator_log import OperatorState, operator_state
 from dstl_dagster.keyed.read_ahead import ManifestLoader
@@ -87,7 +87,7 @@ __all__ = [
     "write_rows",
 ]
 
-__getattr__ = lazy_attributes(
+__getattr__, __dir__ = lazy_face(
     __name__,
     {
         "bases": ["base_and_log", "due_operators", "is_due", "with_base", "with_due_bases", "write_base"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dstl_dagster._lazy import lazy_attributes
+from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
@@ -25,7 +25,7 @@ __all__ = [
     "parse_int",
 ]
 
-__getattr__ = lazy_attributes(
+__getattr__, __dir__ = lazy_face(
     __name__,
     {
         "changelog": ["FsStateChangelogOptions", "LocalRecoveryConfig"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dstl_dagster._lazy import lazy_attributes
+from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.spark.batch import CheckpointBatch
@@ -35,7 +35,7 @@ __all__ = [
     "write_state",
 ]
 
-__getattr__ = lazy_attributes(
+__getattr__, __dir__ = lazy_face(
     __name__,
     {
         "batch": ["CheckpointBatch"],

@@ -5,9 +5,9 @@ Does not own any behaviour: `base` is the contract, and each kind of store has i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dstl_dagster._lazy import lazy_face
 from dstl_dagster.storage.base import (
     ABSENT,
     ANY,
@@ -97,35 +97,18 @@ __all__ = [
     "write_own",
 ]
 
-_HOME = {
-    "FileRanges": "file_ranges",
-    "GCSObjectStore": "gcs",
-    "LocalObjectStore": "local",
-    "MemoryObjectStore": "memory",
-    "open_store": "open",
-    "Finding": "preflight",
-    "Severity": "preflight",
-    "check_store": "preflight",
-    "WRITER_ID_KEY": "readback",
-    "Expected": "readback",
-    "put_own": "readback",
-    "write_own": "readback",
-    "BackoffPolicy": "retrying",
-    "Retries": "retrying",
-    "Try": "retrying",
-    "check_crc32c": "rules",
-    "split_bucket_uri": "rules",
-    "split_object_uri": "rules",
-    "WrapperRanges": "wrapper",
-    "WrapperReader": "wrapper",
-    "WrapperStore": "wrapper",
-    "WrapperWriter": "wrapper",
-    "unwrapped": "wrapper",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "file_ranges": ["FileRanges"],
+        "gcs": ["GCSObjectStore"],
+        "local": ["LocalObjectStore"],
+        "memory": ["MemoryObjectStore"],
+        "open": ["open_store"],
+        "preflight": ["Finding", "Severity", "check_store"],
+        "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
+        "retrying": ["BackoffPolicy", "Retries", "Try"],
+        "rules": ["check_crc32c", "split_bucket_uri", "split_object_uri"],
+        "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
+    },
+)
