@@ -16,18 +16,23 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
-from dstl_dagster.keyed import AttemptReport, FileReport, OperatorReport, store_report
+from dstl_dagster.keyed import (
+    AttemptReport,
+    FileReport,
+    OperatorReport,
+    StateAt,
+    schema_of,
+    store_report,
+    with_due_bases,
+)
+from dstl_dagster.state import StateSchema
 from dstl_dagster.timeline import Attempt
-
-if TYPE_CHECKING:
-    from dstl_dagster.keyed import StateAt
-    from dstl_dagster.state import StateSchema
 
 __all__ = ["Batch", "Check"]
 
@@ -97,8 +102,6 @@ class Batch:
 
     def schema(self, operator: str) -> StateSchema | None:
         """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
-        from dstl_dagster.keyed import schema_of  # needs Arrow, which a batch of files alone does not
-
         entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
         return None if entry is None else schema_of(entry.report)
 
@@ -107,8 +110,6 @@ class Batch:
 
         Raises: NotFoundError (a manifest in the chain is gone), FormatError, InvalidInputError (`not_keyed`).
         """
-        from dstl_dagster.keyed import StateAt
-
         if operator not in self._states:
             parent = self.parent
             self._states[operator] = (
@@ -135,14 +136,12 @@ class Batch:
 
         Raises: NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
         """
-        if self.parent is None or not self.coordinator.options.materialize:
+        coordinator, parent = self.coordinator, self.parent
+        if parent is None:
             return
-        from dstl_dagster.keyed import with_due_bases
-
-        coordinator, parent = self.coordinator, self.parent.manifest
         with self.aborted_on_error():
             self._operators = with_due_bases(
-                coordinator.store, self.attempt, parent, self._operators, coordinator.options
+                coordinator.store, self.attempt, parent.manifest, self._operators, coordinator.options
             )
 
     def report(self) -> AttemptReport:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
-from dstl_dagster.errors import ConflictError, ErrorKind, InternalError
+from dstl_dagster.errors import InternalError
 from dstl_dagster.keyed import KeyedState, Manifest, due_operators, write_base
 from dstl_dagster.storage import ObjectStore
 
@@ -49,16 +49,7 @@ def materialize(
     due = due_operators(store, manifest, coordinator.options, operators, force=force)
     if not due:
         return None
-
-    def unmoved(parent: Checkpoint | None) -> None:
-        if parent is None or parent.checkpoint_id != latest.checkpoint_id:
-            raise ConflictError(
-                f"checkpoint {latest.checkpoint_id} is no longer the last one of job {coordinator.job!r}: "
-                "try again",
-                kind=ErrorKind.PARENT_MOVED,
-            )
-
-    batch = Batch.open(coordinator, check=unmoved)
+    batch = Batch(coordinator, coordinator.trigger(expected_parent=latest.checkpoint_id), latest)
     with batch.aborted_on_error():
         for each in due:
             batch.add(write_base(store, batch.attempt, _state(store, manifest, each), progress=progress))

@@ -116,7 +116,9 @@ class CheckpointReader:
 
     def latest(self) -> Checkpoint | None:
         """The checkpoint that the job resumes from; `None` before the first."""
-        view = self.timeline.tail()
+        return self._latest(self.timeline.tail())
+
+    def _latest(self, view: TimelineView) -> Checkpoint | None:
         return None if view.last_completed is None else self._checkpoint(view, view.last_completed)
 
     def get(self, checkpoint_id: int) -> Checkpoint:

@@ -107,8 +107,7 @@ class CheckpointSteps(CheckpointReader):
 
         def begin() -> tuple[Attempt, Checkpoint | None]:
             retracted = self._finish()
-            view = self.timeline.seen()
-            parent = None if view.last_completed is None else self._checkpoint(view, view.last_completed)
+            parent = self._latest(self.timeline.seen())
             if check is not None:
                 check(parent)
             on = None if parent is None else parent.checkpoint_id

@@ -161,7 +161,7 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
 def with_due_bases(
     store: ObjectStore,
     attempt: Attempt,
-    parent: Manifest | None,
+    parent: Manifest,
     reports: Iterable[OperatorReport],
     options: CheckpointOptions,
 ) -> list[OperatorReport]:
@@ -170,7 +170,7 @@ def with_due_bases(
     Raises: NotFoundError, FormatError, UnavailableError.
     """
     combined = list(reports)
-    if parent is None or not options.materialize:
+    if not options.materialize:
         return combined
     for operator in due_operators(store, parent, options):
         state = KeyedState.of(store, parent, operator)
