@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -151,8 +152,9 @@ def events_files(folder: Path, events: int, distinct_keys: int) -> Path:
     for each in range(events // BATCH_EVENTS):
         keys = random.integers(0, distinct_keys, BATCH_EVENTS, np.int64)
         values = random.integers(0, 1000, BATCH_EVENTS, np.int64)
-        pq.write_table(pa.table({"key": keys, "value": values}), target / f"{each:04d}.parquet")
-        time.sleep(0.02)  # the file source orders files by their modification time
+        file = target / f"{each:04d}.parquet"
+        pq.write_table(pa.table({"key": keys, "value": values}), file)
+        os.utime(file, (1e9 + each, 1e9 + each))  # the file source orders files by their modification time
     return target
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHandle, JobNames
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
-from dstl_dagster.recoverable import Component, GSCommitRecoverable, recoverable_hash
+from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, recoverable_hash
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, FinalFile
@@ -109,16 +109,21 @@ def _refuse_nested_files(store: ObjectStore, files: Sequence[FileReport]) -> Non
     """Where names are paths: no final name is a folder of another, in this checkpoint or there already."""
     if not store.capabilities.nested_names:
         return
-    names = {file.recoverable.final_blob_identifier for file in files}
-    objects = {final.object_name for final in names}
-    for final in names:
-        home, name = store.in_bucket(final.bucket_name), final.object_name
-        for above in _folders_of(name):
-            if above in objects or home.stat(above) is not None:
-                raise _nested(name, above)
-        below = next(home.list(f"{name}/"), None)
-        if below is not None:
-            raise _nested(below.name, name)
+    finals = {file.recoverable.final_blob_identifier for file in files}
+    # Files share folders: each is looked at once.
+    below = {
+        GSBlobIdentifier(final.bucket_name, folder): final.object_name
+        for final in finals
+        for folder in _folders_of(final.object_name)
+    }
+    for folder, name in below.items():
+        home = store.in_bucket(folder.bucket_name)
+        if folder in finals or home.stat(folder.object_name) is not None:
+            raise _nested(name, folder.object_name)
+    for final in finals:
+        found = next(store.in_bucket(final.bucket_name).list(f"{final.object_name}/"), None)
+        if found is not None:
+            raise _nested(found.name, final.object_name)
 
 
 def _folders_of(name: str) -> Iterator[str]:

@@ -151,9 +151,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         batch = CheckpointBatch(
             coordinator,
             idempotency_key=idempotency_key,
-            take_over=run.tags.get(TAG_TAKE_OVER) == "true"
-            or _attempt_of_ended_run(context.instance, coordinator)
-            or False,
+            take_over=_take_over(context, coordinator),
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -209,14 +207,15 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
             self._started = None
 
 
-def _attempt_of_ended_run(
-    instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
-) -> uuid.UUID | None:
-    """The open attempt, if it is of a Dagster run that has ended with all its re-executions.
+def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:
+    """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
 
-    It alone may be fenced: another one that opens meanwhile has an owner of its own.
+    A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
+    another one that opens meanwhile has an owner of its own.
     """
+    if context.run.tags.get(TAG_TAKE_OVER) == "true":
+        return True
     opened = coordinator.timeline.tail().open_attempt
-    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
-        return None
+    if opened is None or not OwnerRuns(context.instance).have_ended(opened.owner):
+        return False
     return opened.attempt
