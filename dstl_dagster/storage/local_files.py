@@ -4,7 +4,8 @@ Owns `.dstl-store/`, the hidden folder under a root. Does not own objects or the
 (`local_records`), nor any decision (`local_writing`).
 
 A kill at any step leaves nothing wrong behind: a lock is the kernel's and dies with its process; a
-temporary file is locked while it is in use, so an unlocked one belongs to nobody.
+temporary file is locked while it is in use, so an unlocked one belongs to nobody; a file kept while another
+replaces it belongs to whoever holds the lock of its name.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ __all__ = [
 HIDDEN_FOLDER = ".dstl-store"
 _LOCK_STRIPES = 16
 """Lock files that names share. Few, because creating one costs more than a short wait for another name."""
+_KEPT = ".before-"
+"""Between a temporary file's name and the lock under which it replaces another: whoever gets that lock may
+remove what a killed process left."""
 _file_numbers = itertools.count(1)
 _sweep_lock = threading.Lock()
 
@@ -193,7 +197,7 @@ class HiddenFolder:
             return
         for path in Path(folder).iterdir():
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                descriptor = os.open(self._guard_of(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
                 continue
             try:
@@ -203,6 +207,15 @@ class HiddenFolder:
                 continue  # locked: a living process writes it
             finally:
                 os.close(descriptor)
+
+    def kept_path(self, temporary: str, path: Path) -> str:
+        """Where the file at `path` is kept while a temporary file replaces it, under the lock of its name."""
+        return f"{temporary}{_KEPT}{_stripe(path.relative_to(self.root).as_posix()):02x}"
+
+    def _guard_of(self, path: Path) -> str | Path:
+        # The lock of a kept file would be the lock of an object's bytes, which nobody holds.
+        _, kept, stripe = path.name.partition(_KEPT)
+        return f"{self._locks_path}/{stripe}" if kept else path
 
     # -- locks and generations
 
@@ -295,7 +308,7 @@ class TemporaryFile:
 
     def keep(self, path: Path) -> str:
         """A second name of the file at `path`, for `take_back`. Raises: OSError."""
-        kept = f"{self.path}.before"
+        kept = self._hidden.kept_path(self.path, path)
         os.link(path, kept)
         return kept
 

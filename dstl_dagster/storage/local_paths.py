@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -141,7 +142,8 @@ def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Pat
             hidden.doubtful.add(path)
         raise
     if kept is not None:
-        os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
+        with suppress(FileNotFoundError):  # the sweep of an earlier release does not know whose it is
+            os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
 
 
 def _occupied(path: Path, error: OSError) -> Exception:

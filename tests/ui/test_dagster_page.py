@@ -158,9 +158,7 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
 
 def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page) -> None:
     """The launchpad offers exactly the checkpoints that there are; a run of one leaves later ones behind."""
-    browser_page.goto(site.location("jobs/nyc_flights_restore/playground"))
-    browser_page.get_by_placeholder("Partition").click()
-    browser_page.get_by_text("chk-00000005").first.wait_for()
+    _open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
     offered = browser_page.get_by_text(re.compile(r"^chk-\d+$"))
     assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
     offered.nth(2).click()
@@ -171,3 +169,17 @@ def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page) -> N
     browser_page.get_by_text("Success", exact=True).first.wait_for(timeout=90_000)
     browser_page.goto(site.asset("checkpoints", "partitions"))
     browser_page.get_by_text("Materialized (3)").wait_for()
+
+
+def _open_partitions(page: Page, launchpad: str, name: str) -> None:
+    """Open the launchpad's list of partitions. On a slow machine the page may drop a click while it loads."""
+    from playwright.sync_api import TimeoutError as NotShown  # with the extras of `dev` only
+
+    for more in reversed(range(5)):
+        page.goto(launchpad)
+        page.get_by_placeholder("Partition").click()
+        try:
+            return page.get_by_text(name).first.wait_for(timeout=30_000)
+        except NotShown:
+            if not more:
+                raise

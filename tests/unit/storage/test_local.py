@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -332,6 +333,43 @@ def test_several_processes(store: LocalObjectStore) -> None:
     assert sum(won) == 40
     assert store.get("count") == b"75"
     assert len(list(store.list("race/"))) == 40
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_sweep_during_a_replacement(
+    store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """A sweep leaves the old file of a replacement under way, which comes back if that cannot be synced."""
+    store.put("count", b"old", precondition=ABSENT)
+
+    def sync(_: local_files.HiddenFolder, folder: Path) -> None:
+        if folder == store.root:  # the new file has the name, the old one is kept
+            patch.undo()
+            LocalObjectStore(store.root, durable=False).put("other", b"", precondition=ANY)
+            if broken:
+                raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_files.HiddenFolder, "sync_folder", sync)
+        if broken:
+            with pytest.raises(UnavailableError, match="injected"):
+                store.put("count", b"new", precondition=ANY)
+        else:
+            store.put("count", b"new", precondition=ANY)
+    assert store.get("count") == (b"old" if broken else b"new")
+    assert list((store.root / ".dstl-store" / "temporary").iterdir()) == []
+
+
+def test_sweep_after_a_killed_replacement(store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process removes the old file that a killed replacement kept."""
+    store.put("count", b"old", precondition=ABSENT)
+    temporary = store.root / ".dstl-store" / "temporary"
+    with monkeypatch.context() as patch:
+        patch.setattr("dstl_dagster.storage.local_paths._sync_or_take_back", lambda *_: None)
+        store.put("count", b"new", precondition=ANY)
+    assert len(list(temporary.iterdir())) == 1
+    LocalObjectStore(store.root, durable=False).put("other", b"", precondition=ABSENT)
+    assert list(temporary.iterdir()) == []
 
 
 def test_temporary_file_of_the_living_stays(store: LocalObjectStore) -> None:
