@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -175,11 +176,10 @@ def _open_partitions(page: Page, launchpad: str, name: str) -> None:
     """Open the launchpad's list of partitions. On a slow machine the page may drop a click while it loads."""
     from playwright.sync_api import TimeoutError as NotShown  # with the extras of `dev` only
 
-    for more in reversed(range(5)):
+    for _ in range(5):
         page.goto(launchpad)
         page.get_by_placeholder("Partition").click()
-        try:
-            return page.get_by_text(name).first.wait_for(timeout=30_000)
-        except NotShown:
-            if not more:
-                raise
+        with contextlib.suppress(NotShown):
+            page.get_by_text(name).first.wait_for(timeout=30_000)
+            return
+    pytest.fail(f"the launchpad never offered {name}")
