@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+import xdist
 
 from tests import profiles
 
@@ -45,3 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: folders.get(item.path.relative_to(tests).parts[0], len(folders)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Some releases of pytest and xdist do not know each other's names: then each process would start all."""
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(
+                    f"xdist {xdist.__version__} does not group tests under pytest {pytest.__version__}; "
+                    "install the releases of constraints.txt"
+                )
