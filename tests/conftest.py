@@ -21,8 +21,9 @@ _PROCESSES = 2
 _LONGEST_FIRST = ("process", "spark", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
 
-_COSTLY_FIXTURES = ("spark", "site")
-"""A JVM, and Dagster's webserver with its daemon: all tests that use one of them go to one process."""
+_COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
+"""A JVM, Dagster's webserver with its daemon, the demo run without a kill, a built wheel: all tests that use
+one of them go to one process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
