@@ -14,6 +14,9 @@ import xdist
 from tests import profiles
 
 profiles.register()
+# Else the client asks for a bucket in a thread of its own, and again long after the test and its server end:
+# beside later tests, and with the random numbers that Hypothesis keeps to itself.
+os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
 _PROCESSES = 2
 """Not one per core: some tests start a JVM or Dagster's daemons beside themselves, which want cores too."""

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.gcs_server import GCSServer, model
 from dstl_dagster.testing.gcs_server.journal import Journal
 
 
@@ -161,21 +161,22 @@ def test_one_server_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_the_journal_shrinks(tmp_path: Path) -> None:
+def test_the_journal_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was replaced or deleted leaves the journal and the folder, and nothing that is there is lost."""
+    monkeypatch.setattr(model, "_MIN_LINES", 100)
     with GCSServer(tmp_path) as server:
         server.create_bucket("b")
-        for number in range(1500):
+        for number in range(150):
             assert insert(server, f"{number % 3}", str(number).encode()).status_code == 200
         written = (tmp_path / "journal.jsonl").read_bytes().count(b"\n")
-        assert written < 1100
+        assert written < 110
         before = ask(server, "GET", "/storage/v1/b/b/o").json()
     (tmp_path / "payloads" / "1").write_bytes(b"of a change that was never answered for")
     with GCSServer(tmp_path) as server:
         assert ask(server, "GET", "/storage/v1/b/b/o").json() == before
         assert (tmp_path / "journal.jsonl").read_bytes().count(b"\n") == 4
         assert len(list((tmp_path / "payloads").iterdir())) == 3
-        assert server.raw_read("b", "2") == b"1499"
+        assert server.raw_read("b", "2") == b"149"
 
 
 def test_a_journal_that_could_not_be_written_answers_for_nothing_more(
