@@ -1,6 +1,7 @@
 """How the suite runs: Hypothesis's profiles, and two processes side by side that end at the same time.
 
-Does not own what tests share of the product: each folder's own conftest does.
+Owns what all folders share: that, and one Spark a process (`sessions`). Does not own what the tests of a
+folder share: its own conftest does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 import xdist
 
 from tests import profiles
+from tests.sessions import spark  # noqa: F401 - a fixture
 
 profiles.register()
 # Else the client asks for a bucket in a thread of its own, and again long after the test and its server end:

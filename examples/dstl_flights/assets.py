@@ -38,9 +38,12 @@ __all__ = [
     "SHORT_SESSION",
     "SOURCE",
     "STEP_PROCESSES",
+    "STORE_VARIABLE",
     "build_definitions",
     "day_job",
     "demo_folder",
+    "demo_store",
+    "reports_of",
     "resolved_day_job",
 ]
 
@@ -67,11 +70,22 @@ STEP_PROCESSES = {"multiprocess": {"start_method": {"forkserver": {"preload_modu
 ONE_PROCESS: dict[str, Any] = {"in_process": {}}
 """All steps run in the process of the run, on its Spark session."""
 FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
+STORE_VARIABLE = "DSTL_DEMO_STORE"
 
 
 def demo_folder() -> Path:
     """Where the example keeps everything: `$DSTL_DEMO_FOLDER`, or `dstl-demo` here."""
     return Path(os.environ.get(FOLDER_VARIABLE, "dstl-demo")).absolute()
+
+
+def demo_store() -> str:
+    """The URI of the job's state and reports: `$DSTL_DEMO_STORE`, or `store` in the folder."""
+    return os.environ.get(STORE_VARIABLE) or (demo_folder() / "store").as_uri()
+
+
+def reports_of(store: str) -> str:
+    """The URI of the reports of a job in this store."""
+    return f"{store.rstrip('/')}/reports"
 
 
 @dg.op(
@@ -148,7 +162,7 @@ checks_job = dg.define_asset_job("nyc_flights_checks", selection=dg.AssetSelecti
 
 def build_definitions() -> dg.Definitions:
     """Everything that Dagster shows and runs of the example. Starts no JVM and reads no data."""
-    folder = demo_folder()
+    store = demo_store()
     specs = checkpoint_asset_specs(
         JOB, partitions_def=DAYS, owners=OWNERS, freshness=timedelta(days=1, hours=12)
     )
@@ -165,8 +179,8 @@ def build_definitions() -> dg.Definitions:
         ],
         sensors=[build_checkpoint_sensor(JOB, partitions_def=DAYS), *build_abort_sensors(JOB)],
         resources={
-            "changelog": ChangelogStorageResource(uri=(folder / "store").as_uri()),
-            "reports": RecoverableWriterResource(uri=(folder / "store" / "reports").as_uri()),
+            "changelog": ChangelogStorageResource(uri=store),
+            "reports": RecoverableWriterResource(uri=reports_of(store)),
             "spark": SparkSessionResource(app_name="nyc-flights", conf=SHORT_SESSION),
         },
         executor=dg.multi_or_in_process_executor,

@@ -29,54 +29,57 @@ from dstl_dagster.format import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.local.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
-from dstl_flights.assets import JOB, ONE_PROCESS, SHORT_SESSION, SOURCE
+from dstl_flights.assets import FOLDER_VARIABLE, JOB, ONE_PROCESS, SHORT_SESSION, SOURCE, STORE_VARIABLE
 from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill
 from dstl_flights.source import flights_csv
-from dstl_flights.verify import Comparison, verify
+from dstl_flights.verify import Comparison, fetched, verify
 
 __all__ = ["main"]
 
 _MAX_TRIES = 3
-_OURS = {"dagster", "demo.log", "source", "store"}
+_OURS = {"dagster", "demo.log", "fetched", "source", "store"}
 console = Console(highlight=False, width=max(TABLE_WIDTH, Console().width))
 
 
 @click.command()
 @click.option("--days", type=click.IntRange(1, 365), default=7)
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("dstl-demo"))
+@click.option("--store")
 @click.option("--fresh", is_flag=True)
-def main(days: int, folder: Path, fresh: bool) -> None:
+def main(days: int, folder: Path, store: str | None, fresh: bool) -> None:
     """Run the first days of 2013, then prove state and reports."""
     started = time.monotonic()
     folder = folder.absolute()
+    if fresh and store:
+        raise click.UsageError(f"--fresh deletes nothing in {store}: delete it there, or name another prefix")
     try:
-        passed = _demo(days, folder, fresh)
+        passed = _demo(days, folder, store, fresh)
     except DstlError as error:
         console.print(f"[red]The demo stopped:[/] {error}", soft_wrap=True)
         sys.exit(1)
     console.print(f"\nTook {time.monotonic() - started:.0f} s. Look at it in Dagster's UI (Ctrl-C stops it):")
-    console.print(f"\n  {_page_command(folder)}\n", soft_wrap=True)
+    console.print(f"\n  {_page_command(folder, store)}\n", soft_wrap=True)
     sys.exit(0 if passed else 1)
 
 
-def _demo(days: int, folder: Path, fresh: bool) -> bool:
+def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
     _make_folder(folder, fresh)
     java = use_java(os.environ)
-    console.print(f"Java {java.version} ({java.source}); everything is kept in {folder}", soft_wrap=True)
+    kept = f"everything is kept in {folder}" + (f", state and reports in {store_uri}" if store_uri else "")
+    console.print(f"Java {java.version} ({java.source}); {kept}", soft_wrap=True)
     csv = flights_csv(folder / "source")
-    store = open_store((folder / "store").as_uri())
+    store = open_store(store_uri or (folder / "store").as_uri())
     coordinator = CheckpointCoordinator(JOB.job, store)
     wanted = [str(date(2013, 1, 1) + timedelta(days=number)) for number in range(days)]
     new = [day for day in wanted if coordinator.applied(day) is None]
     if len(new) < len(wanted):
         console.print(f"{len(wanted) - len(new)} days are already in checkpoints; continuing after them")
-    with _noise_to(folder / "demo.log"), instance_in(folder) as instance, _session() as spark:
+    with _noise_to(folder / "demo.log"), instance_in(folder, store_uri) as instance, _session() as spark:
         for day in new:
             _run(instance, store, day, kill=day == new[len(new) // 2])
         console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
-        comparisons = verify(
-            spark, coordinator, csv, folder / "store" / "reports", lambda what: console.print(f"  {what}")
-        )
+        reports = fetched(store, "reports", folder / "fetched") if store_uri else folder / "store" / "reports"
+        comparisons = verify(spark, coordinator, csv, reports, lambda what: console.print(f"  {what}"))
     console.print()
     console.print(checkpoint_table(coordinator.list()))
     console.print()
@@ -141,11 +144,12 @@ def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bo
 
 def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
     """True once the update step has written components of files, and has not ended."""
+    home = store.in_bucket(store.bucket_name)
 
     def decide(event: StepEvent) -> bool:
         if event.step != "update":
             return False
-        found = next(iter(store.list(COMPONENTS_PREFIX)), None)
+        found = next(iter(home.list(COMPONENTS_PREFIX)), None)
         if found is not None:
             console.print(f" {event.step} [red]kill -9[/] while it writes;", end="")
         return found is not None
@@ -188,13 +192,15 @@ def _comparison_table(comparisons: list[Comparison], position: str) -> Table:
     return table
 
 
-def _page_command(folder: Path) -> str:
+def _page_command(folder: Path, store: str | None) -> str:
     beside = Path(sys.executable).with_name("dagster")
     dagster = str(beside) if beside.exists() else "dagster"
-    return (
-        f"DAGSTER_HOME={shlex.quote(str(folder / 'dagster'))} DSTL_DEMO_FOLDER={shlex.quote(str(folder))} "
-        f"{shlex.quote(dagster)} dev -m dstl_flights.definitions"
+    places = (
+        f"DAGSTER_HOME={shlex.quote(str(folder / 'dagster'))} {FOLDER_VARIABLE}={shlex.quote(str(folder))}"
     )
+    if store:
+        places += f" {STORE_VARIABLE}={shlex.quote(store)}"
+    return f"{places} {shlex.quote(dagster)} dev -m dstl_flights.definitions"
 
 
 if __name__ == "__main__":

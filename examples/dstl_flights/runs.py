@@ -22,7 +22,7 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, resolved_day_job
+from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, STORE_VARIABLE, resolved_day_job
 
 __all__ = ["DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
 
@@ -63,13 +63,18 @@ class DayRun:
 
 
 @contextmanager
-def instance_in(folder: Path) -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance that keeps everything in `folder`/dagster; its steps keep theirs in `folder`."""
+def instance_in(folder: Path, store: str | None = None) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance that keeps everything in `folder`/dagster; its steps keep theirs in `folder`.
+
+    Args:
+        store: the URI of state and reports; `None`: `store` in `folder`.
+    """
     home = folder / "dagster"
     home.mkdir(parents=True, exist_ok=True)
     (home / "dagster.yaml").write_text(_SETTINGS)
     os.environ["DAGSTER_HOME"] = str(home)
     os.environ[FOLDER_VARIABLE] = str(folder)
+    os.environ[STORE_VARIABLE] = store or ""
     with dg.DagsterInstance.get() as instance:
         yield instance
 

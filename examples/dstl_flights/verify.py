@@ -6,6 +6,7 @@ A bug in the pipeline's functions, in the changelog, or in composing files shows
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.spark import read_state
+from dstl_dagster.storage import ObjectStore
 
-__all__ = ["Comparison", "verify"]
+__all__ = ["Comparison", "fetched", "verify"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class Comparison:
     @property
     def equal(self) -> bool:
         return self.missing == 0 and self.unexpected == 0
+
+
+def fetched(store: ObjectStore, prefix: str, folder: Path) -> Path:
+    """A copy of all objects below `prefix`, for a Spark that has no connector for their store."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for stat in store.list(f"{prefix}/"):
+        path = folder / stat.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.get(stat.name, generation=stat.generation))
+    return folder / prefix
 
 
 def verify(

@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder, and for each test a job in its own folder."""
+"""For each test a job in its own folder. The Spark of all tests is `tests/sessions.py`'s."""
 
 from __future__ import annotations
 
@@ -12,23 +12,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.spark import local_session, read_state, stop_session, write_files, write_state
+from dstl_dagster.spark import read_state, write_files, write_state
 from dstl_dagster.storage import open_store
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session on two threads that gives a task three tries."""
-    conf = {
-        "spark.master": "local[2,3]",
-        "spark.driver.memory": "1g",
-        # For a few rows, code generation costs more than it saves.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    session = local_session("tests", conf=conf)
-    yield session
-    stop_session(session)
 
 
 @pytest.fixture(autouse=True)
