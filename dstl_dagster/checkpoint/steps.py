@@ -27,6 +27,7 @@ from dstl_dagster.checkpoint.record import (
     build_manifest,
     final_files,
     verify_report,
+    with_a_component_each,
 )
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.resolve import finish_resolutions
@@ -209,6 +210,7 @@ class CheckpointSteps(CheckpointReader):
             return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
 
         verify_report(self._store, report, attempt, referenced)
+        report = with_a_component_each(self._store, report, attempt, self._file_options)
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
