@@ -62,13 +62,13 @@ def _object_path(root: Path, name: str) -> Path:
 
 def check_inside(root: Path, path: Path) -> None:
     """Raises: InvalidInputError if a symbolic link below the root leads to the file."""
-    for folder in path.parents:
-        if folder == root:
-            return
-        if folder.is_symlink():
+    above, folder = os.fspath(root), os.path.dirname(path)  # noqa: PTH120 - a text: called for each read
+    while len(folder) > len(above):
+        if os.path.islink(folder):  # noqa: PTH114 - as above
             raise InvalidInputError(
-                f"the symbolic link {folder} leads {path} out of {root}; nothing is changed there"
+                f"the symbolic link {folder} leads {path} out of {root}; open a store on what it leads to"
             )
+        folder = os.path.dirname(folder)  # noqa: PTH120 - as above
 
 
 def object_uri(root: Path, name: str) -> str:
