@@ -1,7 +1,8 @@
 """Changelog files kept on local disk while a recovery reads them.
 
-Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own what is in
-them; readers verify every change set as if it came from the store.
+Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own their folder,
+which no other user can enter (`storage.PrivateFolder`), nor what is in them; readers verify every change set
+as if it came from the store.
 
 A file is kept as stored, compressed or not, so that its size on disk is known before the download.
 
@@ -11,44 +12,57 @@ leaves its file behind, and an old timer deletes a file used since.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import tempfile
 import threading
-import uuid
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+import weakref
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import ClosedError, DstlError, FormatError
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import FileRanges, ObjectStore, RequestCost
+from dstl_dagster.storage import FileRanges, ObjectStore, PrivateFile, PrivateFolder, RequestCost
 from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
 
 _logger = logging.getLogger(__name__)
 
-_FOLDER: Final = "dstl-cache-file"
+_PREFIX: Final = "dstl-cache"
 _COPY_STEP_BYTES: Final = 1 << 20
+_Key = tuple[str, int | None]
 
 
 @dataclass
 class _Cached:
     """One file on disk, held by `users` readers; idle since the last released it."""
 
-    path: Path
+    file: PrivateFile
     size_bytes: int
     users: int
     idle_since_seconds: float = 0.0
+    process_id: int = field(default_factory=os.getpid)
+
+
+@dataclass
+class _Download:
+    """Who waits for one file, so that one of them downloads it."""
+
+    lock: threading.Lock
+    users: int = 0
 
 
 class ChangelogFileCache:
     """Downloads a file once for all its readers. All methods may be called from any thread.
+
+    A forked child begins with an empty cache; what its parent cached stays the parent's.
 
     Args:
         directories: where files go, in turn; None: the machine's directory for temporary files.
@@ -66,18 +80,23 @@ class ChangelogFileCache:
         timer: Timer | None = None,
     ) -> None:
         roots = list(directories) if directories is not None else [Path(tempfile.gettempdir())]
-        # A folder of its own: no two caches, in one process or two, ever share one.
-        self._folders = [root / _FOLDER / uuid.uuid4().hex for root in roots]
+        self._folders = [PrivateFolder(root, _PREFIX) for root in roots]
         self._idle_timeout_seconds = idle_timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._timer = timer or ThreadTimer("dstl-changelog-cache-cleanup")
-        self._lock = threading.Lock()
-        self._files: dict[tuple[str, int | None], _Cached] = {}
-        self._downloads: dict[tuple[str, int | None], threading.Lock] = {}
-        self._reserved_bytes = 0
+        self._given_timer = timer
         self._turn = 0
         self._closed = False
+        self._begin()
+        _caches.add(self)
+
+    def _begin(self) -> None:
+        self._timer = self._given_timer or ThreadTimer("dstl-changelog-cache-cleanup")
+        self._lock = threading.Lock()
+        self._files: dict[_Key, _Cached] = {}
+        self._downloads: dict[_Key, _Download] = {}
+        self._reserved_bytes = 0
+        self._warned: set[tuple[int, int | None]] = set()
 
     @property
     def cached_bytes(self) -> int:
@@ -90,52 +109,87 @@ class ChangelogFileCache:
         if store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
             return None
         key = (store.uri_of(handle.name), handle.generation)
-        with self._lock:
-            download = self._downloads.setdefault(key, threading.Lock())
         # One download of a file at a time; other files are not held up.
-        with download:
-            cached = self._hold(key)
-            if cached is None:
-                cached = self._download(key, store, handle)
+        with self._downloading(key):
+            cached = self._hold(key) or self._download(key, store, handle)
         if cached is None:
             return None
         try:
             return _CachedSource(self, key, cached)
-        except OSError:
+        except BaseException as error:
+            # Somebody removed it: not offered again.
+            self._forget(key, cached)
             self._let_go(key, cached)
-            return None
+            if isinstance(error, OSError):
+                return None
+            raise
 
-    def _hold(self, key: tuple[str, int | None]) -> _Cached | None:
+    @contextmanager
+    def _downloading(self, key: _Key) -> Iterator[None]:
+        with self._lock:
+            download = self._downloads.setdefault(key, _Download(threading.Lock()))
+            download.users += 1
+        try:
+            with download.lock:
+                yield
+        finally:
+            with self._lock:
+                download.users -= 1
+                if download.users == 0 and self._downloads.get(key) is download:
+                    del self._downloads[key]
+
+    def _hold(self, key: _Key) -> _Cached | None:
         with self._lock:
             cached = self._files.get(key)
             if cached is not None:
                 cached.users += 1
             return cached
 
-    def _download(
-        self, key: tuple[str, int | None], store: ObjectStore, handle: StreamStateHandle
-    ) -> _Cached | None:
+    def _download(self, key: _Key, store: ObjectStore, handle: StreamStateHandle) -> _Cached | None:
         source = StoreSource(store, handle)
         size_bytes = source.size_bytes()
         if not self._reserve(size_bytes):
             return None
-        path = self._next_path()
+        file = None
         try:
-            _copy(store, handle, path, size_bytes)
-        except BaseException as error:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            with self._lock:
-                self._reserved_bytes -= size_bytes
-            if isinstance(error, OSError):
-                _logger.warning("changelog file %s could not be cached: %s", source.place, error)
-                return None
-            raise
-        cached = _Cached(path, size_bytes, users=1)
+            file = self._copy(store, handle, size_bytes)
+        finally:
+            if file is None:
+                with self._lock:
+                    self._reserved_bytes -= size_bytes
+        if file is None:
+            return None
+        cached = _Cached(file, size_bytes, users=1)
         with self._lock:
             if not self._closed:
                 self._files[key] = cached
         return cached
+
+    def _copy(self, store: ObjectStore, handle: StreamStateHandle, size_bytes: int) -> PrivateFile | None:
+        """The file in the next folder that takes it; None where there is none."""
+        pieces = _pieces(store, handle, size_bytes)
+        try:
+            for number in self._next_folders():
+                try:
+                    return self._folders[number].keep(pieces)
+                except ClosedError:
+                    return None
+                except OSError as error:
+                    self._warn(number, error)
+                    # Another folder is tried for one that cannot be used, not for another download.
+                    if inspect.getgeneratorstate(pieces) != inspect.GEN_CREATED:
+                        return None
+        finally:
+            pieces.close()
+        return None
+
+    def _warn(self, number: int, error: OSError) -> None:
+        """Once for each folder and error: it would be repeated for every file."""
+        with self._lock:
+            known = (number, error.errno) in self._warned
+            self._warned.add((number, error.errno))
+        if not known:
+            _logger.warning("changelog files are read from the store without a cache: %s", error)
 
     def _reserve(self, size_bytes: int) -> bool:
         with self._lock:
@@ -156,39 +210,49 @@ class ChangelogFileCache:
             self._reserved_bytes += size_bytes
             return True
 
-    def _next_path(self) -> Path:
+    def _next_folders(self) -> list[int]:
+        """The folders' numbers, beginning with the one whose turn it is."""
+        count = len(self._folders)
         with self._lock:
-            folder = self._folders[self._turn % len(self._folders)]
             self._turn += 1
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"dstl{uuid.uuid4().hex}"
+            return [(self._turn + step) % count for step in range(count)]
 
-    def _let_go(self, key: tuple[str, int | None], cached: _Cached) -> None:
+    def _let_go(self, key: _Key, cached: _Cached) -> None:
+        if cached.process_id != os.getpid():
+            return
         with self._lock:
             cached.users -= 1
             if cached.users > 0:
                 return
             cached.idle_since_seconds = idle_since = self._clock.monotonic_seconds()
-            if self._closed:
+            if self._closed and self._files.get(key) is cached:
+                del self._files[key]
+            if self._files.get(key) is not cached:
                 self._remove_file(cached)
                 return
-        self._timer.schedule(self._idle_timeout_seconds, lambda: self._clean_up(key, cached, idle_since))
+        try:
+            self._timer.schedule(self._idle_timeout_seconds, lambda: self._clean_up(key, cached, idle_since))
+        except DstlError:  # closed meanwhile, or no thread can be started
+            self._clean_up(key, cached, idle_since)
 
-    def _clean_up(self, key: tuple[str, int | None], cached: _Cached, idle_since_seconds: float) -> None:
+    def _forget(self, key: _Key, cached: _Cached) -> None:
+        with self._lock:
+            if self._files.get(key) is cached:
+                del self._files[key]
+
+    def _clean_up(self, key: _Key, cached: _Cached, idle_since_seconds: float) -> None:
         with self._lock:
             # Used since: a later timer is set, or will be.
             stale = cached.users > 0 or cached.idle_since_seconds != idle_since_seconds
             if not stale and self._files.get(key) is cached:
                 self._drop(key)
 
-    def _drop(self, key: tuple[str, int | None]) -> None:
+    def _drop(self, key: _Key) -> None:
         self._remove_file(self._files.pop(key))
-        self._downloads.pop(key, None)
 
     def _remove_file(self, cached: _Cached) -> None:
         self._reserved_bytes -= cached.size_bytes
-        with suppress(OSError):
-            cached.path.unlink(missing_ok=True)
+        cached.file.remove()
 
     def close(self) -> None:
         """Delete every idle file; the others once released. May be called again."""
@@ -198,24 +262,21 @@ class ChangelogFileCache:
                 self._drop(key)
         self._timer.close()
         for folder in self._folders:
-            with suppress(OSError):
-                folder.rmdir()
+            folder.close()
 
 
-def _copy(store: ObjectStore, handle: StreamStateHandle, path: Path, size_bytes: int) -> None:
+def _pieces(store: ObjectStore, handle: StreamStateHandle, size_bytes: int) -> Generator[bytes, None, None]:
     reader = store.open_read(handle.name, generation=handle.generation)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            copied = 0
-            while piece := reader.read(_COPY_STEP_BYTES):
-                copied += len(piece)
-                # More than was reserved would exceed the limit.
-                if copied > size_bytes:
-                    raise FormatError(
-                        f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
-                    )
-                file.write(piece)
+        copied = 0
+        while piece := reader.read(_COPY_STEP_BYTES):
+            copied += len(piece)
+            # More than was reserved would exceed the limit.
+            if copied > size_bytes:
+                raise FormatError(
+                    f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
+                )
+            yield piece
     finally:
         reader.close()
 
@@ -223,9 +284,9 @@ def _copy(store: ObjectStore, handle: StreamStateHandle, path: Path, size_bytes:
 class _CachedSource(FileRanges):
     """A cached file in use; closing it releases it, once."""
 
-    def __init__(self, cache: ChangelogFileCache, key: tuple[str, int | None], cached: _Cached) -> None:
-        super().__init__(cached.path)
-        self._hold: tuple[ChangelogFileCache, tuple[str, int | None], _Cached] | None = (cache, key, cached)
+    def __init__(self, cache: ChangelogFileCache, key: _Key, cached: _Cached) -> None:
+        super().__init__(*cached.file.open())
+        self._hold: tuple[ChangelogFileCache, _Key, _Cached] | None = (cache, key, cached)
 
     def close(self) -> None:
         super().close()
@@ -233,3 +294,14 @@ class _CachedSource(FileRanges):
         if hold is not None:
             cache, key, cached = hold
             cache._let_go(key, cached)
+
+
+_caches: weakref.WeakSet[ChangelogFileCache] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for cache in list(_caches):
+        cache._begin()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

@@ -98,8 +98,8 @@ class _Place:
 def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
     bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
-    # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The writer
-    # insists on a dedicated temporary bucket then.
+    # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The
+    # coordinator insists on a temporary bucket then.
     prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
     return [
         _Place(store.in_bucket(bucket_name), prefix),

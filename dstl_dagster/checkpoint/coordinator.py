@@ -35,6 +35,9 @@ class CheckpointCoordinator(CheckpointSteps):
             fence its own attempt without take-over. By default every coordinator is an owner of its own.
         file_options: how components of files are named (temporary bucket, entropy).
         clock, new_id: time and UUIDs, injected for tests.
+
+    Raises: InvalidInputError for a job's name that cannot be one, or names with entropy without a temporary
+        bucket of their own.
     """
 
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:

@@ -27,12 +27,13 @@ from dstl_dagster.checkpoint.record import (
     build_manifest,
     final_files,
     verify_report,
+    with_a_component_each,
 )
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.keyed import AttemptReport, Manifest, load_manifest, store_manifest
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
@@ -62,6 +63,7 @@ class CheckpointSteps(CheckpointReader):
     ) -> None:
         super().__init__(job, store, options, clock=clock, new_id=new_id)
         self._file_options = file_options or GSFileSystemOptions()
+        _require_a_bucket_for_entropy(store, self._file_options)
         self._owner = owner or f"coordinator-{new_id()}"
 
     @property
@@ -209,6 +211,7 @@ class CheckpointSteps(CheckpointReader):
             return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
 
         verify_report(self._store, report, attempt, referenced)
+        report = with_a_component_each(self._store, report, attempt, self._file_options)
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
@@ -331,4 +334,13 @@ class CheckpointSteps(CheckpointReader):
             f"job {self.job!r}: another writer's decision got in between {_MAX_ROUNDS} times; find out who "
             "writes so often (`dstl checkpoints timeline`), then try again",
             kind=ErrorKind.CONTENTION,
+        )
+
+
+def _require_a_bucket_for_entropy(store: ObjectStore, options: GSFileSystemOptions) -> None:
+    """No prefix lists names that begin with a UUID: clean-up has to list the whole bucket."""
+    if options.filesink_entropy_enabled and options.writer_temporary_bucket_name in (None, store.bucket_name):
+        raise InvalidInputError(
+            "gs.filesink.entropy.enabled needs a bucket for temporary objects alone, so that clean-up finds "
+            f"them: set gs.writer.temporary.bucket.name to another bucket than {store.bucket_name!r}"
         )

@@ -1,4 +1,4 @@
-"""`dstl storage`: check a store before trusting it. Owns the output, not the findings (`storage`)."""
+"""`dstl storage`: check a store before trusting it, and tidy it. Owns the output only (`storage`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["storage_group"]
 
 @click.group("storage")
 def storage_group() -> None:
-    """Check that a store is fit to hold checkpoints."""
+    """Check that a store is fit to hold checkpoints, and tidy it."""
 
 
 @storage_group.command("check")
@@ -67,3 +67,25 @@ def check_command(
             click.echo(f"{uri}: nothing found")
     if any(finding.severity is Severity.ERROR for finding in findings):
         sys.exit(1)
+
+
+@storage_group.command("forget-taken")
+@click.argument("uri")
+@click.option("--dry-run", is_flag=True, help="Only name the objects.")
+def forget_taken_command(uri: str, dry_run: bool) -> None:
+    """Forget the objects of the folder URI (file:///folder) whose files were taken or removed by hand.
+
+    What the store keeps of them beside the files is deleted. A file that is put back afterwards is a new
+    object. Writers may go on meanwhile; every part of the folder has to be mounted.
+    """
+    from dstl_dagster.errors import InvalidInputError
+    from dstl_dagster.storage import LocalObjectStore, open_store
+
+    store = open_store(uri)
+    if not isinstance(store, LocalObjectStore):
+        raise InvalidInputError(f"{uri!r} is no folder: only such a store keeps anything beside its files")
+    count = 0
+    for name in store.forget_taken(dry_run=dry_run):
+        click.echo(name)
+        count += 1
+    click.echo(f"{count} {'to be forgotten' if dry_run else 'forgotten'}", err=True)

@@ -20,6 +20,7 @@ __all__ = [
     "TAG_SLOT",
     "TAG_STEP",
     "TAG_TAKE_OVER",
+    "TAG_TIMELINE",
     "JobAssets",
 ]
 
@@ -30,6 +31,8 @@ TAG_ATTEMPT = "dstl/attempt"
 TAG_STEP = "dstl/step"
 TAG_SLOT = "dstl/slot"
 """The slot of the `completed` record on the timeline."""
+TAG_TIMELINE = "dstl/timeline"
+"""The timeline of the checkpoint, as `timeline_mark` names it."""
 TAG_REPORTER = "dstl/reported_by"
 """`run` or `sensor`."""
 TAG_COMMIT = "dstl/commit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_REPORTER,
     TAG_SLOT,
     TAG_STEP,
+    TAG_TIMELINE,
     JobAssets,
 )
 from dstl_dagster.timeline import Completed
@@ -31,6 +33,7 @@ __all__ = [
     "state_metadata",
     "store_location",
     "subsumed_materialization",
+    "timeline_mark",
 ]
 
 _KIB = 1024
@@ -79,7 +82,7 @@ def checkpoint_materialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
         description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, on {parent}",
-        tags=_tags(checkpoint.entry.completed, reporter),
+        tags=_tags(assets, checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
 
@@ -93,7 +96,7 @@ def subsumed_materialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(completed.checkpoint_id),
         description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; subsumed since",
-        tags=_tags(completed, reporter),
+        tags=_tags(assets, completed, reporter),
         metadata={
             "files": len(completed.files),
             "confirm seconds": _measure(completed.seconds),
@@ -126,7 +129,7 @@ def operator_materialization(
     return dg.AssetMaterialization(
         asset_key=assets.operator_key(operator),
         description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint.entry.completed, reporter),
+        tags=_tags(assets, checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
 
@@ -157,7 +160,7 @@ def files_materialization(
         asset_key=assets.files_key,
         partition=partition,
         description=f"files of checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint.entry.completed, reporter, step="6"),
+        tags=_tags(assets, checkpoint.entry.completed, reporter, step="6"),
         metadata=metadata,
     )
 
@@ -193,12 +196,18 @@ def _measure(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
+def timeline_mark(assets: JobAssets, store_uri: str) -> str:
+    """Names a timeline where Dagster allows only letters and digits: a digest of its store and job."""
+    return hashlib.sha256(f"{store_uri.rstrip('/')}\n{assets.job}".encode()).hexdigest()[:16]
+
+
+def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
     tags = {
         TAG_CHECKPOINT: str(completed.checkpoint_id),
         TAG_STEP: step,
         TAG_ATTEMPT: str(completed.attempt),
         TAG_SLOT: str(completed.slot),
+        TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
         TAG_REPORTER: reporter.kind,
     }
     if completed.parent is not None:

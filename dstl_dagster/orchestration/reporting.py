@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, JobAssets
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_TIMELINE, JobAssets
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
     files_materialization,
     operator_materialization,
+    timeline_mark,
 )
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
 
 _NEWEST_EVENTS = 25
 """Enough: a step or a tick that is repeated is repeated soon."""
+_STALE_AT_ONCE = 200
+"""Each costs a query. The newest first; the next call finds the rest."""
 
 
 def unreported_checkpoint(
@@ -90,7 +93,7 @@ class PartitionChanges:
 
     Attributes:
         missing: keys of retained checkpoints that have no partition, oldest first.
-        stale: keys of partitions whose checkpoint is not retained.
+        stale: keys of partitions whose checkpoint is not retained, and that are no other timeline's.
     """
 
     missing: list[str]
@@ -104,8 +107,27 @@ def partition_changes(
     # The partitions are read first: each existing one has a checkpoint on a timeline that is read later, so
     # a checkpoint that completes in between is never taken for a stale one.
     existing = set(instance.get_dynamic_partitions(assets.partitions_name))
+    mark = timeline_mark(assets, coordinator.store.uri)
     retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
     return PartitionChanges(
         missing=[key for key in retained if key not in existing],
-        stale=sorted(existing.difference(retained)),
+        stale=[
+            key
+            for key in sorted(existing.difference(retained), reverse=True)[:_STALE_AT_ONCE]
+            if not _is_anothers(instance, assets, key, mark)
+        ],
+    )
+
+
+def _is_anothers(instance: dg.DagsterInstance, assets: JobAssets, partition: str, mark: str) -> bool:
+    """Whether a job of the same name on another store reported it: they share the asset."""
+    found = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=assets.checkpoints_key, asset_partitions=[partition]),
+        limit=_NEWEST_EVENTS,
+    )
+    # Events of earlier releases do not say whose they are.
+    return any(
+        record.asset_materialization is not None
+        and (record.asset_materialization.tags or {}).get(TAG_TIMELINE, mark) != mark
+        for record in found.records
     )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.open import open_store
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
+    from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
     from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
     from dstl_dagster.storage.rules import check_crc32c, split_bucket_uri, split_object_uri
@@ -73,6 +74,8 @@ __all__ = [
     "ObjectWriter",
     "OpeningStore",
     "Precondition",
+    "PrivateFile",
+    "PrivateFolder",
     "RangeReader",
     "RequestCost",
     "Retries",
@@ -106,6 +109,7 @@ __getattr__, __dir__ = lazy_face(
         "memory": ["MemoryObjectStore"],
         "open": ["open_store"],
         "preflight": ["Finding", "Severity", "check_store"],
+        "private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
         "retrying": ["BackoffPolicy", "Retries", "Try"],
         "rules": ["check_crc32c", "split_bucket_uri", "split_object_uri"],

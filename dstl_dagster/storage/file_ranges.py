@@ -25,11 +25,16 @@ _STEP_BYTES = 1 << 20
 
 
 class FileRanges:
-    """A `RangeReader` on a local file, open from the start. OSError where it cannot be read."""
+    """A `RangeReader` on a local file, open from the start. OSError where it cannot be read.
 
-    def __init__(self, path: Path) -> None:
+    `descriptor`: the file, if it is open already; closed with this.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self._path = path
-        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        if descriptor is None:
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._descriptor: int | None = descriptor
 
     @property
     def place(self) -> str:

@@ -38,6 +38,7 @@ from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS
 from dstl_dagster.storage.local_paths import LOCAL_BUCKET, folder_uri, object_path, object_uri, path_of_uri
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import Records
+from dstl_dagster.storage.local_tidying import forget_taken
 from dstl_dagster.storage.local_writing import LocalWriter, LocalWriting
 
 __all__ = ["LocalObjectStore", "open_local"]
@@ -77,6 +78,7 @@ class LocalObjectStore:
         self._root = Path(text).absolute()
         clock = clock or SystemClock()
         hidden = HiddenFolder(self._root, clock, durable=durable, lock_wait_seconds=lock_wait_seconds)
+        self._hidden = hidden
         self._records = Records(hidden)
         self._reading = LocalReading(self._root, hidden, self._records)
         self._writing = LocalWriting(self._root, clock, hidden, self._records, self._reading)
@@ -220,6 +222,14 @@ class LocalObjectStore:
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         return self._writing.delete(name, precondition)
+
+    def forget_taken(self, *, dry_run: bool = False) -> Iterator[str]:
+        """Remove what is kept of objects whose files somebody took or removed by hand; yields their names.
+
+        A file that is put back later counts as one put there by hand: another generation, no metadata. Safe
+        beside writers.
+        """
+        return forget_taken(self._root, self._hidden, self._records, dry_run=dry_run)
 
     def close(self) -> None:
         """Nothing to free: no file stays open between calls."""

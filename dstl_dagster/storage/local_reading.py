@@ -18,7 +18,7 @@ from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, translate_os_errors
-from dstl_dagster.storage.local_paths import object_path
+from dstl_dagster.storage.local_paths import check_inside, object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
 
 __all__ = ["LocalReader", "LocalReading"]
@@ -154,6 +154,8 @@ class LocalReading:
 
     def _path(self, name: str) -> Path:
         path = object_path(self._root, name)
+        # For writes too: each looks at what is there first.
+        check_inside(self._root, path)
         if path in self._hidden.doubtful:
             raise UnavailableError(
                 f"{path} could be neither synced to the disk nor rolled back; "
@@ -187,9 +189,12 @@ class LocalReading:
                     return None
         except FileNotFoundError:
             return None
-        # A copied or restored tree has new inodes and the same bytes: its records still hold.
+        # A copied or restored tree has new inodes and the same bytes: its records still hold. The bytes of
+        # an earlier generation, put there by hand, are a new one: only a copy of a tree in which a
+        # replacement was under way has them with the time of that generation.
         for record in records:
-            if record.file.size == file.size and record.crc32c == crc:
+            may_be = record is records[0] or record.file.modified_nanos == file.modified_nanos
+            if may_be and record.file.size == file.size and record.crc32c == crc:
                 adopted = record.bound_to(file)
                 break
         else:
@@ -213,6 +218,10 @@ class LocalReading:
             return
         levels = folder.split("/") if folder else []
         if (levels and levels[0].lower() == HIDDEN_FOLDER) or (slash and not folder):
+            return
+        try:
+            check_inside(self._root, self._root.joinpath(*levels, "any"))
+        except InvalidInputError:
             return
         yield from self._walk_folder(
             self._root.joinpath(*levels),

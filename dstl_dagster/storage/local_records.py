@@ -86,6 +86,14 @@ class Records:
                 return _from_text(_content(path), path, name)
         return []
 
+    def name_in(self, path: str) -> str | None:
+        """The name whose records a file holds; None where it is damaged, gone, or not where they belong."""
+        try:
+            name = json.loads(_content(path))["name"]
+            return name if path in self._paths(name) else None
+        except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
+            return None
+
     def write(self, name: str, records: Sequence[Record]) -> None:
         """Replace the records of the name, durably."""
         document = {

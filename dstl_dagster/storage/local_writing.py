@@ -24,7 +24,7 @@ from dstl_dagster.storage.local_files import (
     prune_empty_folders,
     translate_os_errors,
 )
-from dstl_dagster.storage.local_paths import check_inside, object_path, object_uri, place_file
+from dstl_dagster.storage.local_paths import object_path, object_uri, place_file
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records
 
@@ -60,7 +60,6 @@ class LocalWriting:
     ) -> ObjectStat:
         """Link a finished temporary file in, whose bytes are durable. Call under the name's lock."""
         path = object_path(self._root, name)
-        check_inside(self._root, path)
         current = self._reading.live_record(name)
         rules.check_precondition(self.uri_of(name), current.generation if current else None, precondition)
         new = Record(
@@ -98,8 +97,6 @@ class LocalWriting:
             rules.check_crc32c(self.uri_of(target), crc, wanted_crc32c)
             file = FileIdentity.of(temporary.sync())
             going = [source for source in pinned if delete_sources and source.name != target]
-            for source in going:
-                check_inside(self._root, object_path(self._root, source.name))
             locked = [target, *(source.name for source in going)]
             with self.hidden.locked(locked, shared=[source.name for source in pinned]):
                 # The bytes were read without locks. That the sources are there still, now that nobody can
@@ -139,7 +136,6 @@ class LocalWriting:
         path = object_path(self._root, name)
         if not os.path.isfile(path):  # noqa: PTH113 - a third of the time of Path.is_file
             return False
-        check_inside(self._root, path)
         with self.hidden.locked([name]):
             current = self._reading.live_record(name)
             if current is None:

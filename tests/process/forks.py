@@ -7,8 +7,10 @@ Exit status 0 where all was right. A scenario that hangs is killed by its caller
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +20,20 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, local_files, open_store
 
 CHILDREN = 4
+
+
+def run_scenario(script: str, scenario: str, place: object) -> None:
+    """Run a scenario of a script like this one; whatever it leaves running goes with it."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    process = subprocess.Popen(
+        [sys.executable, script, scenario, str(place)], env=environment, start_new_session=True
+    )
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # children that hang go too
+        process.wait()
 
 
 def forked(act: Callable[[], object]) -> int:

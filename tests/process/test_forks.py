@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage import ABSENT, LocalObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 
-WORKER = Path(__file__).with_name("forks.py")
 HOLDER = """
 import sys
 from dstl_dagster.storage import LocalObjectStore
@@ -28,16 +26,7 @@ with store._writing.hidden.locked([f"{number}" for number in range(200)]):
 
 
 def run(scenario: str, place: object) -> None:
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(
-        [sys.executable, str(WORKER), scenario, str(place)], env=environment, start_new_session=True
-    )
-    try:
-        assert process.wait(timeout=60) == 0
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # children that hang go too
-        process.wait()
+    forks.run_scenario(forks.__file__, scenario, place)
 
 
 @pytest.mark.parametrize("scenario", ["inherited_locks", "inherited_upload", "inherited_sweep"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import os
+import shutil
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,14 @@ from dstl_dagster.changelog import ChangelogFileCache, FsStateChangelogStorage, 
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, PrivateFile
 from dstl_dagster.testing.uploads import ManualTimer
 from dstl_dagster.testing.virtual_clock import VirtualClock
+
+
+def cached_files(directory: Path) -> list[Path]:
+    """Without the locks of their folders."""
+    return [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 class CountingStore(MemoryObjectStore):
@@ -58,7 +68,7 @@ class Fixture:
         return self.cache.open(self.store, StreamStateHandle(name, None))
 
     def files(self) -> int:
-        return sum(path.is_file() for path in self.directory.rglob("*"))
+        return len(cached_files(self.directory))
 
 
 @pytest.fixture
@@ -200,8 +210,125 @@ def test_a_harmed_cached_file_is_passed_over(tmp_path: Path) -> None:
     assert isinstance(handle, ChangelogStateHandle)
     with FsStateChangelogStorageView(store, FsStateChangelogOptions(cache_directories=(tmp_path,))) as view:
         assert len(list(view.create_reader().read(handle))) == 1
-        (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        (path,) = cached_files(tmp_path)
         content = bytearray(path.read_bytes())
         content[18] ^= 1
         path.write_bytes(content)
         assert list(view.create_reader().read(handle)) == [(1, b"precious")]
+
+
+def other_owner(home: Path) -> None:
+    home.mkdir(0o700)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(home, 65534, 65534)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "link": lambda home: home.symlink_to(home.parent / "elsewhere"),
+    "file": lambda home: home.write_bytes(b""),
+    "open to others": lambda home: (home.mkdir(), home.chmod(0o770)),
+    "another's": other_owner,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_folder_that_others_can_change_is_not_used(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once; the other directory takes the files, and alone it means reading from the store."""
+    hostile, sound, elsewhere = tmp_path / "hostile", tmp_path / "sound", tmp_path / "hostile" / "elsewhere"
+    elsewhere.mkdir(parents=True)
+    home = hostile / f"dstl-cache-{os.geteuid()}"
+    HOSTILE[kind](home)
+    store = CountingStore()
+    for name in "ab":
+        store.put(name, name.encode(), precondition=ABSENT)
+    for directories in ([hostile], [hostile, sound]):
+        caplog.clear()
+        cache = ChangelogFileCache(directories, 60, 100, timer=ManualTimer())
+        sources = [cache.open(store, StreamStateHandle(name, None)) for name in "ab"]
+        assert [source is None for source in sources] == [len(directories) == 1] * 2
+        assert cache.cached_bytes == (0 if len(directories) == 1 else 2)
+        assert [record.message for record in caplog.records if str(home) in record.message] != []
+        assert len(caplog.records) == 1
+        cache.close()
+    assert not any(elsewhere.iterdir())
+    assert home.is_symlink() or home.is_file() or not any(home.iterdir())
+
+
+def test_the_folder_is_this_users_alone(cached: Fixture) -> None:
+    """No other user can enter it, and no other process uses it."""
+    source = cached.open("a")
+    (path,) = cached_files(cached.directory)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parents[1], path.parent, path)] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
+    other = ChangelogFileCache([cached.directory], 60, 100, timer=ManualTimer())
+    kept = other.open(cached.store, StreamStateHandle("a", None))
+    assert kept is not None
+    assert len({path.parent for path in cached_files(cached.directory)}) == 2
+    kept.close()
+    other.close()
+    source.close()
+    assert cached.files() == 1
+
+
+def test_reserved_disk_is_given_back_after_any_failure(
+    cached: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder, no descriptor, a stop in the middle: nothing stays reserved, and the next download works."""
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: -1)  # nobody's folder
+        assert cached.open("a") is None
+    assert cached.cache.cached_bytes == 0
+    cached.open("a").close()
+    for error in (OSError(errno.EMFILE, "too many open files"), KeyboardInterrupt()):
+
+        def refuse(*_: object, error: BaseException = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PrivateFile, "open", refuse)
+            if isinstance(error, OSError):
+                assert cached.open("b") is None
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    cached.open("b")
+        assert (cached.files(), cached.cache.cached_bytes) == (1, 10)
+    assert cached.open("b") is not None
+
+
+def test_a_file_that_somebody_removed_is_downloaded_again(cached: Fixture) -> None:
+    """One download of it goes around the cache; the next is cached, in a new folder where that is gone."""
+    cached.open("a").close()
+    shutil.rmtree(next(cached.directory.iterdir()))
+    assert cached.open("a") is None
+    assert cached.cache.cached_bytes == 0
+    again = cached.open("a")
+    assert bytes(again.read_range(0, 1)) == b"a"
+    again.close()
+    assert cached.store.downloads == 2
+
+
+def test_a_reader_may_end_while_the_cache_is_closed(tmp_path: Path) -> None:
+    """A file that becomes idle when the timer takes nothing more goes at once; its reader sees no error."""
+    cached = Fixture(tmp_path)
+    source = cached.open("a")
+    cached.timer.close()
+    source.close()
+    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+    cached.cache.close()
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_cache_that_nobody_closed_frees_its_disk(tmp_path: Path) -> None:
+    """Its files go with the last reference to it."""
+    cached = Fixture(tmp_path)
+    cached.open("a").close()
+    assert cached.files() == 1
+    cached.timer = cached.cache = None  # type: ignore[assignment]
+    gc.collect()
+    assert cached.files() == 0

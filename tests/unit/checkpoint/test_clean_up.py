@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY
@@ -178,3 +178,12 @@ def test_a_temporary_bucket_is_cleaned_too(job, entropy):
     coordinator.abort(attempt)
     coordinator.clean_up()
     assert list(scratch.list()) == []
+
+
+@pytest.mark.parametrize("bucket", [None, "memory"])
+def test_names_with_entropy_need_a_temporary_bucket(job, bucket):
+    """A clean-up could find them only by listing everybody's objects."""
+    assert job.store.bucket_name == "memory"
+    options = GSFileSystemOptions(writer_temporary_bucket_name=bucket, filesink_entropy_enabled=True)
+    with pytest.raises(InvalidInputError, match=r"gs\.writer\.temporary\.bucket\.name"):
+        CheckpointCoordinator("orders", job.store, file_options=options)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, steps
 from dstl_dagster.errors import ConflictError, FencedError, FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.storage import ABSENT, ANY
+from dstl_dagster.recoverable import retract_file
+from dstl_dagster.storage import ABSENT, ANY, WrapperStore
 
 
 def test_nothing_is_visible_before_the_commit_point(job):
@@ -87,6 +88,70 @@ def test_a_file_taken_away_does_not_come_back(job):
     job.store.delete("out/1.txt", precondition=ANY)
     coordinator.compose_commit(1)
     assert job.store.stat("out/1.txt") is None
+
+
+@pytest.mark.parametrize("parts", [(), (b"x",)], ids=["empty", "one part"])
+def test_a_twin_of_step_6_that_comes_late_brings_nothing_back(job, parts):
+    """A consumer took the file between the twin's look at the final name and its write; an empty file too."""
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/a", *parts)])
+    coordinator.confirm(attempt)
+
+    class Late(WrapperStore):
+        def stat(self, name, *, generation=None):
+            found = super().stat(name, generation=generation)
+            if name == "out/a" and found is None:
+                coordinator.compose_commit(1)
+                job.store.delete(name, precondition=ANY)
+            return found
+
+    CheckpointCoordinator(coordinator.job, Late(job.store), owner="twin").compose_commit(1)
+    assert job.store.stat("out/a") is None
+    assert [stat.name for stat in job.store.list("out/")] == []
+    # The name is free for whoever writes it next.
+    later = coordinator.trigger()
+    coordinator.record(later, [], [job.file(later, "out/a", b"next")])
+    coordinator.confirm(later)
+    coordinator.compose_commit(2)
+    assert job.store.get("out/a") == b"next"
+
+
+def test_an_empty_file_has_a_component_of_its_attempt(job):
+    """Step 4 makes it, once however often it runs; so the empty files of two attempts are told apart."""
+    coordinator = job.coordinator()
+    made = []
+    for _ in range(2):
+        attempt = coordinator.trigger(take_over=True)
+        empty = job.file(attempt, "out/a")
+        assert empty.components == ()
+        for files in ([empty], [empty]):
+            (file,) = coordinator.record(attempt, [], files).files
+            made.append(file)
+    assert len({file.components for file in made}) == 2
+    first, second = made[0], made[-1]
+    assert job.names(".inprogress/") == sorted(
+        component.object_name for file in (first, second) for component in file.components
+    )
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    assert job.store.get("out/a") == b""
+    # The dead attempt's files go, late as its retraction may come; the other's stays.
+    assert not retract_file(job.store, first.recoverable, first.components)
+    assert [*job.names(".inprogress/"), *job.names("out/")] == ["out/a"]
+
+
+def test_a_manifest_with_a_file_of_no_component_is_read_for_ever(job, monkeypatch):
+    """Earlier releases wrote it: its file is published, and step 6 may be repeated."""
+    monkeypatch.setattr(steps, "with_a_component_each", lambda _store, report, *_: report)
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/a")])
+    monkeypatch.undo()
+    coordinator.confirm(attempt)
+    for _ in range(2):
+        coordinator.compose_commit(1)
+        assert job.store.get("out/a") == b""
 
 
 def test_a_second_attempt_is_refused_while_one_is_open(job):

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -88,10 +89,34 @@ def test_file_replaced_by_hand(store: LocalObjectStore) -> None:
         store.delete("a", precondition=Generation(made.generation))
 
 
+def test_bytes_of_an_earlier_generation_put_back_by_hand(store: LocalObjectStore) -> None:
+    """They are a new generation: who replaced that one must not meet it again."""
+    first = store.put("a", b"old", precondition=ABSENT, metadata={"k": "v"})
+    second = store.put("a", b"new", precondition=Generation(first.generation))
+    path = store.root / "a"
+    path.unlink()
+    path.write_bytes(b"old")
+    found = store.stat("a")
+    assert found is not None
+    assert found.generation > second.generation
+    assert dict(found.metadata) == {}
+
+
+def test_tree_that_was_copied_during_a_replacement(store: LocalObjectStore, tmp_path: Path) -> None:
+    """The record of the generation that never came is there already; the file is still the one before."""
+    first = store.put("a", b"old", precondition=ABSENT)
+    shutil.copy2(store.root / "a", tmp_path / "old")
+    store.put("a", b"new", precondition=Generation(first.generation))
+    shutil.copytree(store.root, tmp_path / "copy")
+    (tmp_path / "copy" / "a").unlink()
+    shutil.copy2(tmp_path / "old", tmp_path / "copy" / "a")
+    found = LocalObjectStore(tmp_path / "copy").stat("a")
+    assert found is not None
+    assert found.generation == first.generation
+
+
 def test_tree_that_was_copied(store: LocalObjectStore, tmp_path: Path) -> None:
     """A root that was copied or restored keeps its generations and metadata, though every inode is new."""
-    import shutil
-
     made = store.put("f/a", b"bytes", precondition=ABSENT, metadata={"k": "v"})
     shutil.copytree(store.root, tmp_path / "copy", copy_function=shutil.copyfile)
     copied = LocalObjectStore(tmp_path / "copy").stat("f/a")

@@ -79,6 +79,24 @@ def test_nothing_is_changed_behind_a_link(store: LocalObjectStore, tmp_path: Pat
     assert store.stat("b") is None
 
 
+def test_nothing_is_read_behind_a_link(store: LocalObjectStore, tmp_path: Path) -> None:
+    """Nor told of, whether it is there or not: a batch learns it before its commit point, not in step 6."""
+    store.put("a", b"x", precondition=ABSENT)
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "deep" / "theirs").write_text("theirs")
+    (store.root / "linked").symlink_to(outside)
+    for name in ("linked/deep/theirs", "linked/none"):
+        for read in (store.stat, store.get, store.open_read, store.open_ranges):
+            with pytest.raises(InvalidInputError, match="linked leads"):
+                read(name)
+        with pytest.raises(InvalidInputError):
+            store.copy(Source(name), "b", precondition=ANY)
+    for prefix in ("", "linked/", "linked/deep/", "linked/deep/th"):
+        assert [stat.name for stat in store.list(prefix)] == ["a"][: not prefix]
+    assert not list((store.root / ".dstl-store" / "records").rglob("*.json"))[1:]
+
+
 def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     """Only links below the root lead out of it."""
     (tmp_path / "real").mkdir()
