@@ -13,7 +13,7 @@ import pytest
 import xdist
 
 from tests import profiles
-from tests.sessions import spark  # noqa: F401 - a fixture
+from tests.sessions import spark, strict_gcs  # noqa: F401 - fixtures
 
 profiles.register()
 # Else the client asks for a bucket in a thread of its own, and again long after the test and its server end:
