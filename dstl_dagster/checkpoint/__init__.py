@@ -7,6 +7,7 @@ names that callers of the steps need from there are re-exported here.
 from dstl_dagster.checkpoint.audit import Audit, Damage
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.cleanup import CleanUp
+from dstl_dagster.checkpoint.columns import change_columns, changed_schema
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.materialization import materialize
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
@@ -40,6 +41,8 @@ __all__ = [
     "Resolution",
     "Timeline",
     "Verification",
+    "change_columns",
+    "changed_schema",
     "load_report",
     "materialize",
     "store_report",

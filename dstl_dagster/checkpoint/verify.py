@@ -185,7 +185,8 @@ def _change_checks(store: ObjectStore, chains: list[list[OperatorReport]], found
     checks: list[Check] = []
     for chain in chains:
         written = [report for report in chain if report.handles]
-        schema = _schema_of(written, found)
+        # The last report's columns are the state's, also if it added nothing.
+        schema = _schema_of(chain, found) if written else None
         checks += [
             partial(_check_changes, store, reader, handle, schema if is_keyed(report) else None, found)
             for report in written
@@ -199,7 +200,7 @@ def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | No
     try:
         return evolved_schema(keyed) if keyed else None
     except DstlError as error:
-        first = next(_streams(keyed[0].handles[0]))
+        first = next(_streams(next(handle for report in chain for handle in report.handles)))
         found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
         return None
 

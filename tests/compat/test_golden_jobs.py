@@ -83,7 +83,7 @@ def test_a_newer_version_is_refused(part):
     *_, last = store.list(f"dstl/orders/{part}")
     payload = store.get(last.name)
     kind, _version, rest = payload.split(b" ", 2)
-    store.put(last.name, b" ".join([kind, b"2", rest]), precondition=ANY)
+    store.put(last.name, b" ".join([kind, b"3", rest]), precondition=ANY)
     coordinator = CheckpointCoordinator("orders", store, owner="one")
     if part in ("hint", "archive/keys"):
         # The hint is never trusted, and an archived key is identified by its name alone.
