@@ -83,6 +83,18 @@ def test_a_dropped_and_a_renamed_column_over_an_older_log(coordinator):
 
 
 @pytest.mark.parametrize("fold", [False, True], ids=["log", "base"])
+def test_a_dropped_name_of_the_same_type_is_a_new_column_too(coordinator, fold):
+    """Though the log then has the same names and types before and after."""
+    write(coordinator, [], drop=("x",))
+    if fold:
+        materialize(coordinator, force=True)
+    write(coordinator, [{"id": 1, "a": 11, "x": "new"}])
+    assert [row["x"] for row in rows(coordinator)] == ["new", None, None]
+    write(coordinator, [{"id": 2, "a": 21, "x": "newer"}], drop=())
+    assert [row["x"] for row in rows(coordinator)] == ["new", "newer", None]
+
+
+@pytest.mark.parametrize("fold", [False, True], ids=["log", "base"])
 def test_a_dropped_name_that_comes_back_is_a_new_column(coordinator, fold):
     """Of any type; no old value comes back, over a log or a base, nor in a diff."""
     write(coordinator, [{"id": 2, "a": 21}], drop=("x",))
@@ -119,6 +131,11 @@ def test_a_change_without_rows_is_a_checkpoint_of_its_own(coordinator):
     assert base.previous is None
     write(coordinator, [{"id": 1, "b": 11}])
     assert rows(coordinator) == [{"id": 1, "b": 11}, *expected[1:]]
+    newest = coordinator.latest().manifest
+    (found,) = diff_checkpoints(coordinator.store, latest.manifest, newest, "op")
+    assert (found.before.to_pylist(), found.after.to_pylist()) == ([expected[0]], [{"id": 1, "b": 11}])
+    (found,) = diff_checkpoints(coordinator.store, newest, latest.manifest, "op")
+    assert found.after.to_pylist() == [{"id": 1, "a": 10}]
 
 
 def test_a_batch_that_folds_writes_its_base_without_the_dropped_column(coordinator):
