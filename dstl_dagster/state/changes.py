@@ -20,6 +20,8 @@ from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
+from dstl_dagster.state.text import text_as_bytes
+from dstl_dagster.state.types import has_checked_values
 
 __all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "delete_flags", "encode_changes"]
 
@@ -290,7 +292,11 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(field.name)
     try:
-        return column if column.type == field.type else column.cast(field.type)
+        stored = column if column.type == field.type else column.cast(field.type)
+        if has_checked_values(field.type):
+            # Readers do not trust the bytes, and would refuse them for ever. Text may hold any bytes.
+            stored.cast(text_as_bytes(field.type)).validate(full=True)
+        return stored
     except pa.ArrowException as error:
         raise InvalidInputError(
             f"column {field.name!r} does not fit its type {field.type}: {error}"

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["can_be_key", "stored_type", "wider_type"]
+__all__ = ["can_be_key", "has_checked_values", "stored_type", "wider_type"]
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
@@ -74,6 +74,20 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
         or pt.is_date32(arrow_type)
         or pt.is_timestamp(arrow_type)
     )
+
+
+def has_checked_values(arrow_type: pa.DataType) -> bool:
+    """Whether some bits of the stored type's width are no value of it, though an Arrow array may hold them.
+
+    Does not look at text, which may hold any bytes here.
+    """
+    if pt.is_map(arrow_type):
+        return has_checked_values(arrow_type.key_type) or has_checked_values(arrow_type.item_type)
+    if pt.is_list(arrow_type):
+        return has_checked_values(arrow_type.value_type)
+    if pt.is_struct(arrow_type):
+        return any(has_checked_values(field.type) for field in arrow_type.fields)
+    return bool(pt.is_time64(arrow_type) or pt.is_decimal128(arrow_type))
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

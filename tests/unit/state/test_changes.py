@@ -149,6 +149,24 @@ def test_input_is_brought_into_the_stored_types() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [pa.time64("us"), pa.struct([("t", pa.time64("us")), ("s", pa.string())])])
+def test_bits_that_are_no_value_of_the_type_are_refused(kind: pa.DataType) -> None:
+    """Readers check them, so state that holds them could never be read; text beside them is not checked."""
+    schema = StateSchema.of(pa.schema({"id": pa.int8(), "value": kind}), ["id"], 8)
+    for microseconds, good in ((0, True), (-1, False)):
+        value = pa.array([microseconds], pa.int64()).view(pa.time64("us"))
+        if pa.types.is_struct(kind):
+            text = pa.array([b"\xff"], pa.binary()).view(pa.string())
+            value = pa.StructArray.from_arrays([value, text], fields=list(kind.fields))
+        batch = pa.table([pa.array([1], pa.int8()), value], schema=schema.columns)
+        if good:
+            change = encode_changes(schema, batch, np.array([0])).changes[0].as_py()
+            assert decode_change(schema, change).num_rows == 1
+        else:
+            with pytest.raises(InvalidInputError, match="'value' does not fit its type"):
+                encode_changes(schema, batch, np.array([0]))
+
+
 def test_a_value_that_does_not_fit_is_refused() -> None:
     """Nothing is truncated or wrapped around to make it fit."""
     small = StateSchema.of(pa.schema({"id": pa.int8()}), ["id"], 8)
