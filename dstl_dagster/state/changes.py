@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
+from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.text import text_as_bytes
-from dstl_dagster.state.types import has_checked_values
+from dstl_dagster.state.types import has_checked_values, same_fields
 
 __all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "delete_flags", "encode_changes"]
 
@@ -291,6 +291,12 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(field.name)
+    if not same_fields(column.type, field.type):
+        raise InvalidInputError(
+            f"column {field.name!r} is {column.type}, and the state's is {field.type}: the names of a "
+            "struct's fields are part of its type. Rename them, or use the state's type",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
     try:
         stored = column if column.type == field.type else column.cast(field.type)
         if has_checked_values(field.type):

@@ -230,6 +230,12 @@ class StateSchema:
                 f"key column {known.name!r} is {known.type} and cannot become {newer.type}: cast it"
             )
         wider = wider_type(known.type, newer.type)
+        if wider is None and str(known.type).lower() == str(newer.type).lower():
+            # Arrow and Spark look fields up by their exact names, and find null where there is none.
+            raise _change(
+                f"column {known.name!r} is {known.type}, not {newer.type}: the case of a struct's fields is "
+                "part of its type. Cast the column to the state's type"
+            )
         if wider is None:
             raise _change(f"column {known.name!r} is {known.type} and cannot become {newer.type}: cast it")
         return pa.field(known.name, wider)

@@ -167,6 +167,31 @@ def test_bits_that_are_no_value_of_the_type_are_refused(kind: pa.DataType) -> No
                 encode_changes(schema, batch, np.array([0]))
 
 
+@pytest.mark.parametrize("fields", [["Name"], ["name", "more"], []])
+@pytest.mark.parametrize("wrap", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_a_struct_with_other_fields_is_refused(fields: list[str], wrap: Any) -> None:
+    """Arrow's cast would leave out what the state's type lacks, and fill in null, without a word."""
+    schema = StateSchema.of(
+        pa.schema({"id": pa.int8(), "s": wrap(pa.struct([("name", pa.string())]))}), ["id"], 8
+    )
+    given = wrap(pa.struct([(name, pa.string()) for name in fields]))
+    batch = pa.table({"id": pa.array([1], pa.int8()), "s": pa.nulls(1, given)})
+    with pytest.raises(InvalidInputError, match="names of a struct's fields are part of its type") as caught:
+        encode_changes(schema, batch, np.array([0]))
+    assert caught.value.kind == "schema_change"
+
+
+def test_the_case_of_a_structs_fields_is_part_of_its_type() -> None:
+    """The error says so, and what to do."""
+    one, other = (
+        StateSchema.of(pa.schema({"id": pa.int8(), "s": pa.struct([(name, pa.string())])}), ["id"], 8)
+        for name in ("Name", "name")
+    )
+    with pytest.raises(InvalidInputError, match="Cast the column to the state's type") as caught:
+        one.evolved_to(other)
+    assert caught.value.kind == "schema_change"
+
+
 def test_a_value_that_does_not_fit_is_refused() -> None:
     """Nothing is truncated or wrapped around to make it fit."""
     small = StateSchema.of(pa.schema({"id": pa.int8()}), ["id"], 8)
