@@ -13,7 +13,16 @@ from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError
-from dstl_dagster.keyed import KeyedState, Manifest, OperatorReport, StateAt, due_operators, write_base
+from dstl_dagster.keyed import (
+    KeyedState,
+    Manifest,
+    OperatorReport,
+    StateAt,
+    due_operators,
+    is_keyed,
+    schema_of,
+    write_base,
+)
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import ObjectStore
 
@@ -76,13 +85,18 @@ def changed_schema(
     FormatError.
     """
     state = StateAt.of(coordinator.store, checkpoint.manifest, operator)
-    if state is None:
+    entry = checkpoint.manifest.operators.get(operator)
+    if state is not None:
+        schema = state.schema
+    elif entry is not None and is_keyed(entry.report):
+        schema = schema_of(entry.report)  # no row was ever written
+    else:
         raise NotFoundError(
             f"operator {operator!r} has no state at checkpoint {checkpoint.checkpoint_id} of job "
             f"{checkpoint.manifest.job!r}",
             kind=ErrorKind.NO_STATE,
         )
-    return changes.applied_to(state.schema, strict=True)
+    return changes.applied_to(schema, strict=True)
 
 
 def change_columns(

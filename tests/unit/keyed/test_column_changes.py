@@ -14,10 +14,12 @@ from dstl_dagster.checkpoint import (
     Checkpoint,
     CheckpointCoordinator,
     change_columns,
+    changed_schema,
     load_report,
     materialize,
 )
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.format import ColumnIds
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import KeyedState, diff_checkpoints, export_checkpoint, key_history, write_rows
 from dstl_dagster.settings import CheckpointOptions
@@ -160,6 +162,20 @@ def test_a_batch_that_folds_writes_its_base_without_the_dropped_column(coordinat
         ]
     assert logged
     assert all(names == ["id", "b"] for names in logged)
+
+
+def test_a_state_that_has_no_rows_yet() -> None:
+    """Its columns change like any other's; there is nothing to read."""
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore(), owner="test")
+    batch = Batch.open(coordinator)
+    empty = schema("a").columns.empty_table()
+    batch.add(write_rows(coordinator.store, batch.attempt, "op", schema("a"), empty))
+    made = change_columns(coordinator, batch.complete(), "op", ColumnChanges.of([], {"a": "b"}))
+    assert changed_schema(coordinator, made, "op", ColumnChanges()).columns.names == ["id", "b"]
+    assert KeyedState.of(coordinator.store, made.manifest, "op") is None
+    with pytest.raises(NotFoundError) as caught:
+        change_columns(coordinator, made, "other", ColumnChanges.of(["a"]))
+    assert caught.value.kind == "no_state"
 
 
 def test_columns_may_swap_names_in_two_steps(coordinator):
@@ -313,3 +329,19 @@ def test_a_batch_does_not_write_what_it_drops():
         with pytest.raises(InvalidInputError, match=f"{name!r} is dropped or renamed, and"):
             changes.refuse_written([name])
     changes.refuse_written(["A"], case_sensitive=True)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ColumnIds({"nobody": "a"}, {}),
+        ColumnIds({"a": "x"}, {}),
+        ColumnIds({"a": "old"}, {"x": "x"}),
+        ColumnIds({}, {"id": "id"}),
+    ],
+)
+def test_ids_that_do_not_fit_the_columns_are_a_format_error(ids):
+    """An id for no column, for two, or of a dropped one."""
+    stored = schema("a", "x")
+    with pytest.raises(FormatError):
+        StateSchema.from_parts(stored.arrow_message, stored.key_columns, 8, ids)
