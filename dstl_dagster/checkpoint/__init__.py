@@ -8,8 +8,8 @@ from dstl_dagster.checkpoint.audit import Audit, Damage
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.materialization import materialize
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
 from dstl_dagster.checkpoint.verify import Problem, Verification
 from dstl_dagster.keyed import (
     AttemptReport,
@@ -40,6 +40,8 @@ __all__ = [
     "Resolution",
     "Timeline",
     "Verification",
+    "change_columns",
+    "changed_schema",
     "load_report",
     "materialize",
     "store_report",

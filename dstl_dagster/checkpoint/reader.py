@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dstl_dagster.checkpoint.verify import Problem, Verification, verify_checkpoint, verify_state
+from dstl_dagster.checkpoint.verify import (
+    Problem,
+    Verification,
+    raise_unless_damage,
+    verify_checkpoint,
+    verify_state,
+)
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
@@ -191,7 +197,7 @@ class CheckpointReader:
     def newest_verified(self) -> tuple[Checkpoint | None, tuple[Verification, ...]]:
         """The newest checkpoint whose state is undamaged, and what is wrong with each newer one.
 
-        Raises: UnavailableError.
+        Raises: UnavailableError, FormatError (kind `newer_version`): a later release's bytes are no damage.
         """
         damaged: list[Verification] = []
         view = self.timeline.tail()
@@ -207,6 +213,7 @@ class CheckpointReader:
         try:
             checkpoint = self._checkpoint(view, entry)
         except (FormatError, NotFoundError) as error:
+            raise_unless_damage(error)
             problem = Problem(name, f"cannot be read: {error.message}")
             return Verification(entry.checkpoint_id, (problem,), (), 1, 0)
         return verify_state(self._store, checkpoint.manifest, threads=self._options.commit_threads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
@@ -188,7 +189,8 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     """Step 4, the plan: the report as a delta on the parent's manifest. Pure.
 
     Raises: InvalidInputError if an operator changed its keys or its number of key groups, or (kind
-    `schema_change`) if a new column differs from one of the state's only in case.
+    `schema_change`) if a new column differs from one of the state's only in case, or if the writer did not
+    know which columns were dropped and renamed before.
     """
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
@@ -201,12 +203,11 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         )
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
+            _refuse_forgotten_ids(parents.report, operator)
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            unchanged = OperatorReport(
-                name, (), entry.report.key_columns, entry.report.max_parallelism, entry.report.schema
-            )
+            unchanged = replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
             entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
     return Manifest(
         job=attempt.job,
@@ -245,6 +246,8 @@ def _previous(parent: Manifest | None, operator: str) -> str | None:
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
     frozen: dict[str, Any] = {"key columns": before.key_columns, "max_parallelism": before.max_parallelism}
     given: dict[str, Any] = {"key columns": now.key_columns, "max_parallelism": now.max_parallelism}
+    if before.key_ids == now.key_ids:
+        given["key columns"] = before.key_columns  # at most renamed
     for what, expected in frozen.items():
         if given[what] != expected:
             raise InvalidInputError(
@@ -264,11 +267,30 @@ def _refuse_another_case(before: OperatorReport, now: OperatorReport) -> None:
     from dstl_dagster.keyed import schema_of  # imports Arrow, so only if the schema changed
     from dstl_dagster.state import refuse_alike, spelled
 
-    names = schema_of(now).columns.names
-    for unknown in set(schema_of(before).columns.names) - set(names):
+    older, newer = schema_of(before), schema_of(now)
+    names, kept = newer.columns.names, {*newer.ids, *newer.column_ids.dropped}
+    # A column that was renamed or dropped on purpose is no accident.
+    left_out = [name for name in older.columns.names if older.column_ids.of(name) not in kept]
+    for unknown in set(left_out) - set(names):
         refuse_alike(
             [unknown, *spelled([unknown], names, case_sensitive=False)], f"operator {now.operator!r}"
         )
+
+
+def _refuse_forgotten_ids(before: OperatorReport, now: OperatorReport) -> None:
+    """No report by a writer that did not know what was dropped and renamed: old values would come back."""
+    if not (before.column_ids or now.column_ids):
+        return
+    from dstl_dagster.keyed import schema_of  # imports Arrow, so only if columns were ever changed
+
+    lost = before.column_ids.dropped.keys() - now.column_ids.dropped.keys()
+    if lost or not now.column_ids:
+        raise InvalidInputError(
+            f"operator {now.operator!r} was written without its state's schema, which tells dropped and "
+            "renamed columns apart: evolve the schema that `Batch.schema` or `KeyedState.schema` gives",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
+    schema_of(now).covering(schema_of(before))
 
 
 def _check_file(store: ObjectStore, file: FileReport) -> None:

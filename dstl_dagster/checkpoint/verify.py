@@ -27,7 +27,14 @@ from dstl_dagster.state import StateSchema, check_changes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Committed
 
-__all__ = ["Problem", "Verification", "require_undamaged", "verify_checkpoint", "verify_state"]
+__all__ = [
+    "Problem",
+    "Verification",
+    "raise_unless_damage",
+    "require_undamaged",
+    "verify_checkpoint",
+    "verify_state",
+]
 
 _PROBLEMS_SHOWN = 5
 Check = Callable[[], None]
@@ -76,7 +83,8 @@ def verify_checkpoint(
         threads: objects checked concurrently. Each check holds one change set at a time.
         progress: called with (checks done, checks in total) from the calling thread.
 
-    Raises: UnavailableError if the store is down: then nothing is known.
+    Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
+    the checkpoint: then nothing is known.
     """
     found = Findings()
     chains = _chains(store, manifest, found)
@@ -89,7 +97,7 @@ def verify_checkpoint(
 def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> Verification:
     """Check what a restore needs: manifests, and the CRC-32C of each changelog file, read once each.
 
-    Raises: UnavailableError.
+    Raises: UnavailableError, FormatError (kind `newer_version`).
     """
     found = Findings()
     _run(_object_checks(store, _chains(store, manifest, found), found), threads, None)
@@ -107,6 +115,12 @@ def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 
             "`dstl checkpoints restore --newest-verified`, finds the newest undamaged checkpoint",
             kind=ErrorKind.DAMAGED,
         )
+
+
+def raise_unless_damage(error: DstlError) -> None:
+    """Raise what says nothing about the bytes: the store is down, or a later release wrote them."""
+    if isinstance(error, UnavailableError) or error.kind == ErrorKind.NEWER_VERSION:
+        raise error
 
 
 def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
@@ -148,9 +162,8 @@ def _load(store: ObjectStore, name: str, found: Findings) -> Manifest | None:
     found.checked(name)
     try:
         return load_manifest(store, name)
-    except UnavailableError:
-        raise
     except DstlError as error:
+        raise_unless_damage(error)
         found.problem(name, f"cannot be read: {error.message}")
         return None
 
@@ -185,7 +198,8 @@ def _change_checks(store: ObjectStore, chains: list[list[OperatorReport]], found
     checks: list[Check] = []
     for chain in chains:
         written = [report for report in chain if report.handles]
-        schema = _schema_of(written, found)
+        # The last report's columns are the state's, also if it added nothing.
+        schema = _schema_of(chain, found) if written else None
         checks += [
             partial(_check_changes, store, reader, handle, schema if is_keyed(report) else None, found)
             for report in written
@@ -199,7 +213,7 @@ def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | No
     try:
         return evolved_schema(keyed) if keyed else None
     except DstlError as error:
-        first = next(_streams(keyed[0].handles[0]))
+        first = next(_streams(next(handle for report in chain for handle in report.handles)))
         found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
         return None
 
@@ -221,9 +235,8 @@ def _check_changes(
         else:
             for _ in batches:
                 pass  # reading compares each change set with its checksum
-    except UnavailableError:
-        raise
     except DstlError as error:
+        raise_unless_damage(error)
         found.problem(", ".join(names), f"does not hold what it should: {error.message}")
 
 

@@ -12,6 +12,7 @@ from dstl_dagster._lazy import lazy_face
 if TYPE_CHECKING:
     from dstl_dagster.format.changelog_file import ChangelogFileReader
     from dstl_dagster.format.changes import META_KEY_GROUP, StateChange, StateChangeSet
+    from dstl_dagster.format.column_ids import ColumnIds
     from dstl_dagster.format.compression import Compression
     from dstl_dagster.format.handles import (
         ChangelogStateHandle,
@@ -30,6 +31,7 @@ __all__ = [
     "META_KEY_GROUP",
     "ChangelogFileReader",
     "ChangelogStateHandle",
+    "ColumnIds",
     "Compression",
     "JobNames",
     "KeyGroupRange",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy_face(
         "changelog_file": ["ChangelogFileReader"],
         "changes": ["META_KEY_GROUP", "StateChange", "StateChangeSet"],
         "compression": ["Compression"],
+        "column_ids": ["ColumnIds"],
         "handles": ["ChangelogStateHandle", "LocalStateHandle", "SnapshotResult", "StreamStateHandle"],
         "key_groups": ["KeyGroupRange"],
         "names": ["COMPONENTS_PREFIX", "JOBS_PREFIX", "JobNames", "validated_job"],

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, folded, is_keyed
+from dstl_dagster.keyed.keyed_state import KeyedState, evolved_schema, folded, is_keyed, schema_of
 from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
 from dstl_dagster.keyed.operator_log import operator_state
@@ -134,6 +134,7 @@ def write_base(
         max_parallelism=schema.max_parallelism,
         schema=schema.arrow_message,
         base=True,
+        column_ids=schema.column_ids,
     )
 
 
@@ -145,7 +146,7 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
     """
     if changes is None:
         return base
-    frozen = [(each.operator, each.key_columns, each.max_parallelism) for each in (base, changes)]
+    frozen = [(each.operator, each.key_ids, each.max_parallelism) for each in (base, changes)]
     if frozen[0] != frozen[1]:
         raise InvalidInputError(
             f"a base of {frozen[0]} and changes of {frozen[1]} (operator, key columns, max_parallelism) "
@@ -154,8 +155,14 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
     if not base.base or base.change_handles or changes.base:
         raise InvalidInputError(f"operator {base.operator!r}: pass a base alone, and changes without a base")
     # Changes may have fewer columns than the state; the report's schema must have all of them.
-    schema = evolved_schema((base, changes)).arrow_message
-    return replace(changes, handles=base.handles + changes.handles, schema=schema, base=True)
+    schema = evolved_schema((base, changes))
+    return replace(
+        changes,
+        handles=base.handles + changes.handles,
+        schema=schema.arrow_message,
+        base=True,
+        column_ids=schema.column_ids,
+    )
 
 
 def with_due_bases(
@@ -176,13 +183,21 @@ def with_due_bases(
         state = KeyedState.of(store, parent, operator)
         if state is None:
             continue
-        base = write_base(store, attempt, state)
         own = [report for report in combined if report.operator == operator]
+        base = write_base(store, attempt, _without_dropped(state, own))
         # A second report of one operator is refused at step 4, and must not be hidden here.
         rest = [report for report in combined if report not in own]
         combined = [*rest, with_base(base, own[0] if own else None), *own[1:]]
         log.info("operator %s: wrote a base of checkpoint %d", operator, parent.checkpoint_id)
     return combined
+
+
+def _without_dropped(state: KeyedState, own: list[OperatorReport]) -> KeyedState:
+    """The state with the columns as this attempt leaves them, so that the base has no dropped ones."""
+    if not own or own[0].column_ids == state.schema.column_ids:
+        return state
+    schema = schema_of(own[0]).covering(state.schema)
+    return replace(state, at=replace(state.at, schema=schema))
 
 
 def _as_changes(state: KeyedState, run: FoldedRun) -> EncodedChanges:

@@ -31,7 +31,9 @@ __all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "pai
 
 @dataclass(frozen=True)
 class StateDiff:
-    """What changed in some key groups. All tables have the columns of the schema that both states evolve to.
+    """What changed in some key groups. All tables have the columns of both states, by the newer one's names.
+
+    A column that one of them has dropped is not compared: dropping or renaming a column changes no row.
 
     Attributes:
         key_groups: the range that was compared.
@@ -81,7 +83,7 @@ def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
     Raises: InvalidInputError (kind `schema_change`) if the states have different keys; NotFoundError (kind
     `checkpoint_gone`), FormatError, UnavailableError during iteration.
     """
-    schema = older.schema.evolved_to(newer.schema)
+    schema = newer.schema.covering(older.schema)
     return _walk(older, newer, schema)
 
 

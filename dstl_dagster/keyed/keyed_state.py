@@ -48,17 +48,21 @@ def is_keyed(report: OperatorReport) -> bool:
 
 def schema_of(report: OperatorReport) -> StateSchema:
     """The schema of what one checkpoint added. Raises: FormatError."""
-    return StateSchema.from_parts(report.schema, report.key_columns, report.max_parallelism)
+    return StateSchema.from_parts(
+        report.schema, report.key_columns, report.max_parallelism, report.column_ids
+    )
 
 
 def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
     """The schema of the state that these reports make up: the newest report's columns come first.
 
+    Columns have the newest report's names, and those that it has dropped are left out.
+
     `reports`: oldest first, at least one. Raises: FormatError.
     """
     *older, schema = [schema_of(report) for report in reports]
     for each in older:
-        schema = schema.evolved_to(each)
+        schema = schema.covering(each)
     return schema
 
 
@@ -148,7 +152,10 @@ class StateAt:
         schema = self.schema
         keys = [schema.columns.field(name) for name in schema.key_columns if name not in columns.names]
         expected = StateSchema.of(pa.schema([*columns, *keys]), schema.key_columns, schema.max_parallelism)
-        return replace(self, schema=expected.evolved_to(schema))
+        evolved = schema.evolved_to(expected)
+        names = dict.fromkeys([*expected.columns.names, *schema.columns.names])
+        in_order = pa.schema([evolved.columns.field(name) for name in names])
+        return replace(self, schema=replace(evolved, columns=in_order))
 
     def within(self, key_groups: KeyGroupRange) -> StateAt:
         """The state of these key groups only."""

@@ -154,6 +154,7 @@ def write_rows(
         key_columns=schema.key_columns,
         max_parallelism=schema.max_parallelism,
         schema=schema.arrow_message,
+        column_ids=schema.column_ids,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
     )

@@ -23,7 +23,7 @@ from dstl_dagster.timeline import Attempt, write_once
 __all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
 
 _KIND = "manifest"
-_VERSION = 1
+_PLAIN, _WITH_IDS = 1, 2
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
-    payload = encode_document(_KIND, _VERSION, manifest.to_json())
+    # An earlier release would take a renamed column for a new one, so it must refuse the whole document.
+    version = _WITH_IDS if any(each.report.column_ids for each in manifest.operators.values()) else _PLAIN
+    payload = encode_document(_KIND, version, manifest.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} already recorded a different manifest ({name})",
         kind=ErrorKind.OTHER_MANIFEST,
@@ -167,5 +169,5 @@ def load_manifest(store: ObjectStore, name: str) -> Manifest:
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
             kind=ErrorKind.NO_MANIFEST,
         ) from error
-    _, fields = decode_document(_KIND, _VERSION, payload, name)
+    _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
     return Manifest.from_json(fields, name)

@@ -23,7 +23,8 @@ class OperatorState:
     """Where one operator's state at one checkpoint is stored.
 
     Attributes:
-        reports: what each checkpoint added, oldest first; those that added nothing are left out.
+        reports: what each checkpoint added, oldest first. Those that added nothing are left out, but for the
+            last one: its columns are the state's.
     """
 
     operator: str
@@ -49,8 +50,8 @@ def operator_state(store: ObjectStore, manifest: Manifest, operator: str) -> Ope
     if entry is None:
         return None
     found = _entries(store, manifest, entry, operator)
-    reports = [each.report for each in found if each.report.handles]
-    return OperatorState(operator, tuple(reversed(reports))) if reports else None
+    older = [each.report for each in reversed(found[1:]) if each.report.handles]
+    return OperatorState(operator, (*older, entry.report)) if older or entry.report.handles else None
 
 
 def _entries(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
@@ -23,7 +23,7 @@ from dstl_dagster.timeline import Attempt, write_once
 __all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report", "stored_bytes"]
 
 _KIND = "report"
-_VERSION = 1
+_PLAIN, _WITH_IDS = 1, 2
 T = TypeVar("T")
 
 
@@ -40,6 +40,7 @@ class OperatorReport:
         upserts, deletes: rows in the change; rows that a base merely repeats are not counted.
         base: the handles are the operator's whole state, and nothing older is needed. First those of the
             base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
+        column_ids: of the columns in `schema`, once columns were dropped or renamed.
     """
 
     operator: str
@@ -50,6 +51,12 @@ class OperatorReport:
     upserts: int = 0
     deletes: int = 0
     base: bool = False
+    column_ids: ColumnIds = field(default_factory=ColumnIds)
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the key columns, in hash order; these never change."""
+        return [self.column_ids.of(name) for name in self.key_columns]
 
     @property
     def base_handles(self) -> tuple[ChangelogStateHandle, ...]:
@@ -80,10 +87,12 @@ class OperatorReport:
         return stored_bytes(self.handles)
 
     def to_json(self) -> dict[str, Any]:
-        # Written only if true, so that the bytes of a report without a base never changed.
-        base = {"base": True} if self.base else {}
+        # Written only if true, so that the bytes of a report without them never changed.
+        more: dict[str, Any] = {"base": True} if self.base else {}
+        if self.column_ids:
+            more["column_ids"] = self.column_ids.to_json()
         return {
-            **base,
+            **more,
             "operator": self.operator,
             "handles": [handle.to_json() for handle in self.handles],
             "key_columns": list(self.key_columns),
@@ -107,6 +116,9 @@ class OperatorReport:
                 upserts=int(fields["upserts"]),
                 deletes=int(fields["deletes"]),
                 base=_flag(fields, "base"),
+                column_ids=(
+                    ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else ColumnIds()
+                ),
             ),
         )
 
@@ -208,7 +220,9 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
     does its work once, and a second try needs an attempt of its own.
     """
     name = attempt.names.report(attempt.attempt)
-    payload = encode_document(_KIND, _VERSION, report.to_json())
+    # An earlier release would take a renamed column for a new one, so it must refuse the whole document.
+    version = _WITH_IDS if any(each.column_ids for each in report.operators) else _PLAIN
+    payload = encode_document(_KIND, version, report.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} of job {attempt.job!r} already stored a different report: trigger a new "
         "attempt for a second try",
@@ -232,7 +246,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
-    _, fields = decode_document(_KIND, _VERSION, payload, name)
+    _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
     return AttemptReport.from_json(fields)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -143,6 +143,8 @@ class CheckpointBatch:
         keys: Sequence[str],
         max_parallelism: int | None = None,
         deleted: str | None = None,
+        drop_columns: Collection[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
     ) -> OperatorReport:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`)."""
         self._require_new()
@@ -153,6 +155,8 @@ class CheckpointBatch:
             keys=keys,
             max_parallelism=max_parallelism,
             deleted=deleted,
+            drop_columns=drop_columns,
+            rename_columns=rename_columns,
             progress=self._progress,
         )
         self.add(report)
@@ -168,6 +172,8 @@ class CheckpointBatch:
         schema: StructType | str,
         delete: str | Column | None = None,
         max_parallelism: int | None = None,
+        drop_columns: Collection[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
     ) -> OperatorReport:
         """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
         self._require_new()
@@ -180,6 +186,8 @@ class CheckpointBatch:
             schema=schema,
             delete=delete,
             max_parallelism=max_parallelism,
+            drop_columns=drop_columns,
+            rename_columns=rename_columns,
             progress=self._progress,
         )
         self.add(report)

@@ -6,7 +6,7 @@ and the write without another shuffle. Does not own the work inside the tasks (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
@@ -21,10 +21,17 @@ from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
-from dstl_dagster.spark.state import as_spelled, expected_schema, report_of, schema_to_write
+from dstl_dagster.spark.state import (
+    as_spelled,
+    expected_schema,
+    new_names,
+    report_of,
+    schema_before,
+    schema_to_write,
+)
 from dstl_dagster.spark.stores import batch_of
 from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
-from dstl_dagster.state import StateSchema, ranges_of_tasks, spelled
+from dstl_dagster.state import ColumnChanges, StateSchema, ranges_of_tasks, spelled
 
 __all__ = ["merge_state"]
 
@@ -42,6 +49,8 @@ def merge_state(
     delete: Expression | None = None,
     max_parallelism: int | None = None,
     partitions: int | None = None,
+    drop_columns: Collection[str] = (),
+    rename_columns: Mapping[str, str] | None = None,
     options: FsStateChangelogOptions | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
@@ -67,8 +76,9 @@ def merge_state(
 
     The other arguments, and the errors, are those of `write_state`.
     """
+    columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt) as batch:
-        plan = _Merge(changes, batch, operator, keys, schema, max_parallelism)
+        plan = _Merge(changes, batch, operator, keys, schema, max_parallelism, columns)
     update = plan.known_columns(update)
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
@@ -97,15 +107,17 @@ class _Merge:
         keys: Sequence[str],
         schema: st.StructType | str,
         max_parallelism: int | None,
+        columns: ColumnChanges,
     ) -> None:
         what = f"state of operator {operator!r}"
         self._changes = changes
         declared = expected_schema(changes.sparkSession, schema)
         assert declared is not None
-        known = batch.schema(operator)
         self._case_sensitive = is_case_sensitive(changes.sparkSession)
+        known = schema_before(batch, operator, columns, case_sensitive=self._case_sensitive)
         given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)
         given = as_spelled(given, known, case_sensitive=self._case_sensitive)
+        columns.refuse_written(new_names(given, known), case_sensitive=self._case_sensitive)
         keys = self._spelled(keys, given.names)
         self.schema: StateSchema = schema_to_write(given, keys, max_parallelism, known)
         attempt, before = batch.attempt, batch.state(operator)

@@ -7,7 +7,7 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,23 @@ from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import batch_of, require_shared
 from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema, ranges_of_tasks, spelled, wider_type
+from dstl_dagster.state import (
+    DEFAULT_MAX_PARALLELISM,
+    ColumnChanges,
+    StateSchema,
+    ranges_of_tasks,
+    spelled,
+    wider_type,
+)
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
     "as_spelled",
     "expected_schema",
+    "new_names",
     "read_state",
     "report_of",
+    "schema_before",
     "schema_to_write",
     "write_state",
 ]
@@ -49,6 +58,8 @@ def write_state(
     max_parallelism: int | None = None,
     partitions: int | None = None,
     deleted: str | Column | None = None,
+    drop_columns: Collection[str] = (),
+    rename_columns: Mapping[str, str] | None = None,
     options: FsStateChangelogOptions | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
@@ -69,14 +80,17 @@ def write_state(
         partitions: tasks that write, at most `max_parallelism`; `None`: as many as Spark's shuffles have.
         deleted: the rows that delete their key: a boolean column by name (which is then not part of the
             state), or an expression. Null means no.
+        drop_columns, rename_columns: of the state, by their exact names (new by old); the batch has the new
+            columns. No row is rewritten. Asking again changes nothing, so they may stay for later batches.
         options: of the changelog; `None`: `keyed.batch_options()`.
         progress: called with (finished tasks, known tasks) while they run.
 
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, or a kind that says
     what else is wrong with the call); what tasks appended until then is in no report.
     """
+    changes = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt) as batch:
-        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted)
+        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes)
     task = WriteStateTask(
         attempt=batch.attempt,
         operator=operator,
@@ -100,6 +114,7 @@ def report_of(operator: str, schema: StateSchema, found: Sequence[Mapping[str, A
         key_columns=schema.key_columns,
         max_parallelism=schema.max_parallelism,
         schema=schema.arrow_message,
+        column_ids=schema.column_ids,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
     )
@@ -170,6 +185,7 @@ def _plan_write(
     max_parallelism: int | None,
     partitions: int | None,
     deleted: str | Column | None,
+    changes: ColumnChanges,
 ) -> _WritePlan:
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
@@ -178,8 +194,9 @@ def _plan_write(
         (deleted,) = spelled([deleted], df.columns, case_sensitive=case_sensitive)
     columns = _state_columns(df, deleted)
     given = arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive)
-    before = batch.schema(operator)
+    before = schema_before(batch, operator, changes, case_sensitive=case_sensitive)
     given = as_spelled(given, before, case_sensitive=case_sensitive)
+    changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
     keys = spelled(keys, given.names, case_sensitive=case_sensitive)
     schema = schema_to_write(given, keys, max_parallelism, before)
     count = partitions
@@ -214,6 +231,27 @@ def _flag(deleted: str | Column | None) -> Column:
     if deleted is None:
         return F.lit(False)
     return F.coalesce(exact_column(deleted) if isinstance(deleted, str) else deleted, F.lit(False))
+
+
+def schema_before(
+    batch: Batch, operator: str, changes: ColumnChanges, *, case_sensitive: bool
+) -> StateSchema | None:
+    """The schema of the state that the batch builds on, after `changes`; `None` if there is none.
+
+    With `changes` it is read from all manifests of the state, because a column may be in an older one alone.
+    """
+    known = batch.schema(operator)
+    if known is None or not changes:
+        return known
+    state = batch.state(operator)
+    known = known if state is None else state.schema
+    return changes.applied_to(known, case_sensitive=case_sensitive)
+
+
+def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
+    """Those that the state lacks."""
+    known = () if before is None else before.columns.names
+    return [name for name in given.names if name not in known]
 
 
 def schema_to_write(

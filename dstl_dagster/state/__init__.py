@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
 from dstl_dagster.state.check import check_changes
+from dstl_dagster.state.column_changes import ColumnChanges
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import group_of_hashes, key_group_of, key_hashes
@@ -20,6 +21,7 @@ from dstl_dagster.state.types import wider_type
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "ChangeEncoder",
+    "ColumnChanges",
     "EncodedChanges",
     "FoldedRun",
     "RawText",

@@ -16,10 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
+from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
+from dstl_dagster.state.text import text_as_bytes
+from dstl_dagster.state.types import has_checked_values, same_fields
 
 __all__ = ["ChangeEncoder", "EncodedChanges", "decode_change", "delete_flags", "encode_changes"]
 
@@ -289,8 +291,18 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(field.name)
+    if not same_fields(column.type, field.type):
+        raise InvalidInputError(
+            f"column {field.name!r} is {column.type}, and the state's is {field.type}: the names of a "
+            "struct's fields are part of its type. Rename them, or use the state's type",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
     try:
-        return column if column.type == field.type else column.cast(field.type)
+        stored = column if column.type == field.type else column.cast(field.type)
+        if has_checked_values(field.type):
+            # Readers do not trust the bytes, and would refuse them for ever. Text may hold any bytes.
+            stored.cast(text_as_bytes(field.type)).validate(full=True)
+        return stored
     except pa.ArrowException as error:
         raise InvalidInputError(
             f"column {field.name!r} does not fit its type {field.type}: {error}"

@@ -31,7 +31,7 @@ def check_changes(log: Iterable[pa.RecordBatch], schema: StateSchema) -> int:
             change = changes[index].as_buffer()
             if key_group == META_KEY_GROUP:
                 described = StateSchema.from_bytes(change.to_pybytes())
-                if schema.evolved_to(described) != schema:
+                if schema.covering(described) != schema:
                     raise FormatError(
                         f"the log holds columns {described.columns.names} that its checkpoint does not list"
                     )

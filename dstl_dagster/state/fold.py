@@ -127,7 +127,7 @@ class StateFold:
 
     def _begin_schema(self, schema: StateSchema) -> None:
         if not self._schemas or self._schemas[-1] != schema:
-            if self._schema.evolved_to(schema) != self._schema:
+            if self._schema.covering(schema) != self._schema:
                 raise FormatError(
                     f"the log holds columns {schema.columns.names} that its checkpoint does not list"
                 )
@@ -143,8 +143,11 @@ class StateFold:
                 rows = decode_change(self._schemas[change.schema], change.payload)
                 by_schema.setdefault(change.schema, []).append((key_group, rows))
         # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
+        everything = pa.concat_tables(
+            self._conformed(self._schemas[index], [rows for _, rows in by_schema[index]])
+            for index in sorted(by_schema)
+        )
         ordered = [by_schema[index] for index in sorted(by_schema)]
-        everything = pa.concat_tables(self._conformed([rows for _, rows in changes]) for changes in ordered)
         groups = [(group, rows.num_rows) for changes in ordered for group, rows in changes]
         key_groups = np.repeat(*np.array(groups, np.int32).T)
         if not repeated:  # each key group comes from one handle, as right after a base: no key occurs twice
@@ -152,14 +155,17 @@ class StateFold:
         last = last_occurrences(everything, self._schema.key_columns)
         return FoldedRun(everything.take(pa.array(last)), key_groups[last])
 
-    def _conformed(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    def _conformed(self, written: StateSchema, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""
         rows = pa.Table.from_batches(batches)
-        if rows.schema == self._schema.wire:
+        wanted, ids = self._schema, written.ids
+        if ids == wanted.ids and rows.schema == wanted.wire:
             return rows
+        places = {column: place for place, column in enumerate(ids)}
         columns = [
-            rows.column(field.name).cast(field.type)
-            if field.name in rows.schema.names
+            rows.column(places[column]).cast(field.type)
+            if column in places
             else pa.nulls(rows.num_rows, field.type)
-            for field in self._schema.wire
+            for column, field in zip(wanted.ids, wanted.columns, strict=True)
         ]
-        return pa.table(columns, schema=self._schema.wire)
+        return pa.table([*columns, rows.column(-1)], schema=wanted.wire)

@@ -1,22 +1,24 @@
 """The schema of one operator's state, and how it may evolve from checkpoint to checkpoint.
 
 Owns the schema value, its bytes in the log (a metadata change) and the rules of evolution. Does not own
-the bytes of rows (`changes`).
+the bytes of rows (`changes`), or which columns a writer asks to drop or rename (`column_changes`).
 
 At rest it is a document of kind `state-schema` (see `format.envelope`) with the fields `key_columns`,
-`max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns.
+`max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns. Version 2 has
+`column_ids` as well, and is written only once a column was dropped or renamed.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.format import ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
@@ -32,7 +34,7 @@ RESERVED_PREFIX = "__dstl_"
 
 _DELETED = pa.field(f"{RESERVED_PREFIX}deleted", pa.bool_(), nullable=False)
 _KIND = "state-schema"
-_VERSION = 1
+_PLAIN, _WITH_IDS = 1, 2
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,13 @@ class StateSchema:
         columns: every column in its stored type, nullable, without metadata, in the user's order.
         key_columns: names of the key columns, in the order in which they are hashed; at least one.
         max_parallelism: number of key groups, 1 to 32,768. Frozen, like the key columns and their types.
+        column_ids: which column a name denotes, once columns were dropped or renamed.
     """
 
     columns: pa.Schema
     key_columns: tuple[str, ...]
     max_parallelism: int
+    column_ids: ColumnIds = field(default_factory=ColumnIds)
 
     def __post_init__(self) -> None:
         _check_names(self.columns.names, self.key_columns)
@@ -63,6 +67,11 @@ class StateSchema:
                     "whole numbers, decimals, text, binary, dates or time stamps",
                     kind=ErrorKind.UNSUPPORTED_TYPE,
                 )
+        unknown = set(self.column_ids.ids) - set(self.columns.names)
+        if unknown or len({*self.ids, *self.column_ids.dropped}) < len(self.ids) + len(
+            self.column_ids.dropped
+        ):
+            raise InvalidInputError(f"columns {self.columns.names} cannot have the ids of {self.column_ids}")
 
     @classmethod
     def of(
@@ -90,6 +99,16 @@ class StateSchema:
         return schema_as_bytes(self.wire)
 
     @property
+    def ids(self) -> list[str]:
+        """The id of each column: two schemas of one state name the same column if it has the same id."""
+        return [self.column_ids.of(name) for name in self.columns.names]
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the key columns, in the order in which they are hashed."""
+        return [self.column_ids.of(name) for name in self.key_columns]
+
+    @property
     def arrow_message(self) -> bytes:
         """The Arrow schema message of the columns."""
         return bytes(self.columns.serialize())
@@ -101,51 +120,108 @@ class StateSchema:
             "max_parallelism": self.max_parallelism,
             "arrow": base64.b64encode(self.arrow_message).decode("ascii"),
         }
-        return encode_document(_KIND, _VERSION, fields)
+        if not self.column_ids:
+            return encode_document(_KIND, _PLAIN, fields)
+        return encode_document(_KIND, _WITH_IDS, fields | {"column_ids": self.column_ids.to_json()})
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> StateSchema:
         """Inverse of `to_bytes`. Raises: FormatError (kind `newer_version` for a later release's)."""
-        _, fields = decode_document(_KIND, _VERSION, payload, "the schema of keyed state")
+        _, fields = decode_document(_KIND, _WITH_IDS, payload, "the schema of keyed state")
         with reading("the schema of keyed state lacks a field or has a wrong one"):
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
-        return cls.from_parts(message, key_columns, max_parallelism)
+            ids = ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else None
+        return cls.from_parts(message, key_columns, max_parallelism, ids)
 
     @classmethod
     def from_parts(
-        cls, arrow_message: bytes, key_columns: Sequence[str], max_parallelism: int
+        cls,
+        arrow_message: bytes,
+        key_columns: Sequence[str],
+        max_parallelism: int,
+        column_ids: ColumnIds | None = None,
     ) -> StateSchema:
         """The schema from its stored parts, as in a report or a manifest. Raises: FormatError."""
         what = "stored bytes are not a schema of keyed state"
         try:
             with reading(what):
                 columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
-                return cls.of(columns, [str(name) for name in key_columns], max_parallelism)
+                plain = cls.of(columns, [str(name) for name in key_columns], max_parallelism)
+                return plain if column_ids is None else replace(plain, column_ids=column_ids)
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{what}: {error}") from error
 
     def evolved_to(self, newer: StateSchema) -> StateSchema:
-        """The schema that holds the rows of both: this schema's columns first, then the new ones.
+        """The schema to write rows of `newer` with: this schema's columns first, then the new ones.
 
-        A column may be added, left out (later rows have nulls there), or widened (`types.wider_type`).
+        `newer` describes rows, so its names are this state's: its `column_ids` do not count. A column may be
+        added, left out (later rows have nulls there), or widened (`types.wider_type`). A name that no column
+        has any more is a new column.
 
         Raises: InvalidInputError (kind `schema_change`): different key columns, key types or number of key
         groups, or a column whose type changed in any other way.
         """
-        if newer.key_columns != self.key_columns:
+        self._require_same_keys(newer, self.key_columns == newer.key_columns)
+        fields = {each.name: each for each in self.columns}
+        for each in newer.columns:
+            known = fields.get(each.name)
+            fields[each.name] = each if known is None else self._joined(known, each)
+        ids = self.column_ids.with_new(list(fields)[len(self.columns) :], self.columns.names)
+        return StateSchema(pa.schema(fields.values()), self.key_columns, self.max_parallelism, ids)
+
+    def covering(self, other: StateSchema) -> StateSchema:
+        """The schema that reads the rows of both, as this schema names them: its columns first.
+
+        `other` is of another checkpoint of this state: its columns are found by their ids, whatever their
+        names were. A column that either schema has dropped is left out.
+
+        Raises: InvalidInputError (kind `schema_change`): as `evolved_to`, or if two different columns have
+        the same name.
+        """
+        self._require_same_keys(other, self.key_ids == other.key_ids)
+        dropped = {**other.column_ids.dropped, **self.column_ids.dropped}
+        fields = {self.column_ids.of(each.name): each for each in self.columns}
+        for each in other.columns:
+            known = fields.get(column := other.column_ids.of(each.name))
+            if column not in dropped:
+                fields[column] = each if known is None else self._joined(known, each)
+        kept = {column: each for column, each in fields.items() if column not in dropped}
+        names = [each.name for each in kept.values()]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _change(f"{twice!r} names two different columns of the checkpoints that are combined")
+        ids = {
+            each.name: column
+            for column, each in kept.items()
+            if column != each.name or each.name in self.column_ids.ids
+        }
+        ids_of_both = ColumnIds(ids, dropped)
+        return StateSchema(pa.schema(kept.values()), self.key_columns, self.max_parallelism, ids_of_both)
+
+    def without(self, name: str) -> StateSchema:
+        """The schema after this column was dropped. Raises: InvalidInputError for a key column."""
+        if name in self.key_columns:
+            raise _change(f"{name!r} is a key column and cannot be dropped: rows are found by it")
+        kept = pa.schema([each for each in self.columns if each.name != name])
+        return replace(self, columns=kept, column_ids=self.column_ids.with_dropped(name))
+
+    def with_renamed(self, old: str, new: str) -> StateSchema:
+        """The schema after a column, which may be a key, was renamed. Raises: InvalidInputError."""
+        columns = [each.with_name(new) if each.name == old else each for each in self.columns]
+        keys = tuple(new if name == old else name for name in self.key_columns)
+        ids = self.column_ids.with_renamed(old, new)
+        return StateSchema(pa.schema(columns), keys, self.max_parallelism, ids)
+
+    def _require_same_keys(self, other: StateSchema, same: bool) -> None:
+        if not same:
             raise _change(
-                f"the key columns are {list(self.key_columns)} and cannot become {list(newer.key_columns)}"
+                f"the key columns are {list(self.key_columns)} and cannot become {list(other.key_columns)}"
             )
-        if newer.max_parallelism != self.max_parallelism:
+        if other.max_parallelism != self.max_parallelism:
             raise _change(
-                f"max_parallelism is {self.max_parallelism} and cannot become {newer.max_parallelism}"
+                f"max_parallelism is {self.max_parallelism} and cannot become {other.max_parallelism}"
             )
-        fields = {field.name: field for field in self.columns}
-        for field in newer.columns:
-            known = fields.get(field.name)
-            fields[field.name] = field if known is None else self._joined(known, field)
-        return StateSchema(pa.schema(fields.values()), self.key_columns, self.max_parallelism)
 
     def _joined(self, known: pa.Field, newer: pa.Field) -> pa.Field:
         if known.name in self.key_columns and newer.type != known.type:
@@ -154,6 +230,12 @@ class StateSchema:
                 f"key column {known.name!r} is {known.type} and cannot become {newer.type}: cast it"
             )
         wider = wider_type(known.type, newer.type)
+        if wider is None and str(known.type).lower() == str(newer.type).lower():
+            # Arrow and Spark look fields up by their exact names, and find null where there is none.
+            raise _change(
+                f"column {known.name!r} is {known.type}, not {newer.type}: the case of a struct's fields is "
+                "part of its type. Cast the column to the state's type"
+            )
         if wider is None:
             raise _change(f"column {known.name!r} is {known.type} and cannot become {newer.type}: cast it")
         return pa.field(known.name, wider)

@@ -9,12 +9,14 @@ differently.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import pyarrow as pa
 import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["can_be_key", "stored_type", "wider_type"]
+__all__ = ["can_be_key", "has_checked_values", "same_fields", "stored_type", "wider_type"]
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
@@ -74,6 +76,39 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
         or pt.is_date32(arrow_type)
         or pt.is_timestamp(arrow_type)
     )
+
+
+def has_checked_values(arrow_type: pa.DataType) -> bool:
+    """Whether some bits of the stored type's width are no value of it, though an Arrow array may hold them.
+
+    Does not look at text, which may hold any bytes here.
+    """
+    if pt.is_map(arrow_type):
+        return has_checked_values(arrow_type.key_type) or has_checked_values(arrow_type.item_type)
+    if pt.is_list(arrow_type):
+        return has_checked_values(arrow_type.value_type)
+    if pt.is_struct(arrow_type):
+        return any(has_checked_values(field.type) for field in arrow_type.fields)
+    return bool(pt.is_time64(arrow_type) or pt.is_decimal128(arrow_type))
+
+
+def same_fields(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether every struct in the one type has the fields of its counterpart, in any order.
+
+    Arrow casts a struct by its fields' names, drops what the target lacks, and puts null where it lacks one.
+    """
+    if pt.is_struct(one) and pt.is_struct(other):
+        pairs = zip_longest(*(sorted(kind.fields, key=lambda field: field.name) for kind in (one, other)))
+        return all(a and b and a.name == b.name and same_fields(a.type, b.type) for a, b in pairs)
+    if pt.is_map(one) and pt.is_map(other):
+        return same_fields(one.key_type, other.key_type) and same_fields(one.item_type, other.item_type)
+    if _is_any_list(one) and _is_any_list(other):
+        return same_fields(one.value_type, other.value_type)
+    return True
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind))
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

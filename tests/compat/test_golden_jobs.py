@@ -76,6 +76,19 @@ def test_documents_are_written_as_they_were():
     assert len(kinds) == 11
 
 
+def test_what_a_later_release_wrote_is_not_damage():
+    """A restore to the newest undamaged checkpoint must not go back behind it."""
+    store, _expected = golden_job.load(HERE / "dstl" / "snapshots.json")
+    *_, last = store.list("dstl/orders/manifests/")
+    kind, _version, rest = store.get(last.name).split(b" ", 2)
+    store.put(last.name, b" ".join([kind, b"9", rest]), precondition=ANY)
+    coordinator = CheckpointCoordinator("orders", store, owner="one")
+    for judge in (coordinator.newest_verified, coordinator.verify):
+        with pytest.raises(FormatError) as caught:
+            judge()
+        assert caught.value.kind == "newer_version"
+
+
 @pytest.mark.parametrize("part", ["timeline", "manifests", "archive/attempts", "archive/keys", "hint"])
 def test_a_newer_version_is_refused(part):
     """What a later release wrote is not guessed at: it is refused as newer, and nothing is decided."""
@@ -83,7 +96,7 @@ def test_a_newer_version_is_refused(part):
     *_, last = store.list(f"dstl/orders/{part}")
     payload = store.get(last.name)
     kind, _version, rest = payload.split(b" ", 2)
-    store.put(last.name, b" ".join([kind, b"2", rest]), precondition=ANY)
+    store.put(last.name, b" ".join([kind, b"3", rest]), precondition=ANY)
     coordinator = CheckpointCoordinator("orders", store, owner="one")
     if part in ("hint", "archive/keys"):
         # The hint is never trusted, and an archived key is identified by its name alone.

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import ChangelogStateHandle, JobNames
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import AttemptReport, FileReport, Manifest, OperatorEntry, OperatorReport, schema_of
 from dstl_dagster.keyed.manifest import BaseAndLog, load_manifest
@@ -62,8 +62,17 @@ HANDLE = {
     "entries": [[0, 0], [1, 3]],
 }
 
+COLUMN_IDS = ColumnIds({"words": "text"}, {"note#2": "note"})
 OPERATOR = OperatorReport(
-    "op", (ChangelogStateHandle.from_json(HANDLE),), ("id",), 16, SCHEMA.arrow_message, 2, 1, base=True
+    "op",
+    (ChangelogStateHandle.from_json(HANDLE),),
+    ("id",),
+    16,
+    SCHEMA.arrow_message,
+    2,
+    1,
+    base=True,
+    column_ids=COLUMN_IDS,
 )
 FILE = FileReport(
     GSCommitRecoverable(GSBlobIdentifier("bucket", "out"), (ID,)),
@@ -215,6 +224,7 @@ DOCUMENTS: dict[str, Case] = {
             "key_columns": ["id"],
             "max_parallelism": 16,
             "arrow": base64.b64encode(SCHEMA.arrow_message).decode(),
+            "column_ids": COLUMN_IDS.to_json(),
         },
         lambda body: StateSchema.from_bytes(enveloped("state-schema", body)),
     ),

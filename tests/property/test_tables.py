@@ -2,7 +2,7 @@
 
 Random columns (every stored type, nested, of any name) and values (NaN, both zeros, nulls, text that is not
 UTF-8, extremes, no rows), written in steps that add, leave out and widen columns, upsert and delete, with
-bases in between, and read in any number of ranges.
+bases in between, and read in any number of ranges. Dropped and renamed columns: `test_table_columns`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ TYPES = st.recursive(PLAIN_TYPES, nested, max_leaves=4)
 
 def raw_values(kind: Type) -> st.SearchStrategy[Any]:
     """Values of a type in its `layout`: numbers for time, bytes for text."""
+    if pa.types.is_time64(kind):
+        return st.one_of(st.sampled_from([0, 86_400_000_000 - 1]), st.integers(0, 3))
+    if not pa.types.is_nested(kind):
+        kind = layout(kind)
     if pa.types.is_boolean(kind):
         return st.booleans()
     if kind in WHOLE:
@@ -182,9 +186,7 @@ def histories(draw: st.DrawFn) -> tuple[tuple[str, ...], list[Step]]:
     names = draw(distinct_names)
     keys = tuple(names[: draw(st.integers(1, min(2, len(names))))])
     kinds: dict[str, Type] = {name: draw(KEY_TYPES if name in keys else TYPES) for name in names}
-    known_keys = draw(
-        st.lists(st.tuples(*(values(layout(kinds[name])) for name in keys)), min_size=1, max_size=6)
-    )
+    known_keys = draw(st.lists(st.tuples(*(values(kinds[name]) for name in keys)), min_size=1, max_size=6))
     steps = []
     for _ in range(draw(st.integers(1, 4))):
         brought = [*keys, *(name for name in names if name not in keys and draw(st.booleans()))]
@@ -196,7 +198,7 @@ def histories(draw: st.DrawFn) -> tuple[tuple[str, ...], list[Step]]:
         rows: dict[str, list[Any]] = {
             name: [key[keys.index(name)] for key in chosen]
             if name in keys
-            else [draw(values(layout(kinds[name]))) for _ in chosen]
+            else [draw(values(kinds[name])) for _ in chosen]
             for name in order
         }
         table = pa.table([column(rows[name], kinds[name]) for name in order], schema=columns)
@@ -255,8 +257,8 @@ def test_tables_are_read_back_bit_for_bit(history: tuple[tuple[str, ...], list[S
         coordinator.record(attempt, [report])
         coordinator.confirm(attempt)
         oracle.apply(step)
-        # A checkpoint without rows leaves no log, so its columns show with the next one that has some.
-        shown = schema if step.rows.num_rows else shown
+        # There is no state before its first row; from then on a checkpoint without rows adds columns too.
+        shown = schema if step.rows.num_rows or shown is not None else None
         if step.fold:
             materialize(coordinator, force=True)
         latest = coordinator.latest()

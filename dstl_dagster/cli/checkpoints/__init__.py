@@ -1,13 +1,14 @@
 """`dstl checkpoints`: a job's checkpoints on any store, with neither Spark nor Dagster.
 
-Owns the group. Commands that inspect are in `looking`, those about rows in `rows`, those that change the
-timeline in `deciding`, and the options that all of them share in `options`.
+Owns the group. Commands that inspect are in `looking`, those about rows in `rows`, the one about columns in
+`columns`, those that change the timeline in `deciding`, and the options that all of them share in `options`.
 """
 
 from __future__ import annotations
 
 import click
 
+from dstl_dagster.cli.checkpoints.columns import schema_command
 from dstl_dagster.cli.checkpoints.deciding import (
     gc_command,
     release_command,
@@ -42,7 +43,7 @@ def checkpoints_group() -> None:
 
 for _command in (
     *(list_command, show_command, timeline_command, audit_command, verify_command),
-    *(diff_command, history_command, export_command, materialize_command),
+    *(diff_command, history_command, export_command, materialize_command, schema_command),
     *(savepoint_command, release_command, restore_command, resolve_command, gc_command),
 ):
     checkpoints_group.add_command(_command)

@@ -34,7 +34,9 @@ __all__ = [
     "export_command",
     "export_to",
     "history_command",
+    "keyed_operators",
     "materialize_command",
+    "one_operator",
     "operator_option",
 ]
 
@@ -69,7 +71,7 @@ def diff_command(
     --json prints all of them, one per line.
     """
     older, newer = coordinator.get(older_id).manifest, coordinator.get(newer_id).manifest
-    operator = _one_operator(newer, operator) if newer.operators else _one_operator(older, operator)
+    operator = one_operator(newer, operator) if newer.operators else one_operator(older, operator)
     counts = {"added": 0, "changed": 0, "removed": 0}
     shown: list[tuple[str, Mapping[str, Any]]] = []
     for found in diff_checkpoints(coordinator.store, older, newer, operator):
@@ -111,7 +113,7 @@ def history_command(
     text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
     """
     manifest = _manifest(coordinator, checkpoint_id)
-    operator = _one_operator(manifest, operator)
+    operator = one_operator(manifest, operator)
     changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
     if as_json:
         for change in changes:
@@ -182,7 +184,7 @@ def export_to(
 ) -> None:
     """Export one operator, or all that have keyed state, and print what was written."""
     manifest = coordinator.get(checkpoint_id).manifest
-    names = [operator] if operator is not None else _keyed_operators(manifest)
+    names = [operator] if operator is not None else keyed_operators(manifest)
     if not names:
         raise NotFoundError(
             f"checkpoint {checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
@@ -207,11 +209,13 @@ def _manifest(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> 
     return latest.manifest
 
 
-def _keyed_operators(manifest: Manifest) -> list[str]:
+def keyed_operators(manifest: Manifest) -> list[str]:
+    """The operators with keyed state, sorted."""
     return sorted(name for name, entry in manifest.operators.items() if is_keyed(entry.report))
 
 
-def _one_operator(manifest: Manifest, operator: str | None) -> str:
+def one_operator(manifest: Manifest, operator: str | None) -> str:
+    """The operator of this name; `None`: the only one. Raises: InvalidInputError if there are several."""
     if operator is not None:
         return operator
     names = sorted(manifest.operators)

@@ -111,7 +111,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         found = [_state_or_none(store, options, each) for each in wanted]
     schema = newest.schema
     for each in found:
-        schema = schema if each is None else schema.evolved_to(each.schema)
+        schema = schema if each is None else schema.covering(each.schema)
     empty = replace(newest, schema=schema, handles=())
     return [
         replace(empty, checkpoint_id=checkpoint.checkpoint_id)

@@ -139,3 +139,38 @@ def test_text_that_is_not_utf8_is_printed_as_base64(tmp_path):
     run(store, "export", "1", target, "--operator", "totals", "--as-bytes", "name")
     found = pq.read_table(tmp_path / "export" / "totals").column("name").to_pylist()
     assert sorted(found) == [b"/w==", b"K\xf6ln"]
+
+
+def columns(store: LocalObjectStore, *arguments: str) -> list[tuple[str, str]]:
+    shown = json.loads(run(store, "schema", "--json", *arguments))
+    return [(each["name"], each["id"]) for each in shown["columns"]]
+
+
+def test_columns_are_shown_dropped_and_renamed(store):
+    """In a checkpoint of its own; older checkpoints keep theirs, and a dry run makes none."""
+    assert "Columns of totals" in run(store, "schema")
+    assert columns(store) == [("name", "name"), ("total", "total")]
+    change = ["schema", "--rename", "total=sum"]
+    run(store, *change, "--dry-run")
+    assert "checkpoint 4 has the changed columns of totals" in run(store, *change, "--yes")
+    assert columns(store) == [("name", "name"), ("sum", "total")]
+    assert columns(store, "--at", "3") == [("name", "name"), ("total", "total")]
+    assert "0 added, 0 changed, 0 removed" in run(store, "diff", "3", "4")
+    lines = [json.loads(line) for line in run(store, "history", "name=Ann", "--json").splitlines()]
+    assert [line["row"]["sum"] for line in lines] == [1, 2]
+    assert json.loads(run(store, "schema", "--drop", "sum", "--yes", "--json"))["checkpoint_id"] == 5
+    assert "dropped: sum" in run(store, "schema")
+    assert "checkpoint 5 is undamaged" in run(store, "verify")
+
+
+def test_columns_that_cannot_be_changed(store):
+    """A key, a name that is not there, or at an old checkpoint: nothing happens."""
+    for arguments, code in (
+        (["--drop", "name", "--yes"], 1),
+        (["--drop", "nothing", "--yes"], 1),
+        (["--rename", "total", "--yes"], 2),
+        (["--drop", "total", "--at", "1", "--yes"], 2),
+        (["--operator", "none"], 1),
+    ):
+        run(store, "schema", *arguments, code=code)
+    assert CheckpointCoordinator(JOB, store).latest().checkpoint_id == 3

@@ -351,7 +351,7 @@ def test_binary_views_are_read_as_well() -> None:
 
 def test_a_newer_schema_version_is_refused() -> None:
     """The bytes of a later release are reported as such."""
-    payload = SCHEMA.to_bytes().replace(b"dstl/state-schema 1 ", b"dstl/state-schema 2 ")
+    payload = SCHEMA.to_bytes().replace(b"dstl/state-schema 1 ", b"dstl/state-schema 3 ")
     with pytest.raises(FormatError) as caught:
         StateSchema.from_bytes(payload)
     assert caught.value.kind == "newer_version"

@@ -1,0 +1,124 @@
+"""Checkpoints without a batch: one that holds bases, and one that drops or renames columns.
+
+Owns steps 1 to 6 around these. Does not own when a log is due or writing a base (`keyed.bases`), or what a
+change of columns means (`state.ColumnChanges`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from dstl_dagster.checkpoint.batch import Batch
+from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError
+from dstl_dagster.keyed import (
+    KeyedState,
+    Manifest,
+    OperatorReport,
+    StateAt,
+    due_operators,
+    is_keyed,
+    schema_of,
+    write_base,
+)
+from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.storage import ObjectStore
+
+__all__ = ["change_columns", "changed_schema", "materialize"]
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+def materialize(
+    coordinator: CheckpointCoordinator,
+    operators: Collection[str] | None = None,
+    force: bool = False,
+    *,
+    progress: Progress | None = None,
+) -> Checkpoint | None:
+    """Create a checkpoint that holds a base of every log that is due; `None` if none is.
+
+    Runs the public steps on top of the last checkpoint and keeps its positions. Any process may call it, and
+    be killed doing so; it is refused while another owner's attempt is open.
+
+    Args:
+        operators: only these; `None`: all.
+        force: fold every log, however short.
+        progress: called for each operator as `write_base` does.
+
+    Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
+    NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
+    """
+    latest = coordinator.latest()
+    if latest is None:
+        return None
+    store, manifest = coordinator.store, latest.manifest
+    due = due_operators(store, manifest, coordinator.options, operators, force=force)
+    if not due:
+        return None
+    batch = Batch(coordinator, coordinator.trigger(expected_parent=latest.checkpoint_id), latest)
+    with batch.aborted_on_error():
+        for each in due:
+            batch.add(write_base(store, batch.attempt, _state(store, manifest, each), progress=progress))
+    checkpoint = batch.complete()
+    log.info("checkpoint %d holds bases of %s", checkpoint.checkpoint_id, ", ".join(due))
+    return checkpoint
+
+
+def _state(store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState:
+    state = KeyedState.of(store, manifest, operator)
+    if state is None:
+        raise InternalError(f"operator {operator!r} has a log but no state")
+    return state
+
+
+def changed_schema(
+    coordinator: CheckpointCoordinator, checkpoint: Checkpoint, operator: str, changes: ColumnChanges
+) -> StateSchema:
+    """The columns of `operator` at a checkpoint after `changes`. Writes nothing.
+
+    Raises: NotFoundError (kind `no_state`), InvalidInputError (kind `schema_change`, `not_keyed`),
+    FormatError.
+    """
+    state = StateAt.of(coordinator.store, checkpoint.manifest, operator)
+    entry = checkpoint.manifest.operators.get(operator)
+    if state is not None:
+        schema = state.schema
+    elif entry is not None and is_keyed(entry.report):
+        schema = schema_of(entry.report)  # no row was ever written
+    else:
+        raise NotFoundError(
+            f"operator {operator!r} has no state at checkpoint {checkpoint.checkpoint_id} of job "
+            f"{checkpoint.manifest.job!r}",
+            kind=ErrorKind.NO_STATE,
+        )
+    return changes.applied_to(schema, strict=True)
+
+
+def change_columns(
+    coordinator: CheckpointCoordinator, parent: Checkpoint, operator: str, changes: ColumnChanges
+) -> Checkpoint:
+    """Create a checkpoint on `parent`, the last one, in which columns of `operator` are dropped or renamed.
+
+    Writes a report and a manifest, and no row. Keeps the positions. Unlike a batch's own changes, a column
+    that is not there is an error.
+
+    Raises: ConflictError (kind `attempt_open`, `parent_moved`); as `changed_schema`, before an attempt opens.
+    """
+    schema = changed_schema(coordinator, parent, operator, changes)
+    batch = Batch(coordinator, coordinator.trigger(expected_parent=parent.checkpoint_id), parent)
+    batch.add(
+        OperatorReport(
+            operator=operator,
+            handles=(),
+            key_columns=schema.key_columns,
+            max_parallelism=schema.max_parallelism,
+            schema=schema.arrow_message,
+            column_ids=schema.column_ids,
+        )
+    )
+    return batch.complete()
