@@ -23,7 +23,7 @@ os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 _PROCESSES = 2
 """Not one per core: some tests start a JVM or Dagster's daemons beside themselves, which want cores too."""
 
-_LONGEST_FIRST = ("process", "spark", "ui", "dagster", "simulation", "docs", "property", "contract")
+_LONGEST_FIRST = ("process", "spark", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
 
 _COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
