@@ -11,9 +11,11 @@ from dstl_dagster._lazy import lazy_face
 from dstl_dagster.storage.base import (
     ABSENT,
     ANY,
+    MAX_BATCH_DELETES,
     MAX_COMPOSE_SOURCES,
     Absent,
     AnyGeneration,
+    BatchDeletingStore,
     Buffer,
     Generation,
     InspectableStore,
@@ -28,7 +30,9 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
     SummedWriter,
+    TimedStore,
     open_ranges,
+    server_time,
     summed_write,
 )
 
@@ -41,7 +45,13 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
     from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
-    from dstl_dagster.storage.rules import check_crc32c, split_bucket_uri, split_object_uri
+    from dstl_dagster.storage.rules import (
+        check_crc32c,
+        check_delete_all,
+        each_deleted,
+        split_bucket_uri,
+        split_object_uri,
+    )
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
         WrapperReader,
@@ -53,11 +63,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "ANY",
+    "MAX_BATCH_DELETES",
     "MAX_COMPOSE_SOURCES",
     "WRITER_ID_KEY",
     "Absent",
     "AnyGeneration",
     "BackoffPolicy",
+    "BatchDeletingStore",
     "Buffer",
     "Expected",
     "FileRanges",
@@ -80,16 +92,20 @@ __all__ = [
     "Source",
     "StoreCapabilities",
     "SummedWriter",
+    "TimedStore",
     "Try",
     "WrapperRanges",
     "WrapperReader",
     "WrapperStore",
     "WrapperWriter",
     "check_crc32c",
+    "check_delete_all",
     "check_store",
+    "each_deleted",
     "open_ranges",
     "open_store",
     "put_own",
+    "server_time",
     "split_bucket_uri",
     "split_object_uri",
     "summed_write",
@@ -108,7 +124,13 @@ __getattr__, __dir__ = lazy_face(
         "preflight": ["Finding", "Severity", "check_store"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
         "retrying": ["BackoffPolicy", "Retries", "Try"],
-        "rules": ["check_crc32c", "split_bucket_uri", "split_object_uri"],
+        "rules": [
+            "check_crc32c",
+            "check_delete_all",
+            "each_deleted",
+            "split_bucket_uri",
+            "split_object_uri",
+        ],
         "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
     },
 )
