@@ -71,6 +71,7 @@ class CheckpointCoordinator(CheckpointSteps):
         Raises: FormatError if the timeline itself is unreadable; UnavailableError.
         """
         garbage: CleanUp | None = None
+        self.timeline.tail()
         try:
             garbage = self._collect(dry_run=True)
         except (FormatError, NotFoundError) as error:

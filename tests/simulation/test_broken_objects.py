@@ -121,7 +121,12 @@ class _AsIf:
         self._record = record
 
     def tail(self) -> TimelineView:
-        view = self._timeline.tail()
+        return self._with_record(self._timeline.tail())
+
+    def seen(self) -> TimelineView:
+        return self._with_record(self._timeline.seen())
+
+    def _with_record(self, view: TimelineView) -> TimelineView:
         subsumed = {
             each: dataclasses.replace(view.checkpoints[each], subsumed=self._record)
             for each in self._record.checkpoint_ids
@@ -140,7 +145,8 @@ def garbage_by_age_only(monkeypatch):
     """Whatever no manifest names goes as soon as it is old; with no grace time, that is at once."""
 
     def plan(names: Any, listed: Any, view: Any, referenced: Any, **_how: Any) -> Iterator[Garbage]:
-        return (Garbage(stat, "old") for stat in listed if stat.name not in referenced)
+        needed = (*referenced, *(entry.completed.manifest for entry in view.kept))
+        return (Garbage(stat, "old") for stat in listed if stat.name not in needed)
 
     monkeypatch.setattr(cleanup, "plan_garbage", plan)
 
