@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, ManifestLoader
 from dstl_dagster.storage import ObjectStore
@@ -56,6 +56,7 @@ class References:
     def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 8) -> None:
         self._loader = ManifestLoader(store, names, threads=threads)
         self._named: dict[str, tuple[frozenset[str], dict[str, str]]] = {}
+        self._unreadable: dict[str, FormatError | NotFoundError] = {}
         self._older: dict[tuple[str, ...], frozenset[str]] = {}
 
     def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
@@ -90,12 +91,18 @@ class References:
         """Read these manifests concurrently, if not read yet; unreadable ones raise when asked for."""
         self._loader.fetch([name for name in manifests if name not in self._named])
 
-    def needed_by(self, manifest: str) -> Iterator[str]:
+    def needed_by(self, manifest: str, seen: set[tuple[str, str]] | None = None) -> Iterator[str]:
         """Every name that the checkpoint of this manifest needs; a name may be repeated.
+
+        With `seen`, which it adds to, less what it needed for the other checkpoints that had the same set.
 
         Raises: FormatError, NotFoundError if a manifest is unreadable, after yielding the names before it.
         """
-        return self._needed_by(manifest, set())
+        return self._needed_by(manifest, set() if seen is None else seen)
+
+    def was_read(self, name: str) -> bool:
+        """Whether this is a manifest that was read: it is there."""
+        return name in self._named
 
     def _walk(self, roots: Iterable[CheckpointEntry], gone: set[int]) -> Iterator[str]:
         # A manifest may be in the chain of one operator and not of another: track them as pairs.
@@ -128,8 +135,14 @@ class References:
 
     def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
         """The changelog files that the manifest names, and the next older manifest of each operator."""
+        if name in self._unreadable:
+            raise self._unreadable[name]
         if name not in self._named:
-            manifest = self._loader.load(name)
+            try:
+                manifest = self._loader.load(name)
+            except (FormatError, NotFoundError) as error:
+                self._unreadable[name] = error
+                raise
             self._named[name] = (
                 frozenset(_files(manifest)),
                 {
