@@ -7,17 +7,20 @@ needs (`verify`).
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.storage import ObjectStat, ObjectStore
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
+from dstl_dagster.storage import ObjectStat, ObjectStore, WrapperStore
 
-__all__ = ["Expected", "Findings", "Problem", "check_object"]
+__all__ = ["Expected", "Findings", "OnceRead", "Problem", "check_object", "is_as_expected"]
 
 _READ_BYTES = 1 << 20
+_SMALL_BYTES = 8 << 20
+"""Up to this size an object is read whole, by one request."""
 
 
 @dataclass(frozen=True, order=True)
@@ -93,9 +96,13 @@ class Findings:
 def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
     """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
+    One request if it is small, and exactly as expected.
+
     Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
     found.checked(name)
+    if is_as_expected(store, name, expected, found):
+        return
     try:
         stat = store.stat(name)
         if stat is None:
@@ -120,6 +127,78 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
         found.problem(name, f"has {size} bytes, not {wanted_size}")
     elif crc != wanted_crc:
         found.problem(name, f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
+
+
+def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
+    """Whether the object has the expected generation, size and CRC-32C, by one request.
+
+    False also if it is not small, or if one of them is unknown; `check_object` finds out what is wrong.
+
+    Raises: UnavailableError.
+    """
+    if expected.generation is None or expected.size is None or expected.crc32c is None:
+        return False
+    if expected.size > _SMALL_BYTES:
+        return False
+    try:
+        payload = store.get(name, generation=expected.generation)
+    except UnavailableError:
+        raise
+    except DstlError:
+        return False
+    if (len(payload), crc32c(payload)) != (expected.size, expected.crc32c):
+        return False
+    found.checked(name, len(payload))
+    return True
+
+
+class OnceRead(WrapperStore):
+    """A store whose small objects are fetched once, as long as their readers follow each other closely.
+
+    Keeps what `get` returned, up to `most_bytes`, for `get` and `get_range` of that generation. Any thread.
+    """
+
+    def __init__(self, inner: ObjectStore, most_bytes: int = 64 << 20) -> None:
+        super().__init__(inner)
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        kept = self._find(name, generation)
+        if kept is None:
+            kept = self._inner.get(name, generation=generation)
+            if generation is not None:
+                self._keep((name, generation), kept)
+        return kept
+
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
+        kept = self._find(name, generation)
+        if kept is None:
+            return self._inner.get_range(name, start, length, generation=generation)
+        return memoryview(kept)[start : start + length]
+
+    def holds(self, name: str, generation: int | None) -> bool:
+        """Whether this generation is kept at the moment."""
+        return self._find(name, generation) is not None
+
+    def _find(self, name: str, generation: int | None) -> bytes | None:
+        if generation is None:
+            return None
+        with self._lock:
+            return self._kept.get((name, generation))
+
+    def _keep(self, key: tuple[str, int], payload: bytes) -> None:
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = payload
+                self._bytes += len(payload)
+            while self._bytes > self._most_bytes:
+                _, oldest = self._kept.popitem(last=False)
+                self._bytes -= len(oldest)
 
 
 def _pieces(store: ObjectStore, stat: ObjectStat) -> Iterator[bytes]:
