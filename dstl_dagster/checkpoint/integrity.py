@@ -7,16 +7,15 @@ needs (`verify`).
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
-from dstl_dagster.storage import ObjectStat, ObjectStore, WrapperStore
+from dstl_dagster.storage import ObjectStat, ObjectStore
 
-__all__ = ["Expected", "Findings", "OnceRead", "Problem", "check_object", "is_as_expected"]
+__all__ = ["Expected", "Findings", "Problem", "check_object", "is_as_expected"]
 
 _READ_BYTES = 1 << 20
 _SMALL_BYTES = 8 << 20
@@ -150,55 +149,6 @@ def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Fin
         return False
     found.checked(name, len(payload))
     return True
-
-
-class OnceRead(WrapperStore):
-    """A store whose small objects are fetched once, as long as their readers follow each other closely.
-
-    Keeps what `get` returned, up to `most_bytes`, for `get` and `get_range` of that generation. Any thread.
-    """
-
-    def __init__(self, inner: ObjectStore, most_bytes: int = 64 << 20) -> None:
-        super().__init__(inner)
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        kept = self._find(name, generation)
-        if kept is None:
-            kept = self._inner.get(name, generation=generation)
-            if generation is not None:
-                self._keep((name, generation), kept)
-        return kept
-
-    def get_range(
-        self, name: str, start: int, length: int, *, generation: int | None = None
-    ) -> bytes | memoryview:
-        kept = self._find(name, generation)
-        if kept is None:
-            return self._inner.get_range(name, start, length, generation=generation)
-        return memoryview(kept)[start : start + length]
-
-    def holds(self, name: str, generation: int | None) -> bool:
-        """Whether this generation is kept at the moment."""
-        return self._find(name, generation) is not None
-
-    def _find(self, name: str, generation: int | None) -> bytes | None:
-        if generation is None:
-            return None
-        with self._lock:
-            return self._kept.get((name, generation))
-
-    def _keep(self, key: tuple[str, int], payload: bytes) -> None:
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = payload
-                self._bytes += len(payload)
-            while self._bytes > self._most_bytes:
-                _, oldest = self._kept.popitem(last=False)
-                self._bytes -= len(oldest)
 
 
 def _pieces(store: ObjectStore, stat: ObjectStat) -> Iterator[bytes]:

@@ -22,7 +22,6 @@ from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.checkpoint.integrity import (
     Expected,
     Findings,
-    OnceRead,
     Problem,
     check_object,
     is_as_expected,
@@ -32,7 +31,7 @@ from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandl
 from dstl_dagster.keyed import FileReport, Manifest, ManifestLoader, OperatorReport, evolved_schema, is_keyed
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, OnceRead
 from dstl_dagster.timeline import Committed
 
 __all__ = ["Problem", "Verification", "require_undamaged", "verify_checkpoint", "verify_state"]

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
     from dstl_dagster.storage.memory import MemoryObjectStore
+    from dstl_dagster.storage.once_read import OnceRead
     from dstl_dagster.storage.open import open_store
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
@@ -83,6 +84,7 @@ __all__ = [
     "ObjectStat",
     "ObjectStore",
     "ObjectWriter",
+    "OnceRead",
     "OpeningStore",
     "Precondition",
     "RangeReader",
@@ -120,6 +122,7 @@ __getattr__, __dir__ = lazy_face(
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
         "memory": ["MemoryObjectStore"],
+        "once_read": ["OnceRead"],
         "open": ["open_store"],
         "preflight": ["Finding", "Severity", "check_store"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
