@@ -21,7 +21,6 @@ from functools import partial
 from itertools import islice
 from typing import cast
 
-from dstl_dagster.checkpoint.clean_up_mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.checkpoint.garbage import (
     AttemptFates,
     Garbage,
@@ -44,7 +43,7 @@ from dstl_dagster.storage import (
     each_deleted,
     server_time,
 )
-from dstl_dagster.timeline import GraceClock, Timeline, TimelineView
+from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
 
 __all__ = ["CleanUp", "collect_garbage"]
 

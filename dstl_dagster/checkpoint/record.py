@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dstl_dagster.checkpoint.lookups import Check, component_lookups, concurrently
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import (
     COMPONENTS_PREFIX,
@@ -21,7 +20,7 @@ from dstl_dagster.format import (
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, recoverable_hash
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStat, ObjectStore
+from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups, concurrently
 from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = ["as_file_reports", "as_operator_reports", "build_manifest", "final_files", "verify_report"]

@@ -89,14 +89,11 @@ def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
 def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator[StateDiff]:
     runs = compared_runs(older, newer)
     with ExitStack() as stack:
-        # A remote file shared by several runs is fetched once.
-        cached = len(runs) > 1
-        readers = [stack.enter_context(state.reading(cached=cached)) for state in (older, newer)]
+        # A remote file shared by several runs, or by both states, is fetched once.
+        stack.enter_context(older.reading())
+        reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
-            before, after = (
-                _rows(state, reader, schema, key_groups)
-                for state, reader in zip((older, newer), readers, strict=True)
-            )
+            before, after = (_rows(state, reader, schema, key_groups) for state in (older, newer))
             found = _compared(key_groups, schema, before, after)
             if found.rows:
                 yield found

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
+    from dstl_dagster.storage.lookups import Check, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.once_read import OnceRead
     from dstl_dagster.storage.open import open_store
@@ -72,6 +73,7 @@ __all__ = [
     "BackoffPolicy",
     "BatchDeletingStore",
     "Buffer",
+    "Check",
     "Expected",
     "FileRanges",
     "Finding",
@@ -103,6 +105,8 @@ __all__ = [
     "check_crc32c",
     "check_delete_all",
     "check_store",
+    "component_lookups",
+    "concurrently",
     "each_deleted",
     "open_ranges",
     "open_store",
@@ -121,6 +125,7 @@ __getattr__, __dir__ = lazy_face(
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
+        "lookups": ["Check", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "once_read": ["OnceRead"],
         "open": ["open_store"],

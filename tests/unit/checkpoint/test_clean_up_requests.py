@@ -8,13 +8,12 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.checkpoint.clean_up_mark import CleanUpMark
 from dstl_dagster.checkpoint.references import References, needed_checkpoints
 from dstl_dagster.format import JobNames
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline import GraceClock
+from dstl_dagster.timeline import CleanUpMark, GraceClock
 from tests.unit.checkpoint.counting import PAGE, Counted, Past
 
 NOTHING_FOUND = 8

@@ -1,6 +1,6 @@
 """Looking up many objects: concurrently, or by one listing where they share a folder.
 
-Owns the choice. Does not own what is expected of the objects (`record`).
+Owns the choice. Does not own what is expected of the objects (`checkpoint.record`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
 
-from dstl_dagster.storage import ObjectStat, ObjectStore
+from dstl_dagster.storage.base import ObjectStat, ObjectStore
 
 __all__ = ["Check", "component_lookups", "concurrently"]
 
@@ -23,7 +23,7 @@ _LISTED_COMPONENTS = 16
 def component_lookups(
     store: ObjectStore, places: Sequence[tuple[str, str]]
 ) -> Sequence[Callable[[], ObjectStat | None]]:
-    """How to look up each component (bucket, name) of one file: one by one, or many by one listing.
+    """How to look up each of these components of one file (bucket, name): singly, or all by one listing.
 
     The components of a file share a folder, and those of one attempt follow each other in it.
     """
