@@ -9,7 +9,7 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 
 * the objects of a checkpoint committed by then are those that its own manifest names, which never changes:
   they are needed for as long as it is kept;
-* the objects of a checkpoint whose grace was over by then are needed by the `roots` (`checkpoint.references`),
+* the objects of one whose grace was over by then are needed by the `roots` (`checkpoint.references`),
   and stay needed while these are the same.
 
 Later objects, of tasks that outlived their attempt, have later stamps. Clean-ups may run concurrently, be

@@ -17,9 +17,9 @@ from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
-@pytest.fixture
-def server() -> Iterator[GCSServer]:
-    with GCSServer(one_update_a_second=True) as server:
+@pytest.fixture(params=[True])
+def server(request: pytest.FixtureRequest) -> Iterator[GCSServer]:
+    with GCSServer(one_update_a_second=request.param) as server:
         server.create_bucket("bucket")
         yield server
 
@@ -46,6 +46,7 @@ def test_quick_clean_ups_are_not_refused(server: GCSServer) -> None:
     assert coordinator.clean_up(num_retained=1).subsumed == (4,)
 
 
+@pytest.mark.parametrize("server", [False], indirect=True)
 def test_a_clean_up_survives_refusals_within_its_batches(server: GCSServer) -> None:
     """A refused part and a lost answer: another try, and all is gone; the report counts what it saw go."""
     store = store_on(server, tries=5)
