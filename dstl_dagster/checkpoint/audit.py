@@ -92,15 +92,15 @@ class Audit:
         return not self.damage and not self.blocked
 
 
-def find_damage(store: ObjectStore, names: JobNames, view: TimelineView, *, threads: int) -> list[Damage]:
+def find_damage(
+    store: ObjectStore, names: JobNames, view: TimelineView, references: References, *, threads: int
+) -> list[Damage]:
     """Every missing object that a kept checkpoint needs, and every unreadable manifest.
 
     Each object is checked once, and reported for the oldest checkpoint that needs it.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the objects.
     """
-    references = References(store, names, threads=threads)
-    references.read_ahead([entry.completed.manifest for entry in view.kept])
     damage: list[Damage] = []
     needed: dict[str, int] = {}
     seen: set[tuple[str, str]] = set()

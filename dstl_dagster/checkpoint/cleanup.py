@@ -84,16 +84,18 @@ def collect_garbage(
     reader_grace: timedelta,
     dry_run: bool,
     threads: int,
+    references: References | None = None,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
     Costs a request for each thousand objects, a few for what is new since the last clean-up, and what goes.
+    With `references`, of a caller that reads all manifests anyway, all is judged, whatever the last one saw.
 
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
     grace = GraceClock(store, names, reader_grace)
-    run = _Run(store, timeline, names, grace, threads)
+    run = _Run(store, timeline, names, grace, references, threads)
     tally = _Tally(dry_run)
     for place, page in run.pages(_places(store, names, file_options)):
         garbage = run.garbage(page)
@@ -109,13 +111,20 @@ class _Run:
     """One run: what it has read of the timeline, the manifests and the last mark. Not thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, timeline: Timeline, names: JobNames, grace: GraceClock, threads: int
+        self,
+        store: ObjectStore,
+        timeline: Timeline,
+        names: JobNames,
+        grace: GraceClock,
+        references: References | None,
+        threads: int,
     ) -> None:
         self.threads = store.capabilities.useful_threads(threads)
         self._timeline = timeline
         self._names = names
         self._grace = grace
-        self._references = References(store, names, threads=threads)
+        self._judges_all = references is not None
+        self._references = references or References(store, names, threads=threads)
         self._marks = Marks(store, names)
         self._mark: CleanUpMark | None = None
         self._began_at: TimelineView = timeline.seen()
@@ -204,7 +213,7 @@ class _Run:
         return max((each.slot for each in over if self._grace.is_over(each.slot)), default=0)
 
     def _find_mark(self) -> None:
-        self._mark = self._marks.newest()
+        self._mark = None if self._judges_all else self._marks.newest()
 
 
 def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
