@@ -155,7 +155,7 @@ class Timeline:
                 recorded_at=self._clock.now(),
             )
             self._builder.check(stamped)  # before it is written: a record cannot be undone
-            self._create(stamped)
+            stamped = self._create(stamped)
             self._builder.add(stamped)
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
         return stamped
@@ -259,7 +259,8 @@ class Timeline:
             yield record
             slot += 1
 
-    def _create(self, record: TimelineRecord) -> None:
+    def _create(self, record: R) -> R:
+        """Returns the record as it stands in the slot: of a repeat by another process, the first one's."""
         name = self._names.slot(record.slot)
         try:
             self._store.put(name, encode_record(record), precondition=ABSENT)
@@ -267,8 +268,8 @@ class Timeline:
             # A 412 may answer the client's own retry, and a lost answer proves nothing: only the slot's
             # content decides. It never changes once written, so one read is enough.
             there = self._read(record.slot)
-            if there is not None and there.decision_id == record.decision_id:
-                return
+            if isinstance(there, type(record)) and there.decision_id == record.decision_id:
+                return there
             if there is not None:
                 raise ConflictError(
                     f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}",
@@ -279,6 +280,7 @@ class Timeline:
                 f"{self.job!r}: {error}. Run the step again",
                 kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
+        return record
 
     def _read(self, slot: int) -> TimelineRecord | None:
         name = self._names.slot(slot)
