@@ -172,7 +172,7 @@ def test_a_newer_record_is_refused_as_newer():
 
 
 def test_a_record_that_is_already_there_is_the_one_that_counts():
-    """A repeat by another process, with the same decision id at another time: both go on with what the slot says.
+    """A repeat by another process, with the same decision id but later: both go on with what the slot says.
 
     Otherwise the later one's view differs from the records, and its next snapshot is refused by all.
     """
