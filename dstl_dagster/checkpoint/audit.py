@@ -6,7 +6,7 @@ Changes nothing; safe to run concurrently with anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +18,9 @@ from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Opened, TimelineView
 
 __all__ = ["Audit", "Damage", "find_damage"]
+
+_FEW = 8
+"""So many objects are looked up one by one, concurrently: a listing may have more pages than that."""
 
 
 @dataclass(frozen=True)
@@ -89,28 +92,38 @@ class Audit:
         return not self.damage and not self.blocked
 
 
-def find_damage(store: ObjectStore, names: JobNames, view: TimelineView, *, threads: int) -> list[Damage]:
+def find_damage(
+    store: ObjectStore, names: JobNames, view: TimelineView, references: References, *, threads: int
+) -> list[Damage]:
     """Every missing object that a kept checkpoint needs, and every unreadable manifest.
 
     Each object is checked once, and reported for the oldest checkpoint that needs it.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the objects.
     """
-    references = References(store, names)
     damage: list[Damage] = []
     needed: dict[str, int] = {}
+    seen: set[tuple[str, str]] = set()
     for entry in view.kept:
         manifest = entry.completed.manifest
         try:
-            for name in references.needed_by(manifest):
+            for name in references.needed_by(manifest, seen):
                 needed.setdefault(name, entry.checkpoint_id)
         except (NotFoundError, FormatError) as error:
             damage.append(Damage(entry.checkpoint_id, manifest, str(error)))
+            seen = set()  # the next one needs what is unreadable too
+    unsure = [name for name in needed if not references.was_read(name)]
+    there = _there(store, names, unsure, threads)
+    return damage + [Damage(needed[name], name, "is missing") for name in unsure if name not in there]
+
+
+def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: int) -> set[str]:
+    """Those of these objects that exist. A listing tells of a thousand in one request."""
+    listed = [name for name in wanted if name.startswith(names.attempts_prefix)]
+    found: set[str] = set()
+    if len(listed) > _FEW:
+        found = set(listed).intersection(stat.name for stat in store.list(names.attempts_prefix))
+    rest = [name for name in wanted if name not in found]
     with ThreadPoolExecutor(threads, thread_name_prefix="dstl-audit") as pool:
-        found = pool.map(lambda name: store.stat(name) is not None, needed)
-        damage += [
-            Damage(checkpoint_id, name, "is missing")
-            for (name, checkpoint_id), is_there in zip(needed.items(), found, strict=True)
-            if not is_there
-        ]
-    return damage
+        stats = pool.map(lambda name: store.stat(name) is not None, rest)
+        return found.union(name for name, is_there in zip(rest, stats, strict=True) if is_there)

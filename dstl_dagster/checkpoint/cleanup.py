@@ -13,19 +13,37 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
+from typing import cast
 
-from dstl_dagster.checkpoint.garbage import Garbage, plan_garbage
-from dstl_dagster.checkpoint.references import References
+from dstl_dagster.checkpoint.garbage import (
+    AttemptFates,
+    Garbage,
+    deciding,
+    halves_to_look_up,
+    plan_garbage,
+    unsettled,
+)
+from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline import GraceClock, Timeline
+from dstl_dagster.storage import (
+    MAX_BATCH_DELETES,
+    BatchDeletingStore,
+    Generation,
+    ObjectStat,
+    ObjectStore,
+    Precondition,
+    each_deleted,
+    server_time,
+)
+from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
 
 __all__ = ["CleanUp", "collect_garbage"]
 
@@ -66,25 +84,140 @@ def collect_garbage(
     reader_grace: timedelta,
     dry_run: bool,
     threads: int,
+    references: References | None = None,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
-    Raises: FormatError, NotFoundError if a retained manifest is unreadable: then nothing more is deleted,
+    Costs a request for each thousand objects, a few for what is new since the last clean-up, and what goes.
+    With `references`, of a caller that reads all manifests anyway, all is judged, whatever the last one saw.
+
+    Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
-    references = References(store, names)
     grace = GraceClock(store, names, reader_grace)
+    run = _Run(store, timeline, names, grace, references, threads)
     tally = _Tally(dry_run)
-    for place in _places(store, names, file_options):
-        listing = place.home.list(place.prefix)
-        while page := list(islice(listing, _PAGE_OBJECTS)):
-            view = timeline.tail()
-            referenced = references.of(view, grace)
-            plan = plan_garbage(names, page, view, referenced, grace_is_over=grace.is_over)
-            tally.add(_deleted(place.home, list(plan), dry_run=dry_run, threads=threads))
+    for place, page in run.pages(_places(store, names, file_options)):
+        garbage = run.garbage(page)
+        tally.add(_deleted(place.home, garbage, dry_run=dry_run, threads=run.threads))
+    if not dry_run:
+        run.leave_mark()
     report = tally.report(grace)
     grace.close()
     return report
+
+
+class _Run:
+    """One run: what it has read of the timeline, the manifests and the last mark. Not thread-safe."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        timeline: Timeline,
+        names: JobNames,
+        grace: GraceClock,
+        references: References | None,
+        threads: int,
+    ) -> None:
+        self.threads = store.capabilities.useful_threads(threads)
+        self._timeline = timeline
+        self._names = names
+        self._grace = grace
+        self._judges_all = references is not None
+        self._references = references or References(store, names, threads=threads)
+        self._marks = Marks(store, names)
+        self._mark: CleanUpMark | None = None
+        self._began_at: TimelineView = timeline.seen()
+        self._began = server_time(store)
+        self._fates: AttemptFates | None = None
+        self._roots: dict[int, str] = {}
+
+    def pages(self, places: Sequence[_Place]) -> Iterator[tuple[_Place, list[ObjectStat]]]:
+        """The objects of each place, page by page. The first pages are listed together, with the mark."""
+        listings = [place.home.list(place.prefix) for place in places]
+        jobs: list[Callable[[], object]] = [self._find_mark, *(partial(_page, each) for each in listings)]
+        if self.threads == 1:
+            found = [job() for job in jobs]
+        else:
+            with ThreadPoolExecutor(self.threads, thread_name_prefix="dstl-clean-up") as pool:
+                found = list(pool.map(lambda job: job(), jobs))
+        for place, listing, first in zip(places, listings, found[1:], strict=True):
+            page = cast("list[ObjectStat]", first)
+            while page:
+                yield place, page
+                page = _page(listing) if len(page) == _PAGE_OBJECTS else []
+
+    def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
+        """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
+        if not self._suspects(self._timeline.seen(), page):
+            return []
+        view = self._timeline.tail()
+        suspects = self._suspects(view, page)
+        decides = deciding(self._names, suspects, self._fates_of(view))
+        referenced = self._references.own(decides.own) if decides.own else frozenset()
+        if decides.older:
+            referenced |= self._references.older(needed_checkpoints(view, self._grace))
+        return list(
+            plan_garbage(
+                self._names,
+                [each.stat for each in suspects],
+                view,
+                referenced,
+                grace_is_over=self._grace.is_over,
+                fates=self._fates_of(view),
+            )
+        )
+
+    def leave_mark(self) -> None:
+        """For the next run. Only after all pages: an error in between leaves the last mark as it is."""
+        if self._began is None:
+            return
+        view = self._began_at
+        roots = {self._digest(view), *self._roots.values()}
+        mark = CleanUpMark(
+            view.slot, self._began, self._newest_over(view), roots.pop() if len(roots) == 1 else ""
+        )
+        if self._mark is None or replace(mark, began=self._mark.began) != self._mark:
+            self._marks.write(mark)
+
+    def _suspects(self, view: TimelineView, page: Sequence[ObjectStat]) -> list[Garbage]:
+        """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""
+        fates = self._fates_of(view)
+        fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view)))
+        self._look_up(fates, fresh)
+        plan = plan_garbage(
+            self._names, fresh, view, frozenset(), grace_is_over=self._grace.is_over, fates=fates
+        )
+        return list(plan)
+
+    def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
+        """Ask the archive for all at once, which remembers them."""
+        halves = halves_to_look_up(self._names, page, fates)
+        if len(halves) > 1 and self.threads > 1:
+            with ThreadPoolExecutor(self.threads, thread_name_prefix="dstl-clean-up") as pool:
+                list(pool.map(fates.view.archive.fate_of_half, halves))
+
+    def _fates_of(self, view: TimelineView) -> AttemptFates:
+        if self._fates is None or self._fates.view is not view:
+            self._fates = AttemptFates(view)
+        return self._fates
+
+    def _digest(self, view: TimelineView) -> str:
+        if view.slot not in self._roots:
+            needed = needed_checkpoints(view, self._grace)
+            self._roots[view.slot] = roots_digest(entry.completed.manifest for entry in roots_of(needed))
+        return self._roots[view.slot]
+
+    def _newest_over(self, view: TimelineView) -> int:
+        over = (entry.subsumed for entry in view.checkpoints.values() if entry.subsumed is not None)
+        return max((each.slot for each in over if self._grace.is_over(each.slot)), default=0)
+
+    def _find_mark(self) -> None:
+        self._mark = None if self._judges_all else self._marks.newest()
+
+
+def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
+    return list(islice(listing, _PAGE_OBJECTS))
 
 
 @dataclass(frozen=True)
@@ -111,25 +244,37 @@ def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptio
 def _deleted(
     home: ObjectStore, garbage: Sequence[Garbage], *, dry_run: bool, threads: int
 ) -> Iterator[Garbage]:
+    """Delete each, pinned to the listed generation; yields those that were there."""
     if dry_run:
         yield from garbage
-    elif threads == 1 or len(garbage) < 2:
-        yield from (each for each in garbage if _delete(home, each))
-    else:
-        with ThreadPoolExecutor(threads, thread_name_prefix="dstl-clean-up") as pool:
-            gone = pool.map(lambda each: _delete(home, each), garbage)
-            yield from (each for each, was_there in zip(garbage, gone, strict=True) if was_there)
+        return
+    objects = [(each.stat.name, Generation(each.stat.generation)) for each in garbage]
+    for each, answer in zip(garbage, _delete(home, objects, threads), strict=True):
+        # A conflict: overwritten since the listing, so not what was classified. Left to the next run.
+        if answer is True:
+            log.debug("deleted %s: %s", each.stat.name, each.reason)
+            yield each
 
 
-def _delete(home: ObjectStore, garbage: Garbage) -> bool:
-    name = garbage.stat.name
-    try:
-        gone = home.delete(name, precondition=Generation(garbage.stat.generation))
-    except ConflictError:
-        # Overwritten since the listing: not the object that was classified. Left to the next run.
-        return False
-    log.debug("deleted %s: %s", name, garbage.reason)
-    return gone
+def _delete(
+    home: ObjectStore, objects: Sequence[tuple[str, Precondition]], threads: int
+) -> Iterator[bool | ConflictError]:
+    """In batches where the store takes them, else one by one; concurrently in either case."""
+    size = MAX_BATCH_DELETES if home.capabilities.batch_deletes else 1
+    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
+
+    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        if home.capabilities.batch_deletes:
+            return cast("BatchDeletingStore", home).delete_all(part)
+        return each_deleted(lambda name, wanted: home.delete(name, precondition=wanted), part)
+
+    if threads == 1 or len(parts) < 2:
+        for part in parts:
+            yield from delete_part(part)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-clean-up") as pool:
+        for answers in pool.map(delete_part, parts):
+            yield from answers
 
 
 class _Tally:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from dstl_dagster.checkpoint.audit import Audit, find_damage
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.steps import CheckpointSteps
 from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
@@ -56,7 +57,7 @@ class CheckpointCoordinator(CheckpointSteps):
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
         return replace(report, subsumed=() if record is None else record.checkpoint_ids)
 
-    def _collect(self, *, dry_run: bool) -> CleanUp:
+    def _collect(self, *, dry_run: bool, references: References | None = None) -> CleanUp:
         return collect_garbage(
             self._store,
             self.timeline,
@@ -65,6 +66,7 @@ class CheckpointCoordinator(CheckpointSteps):
             reader_grace=self._options.reader_grace,
             dry_run=dry_run,
             threads=self._options.commit_threads,
+            references=references,
         )
 
     def audit(self) -> Audit:
@@ -74,12 +76,14 @@ class CheckpointCoordinator(CheckpointSteps):
         Raises: FormatError if the timeline itself is unreadable; UnavailableError.
         """
         garbage: CleanUp | None = None
+        references = References(self._store, self._names, threads=self._options.commit_threads)
+        references.read_ahead([entry.completed.manifest for entry in self.timeline.tail().kept])
         try:
-            garbage = self._collect(dry_run=True)
+            garbage = self._collect(dry_run=True, references=references)
         except (FormatError, NotFoundError) as error:
             log.warning("cannot determine the garbage of job %s: %s", self.job, error)
         view = self.timeline.tail()
-        damage = find_damage(self._store, self._names, view, threads=self._options.commit_threads)
+        damage = find_damage(self._store, self._names, view, references, threads=self._options.commit_threads)
         return Audit.of(view, damage, garbage)
 
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:

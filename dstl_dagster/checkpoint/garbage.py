@@ -27,9 +27,17 @@ from dataclasses import dataclass
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.names import attempt_half, attempt_of_component
 from dstl_dagster.storage import ObjectStat
-from dstl_dagster.timeline import CheckpointEntry, Ending, Fate, TimelineView
+from dstl_dagster.timeline import CheckpointEntry, CleanUpMark, Ending, Fate, TimelineView
 
-__all__ = ["AttemptFates", "Garbage", "plan_garbage"]
+__all__ = [
+    "AttemptFates",
+    "Deciding",
+    "Garbage",
+    "deciding",
+    "halves_to_look_up",
+    "plan_garbage",
+    "unsettled",
+]
 
 
 @dataclass(frozen=True)
@@ -44,26 +52,30 @@ class AttemptFates:
     """How each attempt ended, by its UUID or by the half of it that component names carry."""
 
     def __init__(self, view: TimelineView) -> None:
-        self._view = view
+        self.view = view
         self._completed = {entry.completed.attempt: entry for entry in view.kept}
         known: list[uuid.UUID] = [*view.ended, *self._completed]
         if view.open_attempt is not None:
             known.append(view.open_attempt.attempt)
         self._by_half = {attempt_half(attempt): attempt for attempt in known}
 
+    def unknown_half(self, half: int | None) -> bool:
+        """Whether only the archive can know the attempt with these upper 64 bits."""
+        return half is not None and half not in self._by_half and bool(self.view.snapshot_slot)
+
     def by_half(self, half: int | None) -> uuid.UUID | None:
         """The attempt of this job with these upper 64 bits. May read the archive."""
         if half is None:
             return None
         known = self._by_half.get(half)
-        if known is None and self._view.snapshot_slot:
-            archived = self._view.archive.fate_of_half(half)
+        if known is None and self.view.snapshot_slot:
+            archived = self.view.archive.fate_of_half(half)
             known = None if archived is None else archived.attempt
         return known
 
     def ended(self, attempt: uuid.UUID) -> Fate | None:
         """How the attempt ended for good. May read the archive."""
-        return None if attempt in self._completed else self._view.fate(attempt)
+        return None if attempt in self._completed else self.view.fate(attempt)
 
     def kept(self, attempt: uuid.UUID) -> CheckpointEntry | None:
         """The checkpoint of this attempt, unless it is subsumed."""
@@ -77,13 +89,15 @@ def plan_garbage(
     referenced: frozenset[str],
     *,
     grace_is_over: Callable[[int], bool],
+    fates: AttemptFates | None = None,
 ) -> Iterator[Garbage]:
     """The garbage among `listed`, which must have been listed before `view` was read.
 
     `referenced`: the names that kept checkpoints need. Objects of a checkpoint subsumed in some slot are
     garbage only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list them last.
+    `fates`: those of the view, if the caller has them.
     """
-    fates = AttemptFates(view)
+    fates = fates or AttemptFates(view)
     for stat in listed:
         attempt = _attempt_of(names, stat.name, fates)
         if attempt is None or stat.name in referenced:
@@ -94,6 +108,77 @@ def plan_garbage(
         if stat.name.startswith(names.manifests_prefix) and fates.kept(attempt) is not None:
             continue
         yield Garbage(stat, reason)
+
+
+def unsettled(
+    names: JobNames, listed: Iterable[ObjectStat], fates: AttemptFates, mark: CleanUpMark | None, roots: str
+) -> Iterator[ObjectStat]:
+    """The objects that the clean-up of this mark has not judged for good. Reads no archive.
+
+    `roots`: those of the view, as `CleanUpMark.roots`.
+    """
+    for stat in listed:
+        if mark is None or stat.updated >= mark.began:
+            yield stat
+            continue
+        half = _half_of(names, stat.name)
+        if fates.unknown_half(half):
+            # It had ended by the snapshot. If it is dead, nothing of it was left; else no grace was.
+            settled = fates.view.snapshot_slot <= mark.slot and roots == mark.roots
+        else:
+            attempt = fates.by_half(half)
+            settled = attempt is not None and _is_settled(attempt, fates, mark, roots)
+        if not settled:
+            yield stat
+
+
+def _is_settled(attempt: uuid.UUID, fates: AttemptFates, mark: CleanUpMark, roots: str) -> bool:
+    entry = fates.kept(attempt)
+    if entry is not None:
+        return entry.committed is not None and entry.committed.slot <= mark.slot
+    fate = fates.view.ended.get(attempt)
+    if fate is None or fate.ending is not Ending.SUBSUMED:
+        return False
+    return fate.slot <= mark.over_slot and roots == mark.roots
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What decides whether suspects are garbage: their own manifests, and with `older` the roots."""
+
+    own: tuple[CheckpointEntry, ...]
+    older: bool
+
+
+def deciding(names: JobNames, suspects: Iterable[Garbage], fates: AttemptFates) -> Deciding:
+    """For suspects that `plan_garbage` found without regard to references. May read the archive."""
+    own: dict[int, CheckpointEntry] = {}
+    older = False
+    for each in suspects:
+        attempt = _attempt_of(names, each.stat.name, fates)
+        entry = None if attempt is None else fates.kept(attempt)
+        if entry is not None:
+            own[entry.checkpoint_id] = entry
+        elif attempt is not None:
+            fate = fates.ended(attempt)
+            older = older or (fate is not None and fate.ending is Ending.SUBSUMED)
+    return Deciding(tuple(own.values()), older)
+
+
+def halves_to_look_up(names: JobNames, listed: Iterable[ObjectStat], fates: AttemptFates) -> set[int]:
+    """The attempts on this page, by their upper 64 bits, that only the archive can know."""
+    halves = {_half_of(names, stat.name) for stat in listed}
+    return {half for half in halves if half is not None and fates.unknown_half(half)}
+
+
+def _half_of(names: JobNames, name: str) -> int | None:
+    if name.startswith(names.attempts_prefix):
+        attempt = names.attempt_of_folder(name)
+    elif name.startswith(names.manifests_prefix):
+        attempt = names.attempt_of_manifest(name)
+    else:
+        return attempt_of_component(name)
+    return None if attempt is None else attempt_half(attempt)
 
 
 def _attempt_of(names: JobNames, name: str, fates: AttemptFates) -> uuid.UUID | None:

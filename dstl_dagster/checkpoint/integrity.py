@@ -12,12 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 from dstl_dagster.storage import ObjectStat, ObjectStore
 
-__all__ = ["Expected", "Findings", "Problem", "check_object"]
+__all__ = ["Expected", "Findings", "Problem", "check_object", "is_as_expected"]
 
 _READ_BYTES = 1 << 20
+_SMALL_BYTES = 8 << 20
+"""Up to this size an object is read whole, by one request."""
 
 
 @dataclass(frozen=True, order=True)
@@ -93,9 +95,13 @@ class Findings:
 def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
     """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
+    One request if it is small, and exactly as expected.
+
     Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
     found.checked(name)
+    if is_as_expected(store, name, expected, found):
+        return
     try:
         stat = store.stat(name)
         if stat is None:
@@ -120,6 +126,29 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
         found.problem(name, f"has {size} bytes, not {wanted_size}")
     elif crc != wanted_crc:
         found.problem(name, f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
+
+
+def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
+    """Whether the object has the expected generation, size and CRC-32C, by one request.
+
+    False also if it is not small, or if one of them is unknown; `check_object` finds out what is wrong.
+
+    Raises: UnavailableError.
+    """
+    if expected.generation is None or expected.size is None or expected.crc32c is None:
+        return False
+    if expected.size > _SMALL_BYTES:
+        return False
+    try:
+        payload = store.get(name, generation=expected.generation)
+    except UnavailableError:
+        raise
+    except DstlError:
+        return False
+    if (len(payload), crc32c(payload)) != (expected.size, expected.crc32c):
+        return False
+    found.checked(name, len(payload))
+    return True
 
 
 def _pieces(store: ObjectStore, stat: ObjectStat) -> Iterator[bytes]:

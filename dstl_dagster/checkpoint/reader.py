@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,11 @@ class CheckpointReader:
     def list(self) -> list[Checkpoint]:
         """Every checkpoint that can be restored to, oldest first."""
         view = self.timeline.tail()
-        return [self._checkpoint(view, entry) for entry in view.retained]
+        threads = self._store.capabilities.useful_threads(self._options.commit_threads)
+        if threads == 1:
+            return [self._checkpoint(view, entry) for entry in view.retained]
+        with ThreadPoolExecutor(threads, thread_name_prefix="dstl-list") as pool:
+            return list(pool.map(lambda entry: self._checkpoint(view, entry), view.retained))
 
     def applied(self, idempotency_key: str) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` if none does."""

@@ -9,11 +9,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHandle, JobNames
+from dstl_dagster.format import (
+    COMPONENTS_PREFIX,
+    JOBS_PREFIX,
+    ChangelogStateHandle,
+    JobNames,
+)
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import (
     Component,
@@ -23,7 +28,7 @@ from dstl_dagster.recoverable import (
     recoverable_hash,
 )
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups, concurrently
 from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = [
@@ -55,13 +60,18 @@ def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
     return tuple(sorted(reports, key=lambda report: report.operator))
 
 
-def as_file_reports(files: Files, store: ObjectStore, options: GSFileSystemOptions) -> tuple[FileReport, ...]:
+def as_file_reports(
+    files: Files, store: ObjectStore, options: GSFileSystemOptions, *, threads: int = 1
+) -> tuple[FileReport, ...]:
     """Reports, or bare recoverables whose components are looked up in the store, as reports.
 
     Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
     """
     reports = tuple(
-        file if isinstance(file, FileReport) else _looked_up(file, store, options) for file in files
+        file
+        if isinstance(file, FileReport)
+        else _looked_up(file, store, options, store.capabilities.useful_threads(threads))
+        for file in files
     )
     names = [report.recoverable.final_blob_identifier for report in reports]
     if len(set(names)) != len(names):
@@ -70,9 +80,16 @@ def as_file_reports(files: Files, store: ObjectStore, options: GSFileSystemOptio
 
 
 def verify_report(
-    store: ObjectStore, report: AttemptReport, attempt: Attempt, referenced: Callable[[], frozenset[str]]
+    store: ObjectStore,
+    report: AttemptReport,
+    attempt: Attempt,
+    referenced: Callable[[], frozenset[str]],
+    *,
+    threads: int = 1,
 ) -> None:
     """Step 3: check that everything the tasks reported durable is there, exactly as reported.
+
+    Each changelog file is looked up once, however many handles share it; up to `threads` at once.
 
     `referenced` gives the changelog files that the parent checkpoint needs; it is called only where a report
     names files of another attempt.
@@ -82,20 +99,42 @@ def verify_report(
     """
     _refuse_foreign_changelog(report.operators, attempt, referenced)
     _refuse_nested_files(store, report.files)
-    for operator in report.operators:
+    checks: list[Check] = [
+        partial(_check_changelog_file, store, *each) for each in _changelog_files(report.operators)
+    ]
+    for file in report.files:
+        checks += _file_checks(store, file)
+    concurrently(checks, store.capabilities.useful_threads(threads))
+
+
+Reported = tuple[int | None, int | None, int | None]
+"""Generation, stored bytes and CRC-32C of a changelog file, as far as a handle has them."""
+
+
+def _changelog_files(operators: Iterable[OperatorReport]) -> Iterator[tuple[str, str, Sequence[Reported]]]:
+    """Each file once: its name, its operator, and all that is reported of it; in the reports' order."""
+    operator_of: dict[str, str] = {}
+    reported: dict[str, dict[Reported, None]] = {}
+    for operator in operators:
         for handle in operator.handles:
             for stream, _offset in handle.handles_and_offsets:
-                found = store.stat(stream.name)
-                if found is None:
-                    raise NotFoundError(
-                        f"changelog file {stream.name} of operator {operator.operator!r} is missing: run the "
-                        "appending step again; it opens a new attempt",
-                        kind=ErrorKind.CHANGELOG_MISSING,
-                    )
+                operator_of.setdefault(stream.name, operator.operator)
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
-                _same(stream.name, expected, (found.generation, found.size, found.crc32c))
-    for file in report.files:
-        _check_file(store, file)
+                reported.setdefault(stream.name, {})[expected] = None
+    for name, operator_name in operator_of.items():
+        yield name, operator_name, tuple(reported[name])
+
+
+def _check_changelog_file(store: ObjectStore, name: str, operator: str, reported: Sequence[Reported]) -> None:
+    found = store.stat(name)
+    if found is None:
+        raise NotFoundError(
+            f"changelog file {name} of operator {operator!r} is missing: run the "
+            "appending step again; it opens a new attempt",
+            kind=ErrorKind.CHANGELOG_MISSING,
+        )
+    for expected in reported:
+        _same(name, expected, (found.generation, found.size, found.crc32c))
 
 
 def with_a_component_each(
@@ -207,7 +246,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            unchanged = replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
+            unchanged = dataclasses.replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
             entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
     return Manifest(
         job=attempt.job,
@@ -293,7 +332,8 @@ def _refuse_forgotten_ids(before: OperatorReport, now: OperatorReport) -> None:
     schema_of(now).covering(schema_of(before))
 
 
-def _check_file(store: ObjectStore, file: FileReport) -> None:
+def _file_checks(store: ObjectStore, file: FileReport) -> list[Check]:
+    """What has to be looked up about a file; what is wrong with its report is raised at once."""
     final = file.recoverable.final_blob_identifier
     if len(file.components) != len(file.recoverable.component_object_ids):
         raise InvalidInputError(
@@ -309,16 +349,28 @@ def _check_file(store: ObjectStore, file: FileReport) -> None:
             "write it to another folder",
             ErrorKind.RESERVED_NAME,
         )
-    for component in file.components:
-        found = store.in_bucket(component.bucket_name).stat(component.object_name)
-        if found is None:
-            raise NotFoundError(
-                f"component {component.object_name} of file {final.object_name} is missing: run the writing "
-                "step again; it opens a new attempt",
-                kind=ErrorKind.COMPONENT_MISSING,
-            )
-        expected = (component.generation, component.size, component.crc32c)
-        _same(component.object_name, expected, (found.generation, found.size, found.crc32c))
+    components = list(file.components)
+    found = component_lookups(store, [(each.bucket_name, each.object_name) for each in components])
+    checks: list[Check] = [
+        partial(_check_component, final.object_name, component, look)
+        for component, look in zip(components, found, strict=True)
+    ]
+    return [*checks, partial(_check_target, store, final)]
+
+
+def _check_component(final_name: str, component: Component, look: Callable[[], ObjectStat | None]) -> None:
+    found = look()
+    if found is None:
+        raise NotFoundError(
+            f"component {component.object_name} of file {final_name} is missing: run the writing "
+            "step again; it opens a new attempt",
+            kind=ErrorKind.COMPONENT_MISSING,
+        )
+    expected = (component.generation, component.size, component.crc32c)
+    _same(component.object_name, expected, (found.generation, found.size, found.crc32c))
+
+
+def _check_target(store: ObjectStore, final: GSBlobIdentifier) -> None:
     there = store.in_bucket(final.bucket_name).stat(final.object_name)
     if there is not None:
         raise ConflictError(
@@ -339,11 +391,18 @@ def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -
 
 
 def _looked_up(
-    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions
+    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
 ) -> FileReport:
+    identifiers = list(recoverable.component_blob_ids(options))
+    looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
+    stats: list[ObjectStat | None] = [None] * len(looks)
+
+    def look(at: int) -> None:
+        stats[at] = looks[at]()
+
+    concurrently([partial(look, at) for at in range(len(looks))], threads)
     components = []
-    for identifier in recoverable.component_blob_ids(options):
-        found = store.in_bucket(identifier.bucket_name).stat(identifier.object_name)
+    for identifier, found in zip(identifiers, stats, strict=True):
         if found is None:
             raise NotFoundError(
                 f"component {identifier.object_name} of file "

@@ -1,62 +1,113 @@
 """Which objects checkpoints need: their manifests, the older manifests these name, and changelog files.
 
-Owns this walk. Does not own what is deleted (`garbage`). Each manifest is read once, however many checkpoints
-build on it. A subsumed checkpoint still needs its objects during the grace time for its readers, including
-those of older checkpoints.
+Owns this walk. Does not own what is deleted (`garbage`). A subsumed checkpoint still needs its objects during
+the grace time for its readers, including those of older checkpoints.
+
+What has to be read follows from how a manifest is built (`record`): it names files of its own attempt, and
+what its parent needs, less what a base replaces. So among the checkpoints that are needed
+
+* what one of them needs of its *own* objects is what its own manifest names; the others need no more of them;
+* what they need of *older* checkpoints, which are not needed themselves, is what their *roots* need: those
+  whose parent is not among them.
+
+A job that never restored has one root, the oldest, however many are retained.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, ManifestLoader
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
-__all__ = ["References"]
+__all__ = ["References", "needed_checkpoints", "roots_of"]
 
 log = logging.getLogger(__name__)
 
 
+def needed_checkpoints(view: TimelineView, grace: GraceClock) -> list[CheckpointEntry]:
+    """Those that can be restored to, or may still have readers; oldest first."""
+    subsumed = {entry.subsumed.slot for entry in view.checkpoints.values() if entry.subsumed is not None}
+    grace.first_within(sorted(subsumed))  # settles all of them with few requests
+    return [
+        entry
+        for entry in view.checkpoints.values()
+        if entry.subsumed is None or not grace.is_over(entry.subsumed.slot)
+    ]
+
+
+def roots_of(needed: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
+    """Those of them whose parent is not among them. Pure."""
+    ids = {entry.checkpoint_id for entry in needed}
+    return [entry for entry in needed if entry.completed.parent not in ids]
+
+
 class References:
-    """The names that checkpoints need. Caches what each manifest names: a manifest never changes."""
+    """The names that checkpoints need. Caches what each manifest names: a manifest never changes.
 
-    def __init__(self, store: ObjectStore, names: JobNames) -> None:
-        self._loader = ManifestLoader(store, names)
+    Args:
+        threads: manifests read concurrently, at most.
+    """
+
+    def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 8) -> None:
+        self._loader = ManifestLoader(store, names, threads=threads)
         self._named: dict[str, tuple[frozenset[str], dict[str, str]]] = {}
-        self._readable: tuple[str, ...] | None = None
-        self._names: frozenset[str] = frozenset()
+        self._unreadable: dict[str, FormatError | NotFoundError] = {}
+        self._older: dict[tuple[str, ...], frozenset[str]] = {}
 
-    def of(self, view: TimelineView, grace: GraceClock) -> frozenset[str]:
-        """Every name that a checkpoint of this view needs.
+    def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
+        """The files that the manifests of these checkpoints name themselves.
+
+        Raises: FormatError, NotFoundError if one of them is unreadable.
+        """
+        names = [entry.completed.manifest for entry in entries]
+        self.read_ahead(names)
+        return frozenset(file for name in names for file in self._manifest(name)[0])
+
+    def older(self, needed: Sequence[CheckpointEntry]) -> frozenset[str]:
+        """What the roots of `needed` need: all that `needed` needs of other checkpoints, and more.
 
         Raises: FormatError, NotFoundError if a manifest of a kept checkpoint is unreadable.
         """
-        readable = [
-            entry
-            for entry in view.checkpoints.values()
-            if entry.subsumed is None or not grace.is_over(entry.subsumed.slot)
-        ]
-        manifests = tuple(entry.completed.manifest for entry in readable)
-        if manifests != self._readable:
-            self._names = frozenset(self._walk(readable))
-            self._readable = manifests
-        return self._names
+        key = tuple(entry.completed.manifest for entry in roots_of(needed))
+        if key not in self._older:
+            names: set[str] = set()
+            rest = list(needed)
+            while rest:
+                gone: set[int] = set()
+                names.update(self._walk(roots_of(rest), gone))
+                if not gone:
+                    break
+                # Without its root, what the next ones need has to be walked from them.
+                rest = [entry for entry in rest if entry.checkpoint_id not in gone]
+            self._older[key] = frozenset(names)
+        return self._older[key]
 
-    def needed_by(self, manifest: str) -> Iterator[str]:
+    def read_ahead(self, manifests: Sequence[str]) -> None:
+        """Read these manifests concurrently, if not read yet; unreadable ones raise when asked for."""
+        self._loader.fetch([name for name in manifests if name not in self._named])
+
+    def needed_by(self, manifest: str, seen: set[tuple[str, str]] | None = None) -> Iterator[str]:
         """Every name that the checkpoint of this manifest needs; a name may be repeated.
+
+        With `seen`, which it adds to, less what it needed for the other checkpoints that had the same set.
 
         Raises: FormatError, NotFoundError if a manifest is unreadable, after yielding the names before it.
         """
-        return self._needed_by(manifest, set())
+        return self._needed_by(manifest, set() if seen is None else seen)
 
-    def _walk(self, entries: Iterable[CheckpointEntry]) -> Iterator[str]:
+    def was_read(self, name: str) -> bool:
+        """Whether this is a manifest that was read: it is there."""
+        return name in self._named
+
+    def _walk(self, roots: Iterable[CheckpointEntry], gone: set[int]) -> Iterator[str]:
         # A manifest may be in the chain of one operator and not of another: track them as pairs.
         seen: set[tuple[str, str]] = set()
-        for entry in entries:
+        for entry in roots:
             try:
                 yield from self._needed_by(entry.completed.manifest, seen)
             except NotFoundError:
@@ -64,6 +115,7 @@ class References:
                     raise
                 # A clean-up with a shorter grace time deleted it: there is nothing left to read.
                 log.info("checkpoint %d was deleted before its grace time was over", entry.checkpoint_id)
+                gone.add(entry.checkpoint_id)
 
     def _needed_by(self, manifest: str, seen: set[tuple[str, str]]) -> Iterator[str]:
         yield manifest
@@ -83,8 +135,14 @@ class References:
 
     def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
         """The changelog files that the manifest names, and the next older manifest of each operator."""
+        if name in self._unreadable:
+            raise self._unreadable[name]
         if name not in self._named:
-            manifest = self._loader.load(name)
+            try:
+                manifest = self._loader.load(name)
+            except (FormatError, NotFoundError) as error:
+                self._unreadable[name] = error
+                raise
             self._named[name] = (
                 frozenset(_files(manifest)),
                 {

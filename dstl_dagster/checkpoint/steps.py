@@ -198,7 +198,9 @@ class CheckpointSteps(CheckpointReader):
         decisions.require_open(view, attempt)
         report = AttemptReport(
             operators=as_operator_reports(handles),
-            files=as_file_reports(files, self._store, self._file_options),
+            files=as_file_reports(
+                files, self._store, self._file_options, threads=self._options.commit_threads
+            ),
             positions=positions,
             seconds=persist_seconds,
         )
@@ -210,7 +212,7 @@ class CheckpointSteps(CheckpointReader):
                 return frozenset()
             return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
 
-        verify_report(self._store, report, attempt, referenced)
+        verify_report(self._store, report, attempt, referenced, threads=self._options.commit_threads)
         report = with_a_component_each(self._store, report, attempt, self._file_options)
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         store_manifest(self._store, attempt, manifest)

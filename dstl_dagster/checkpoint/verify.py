@@ -12,19 +12,26 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.checkpoint.integrity import Expected, Findings, Problem, check_object
+from dstl_dagster.checkpoint.integrity import (
+    Expected,
+    Findings,
+    Problem,
+    check_object,
+    is_as_expected,
+)
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
-from dstl_dagster.keyed import FileReport, Manifest, OperatorReport, evolved_schema, is_keyed, load_manifest
+from dstl_dagster.keyed import FileReport, Manifest, ManifestLoader, OperatorReport, evolved_schema, is_keyed
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, OnceRead
 from dstl_dagster.timeline import Committed
 
 __all__ = [
@@ -80,15 +87,16 @@ def verify_checkpoint(
     Args:
         manifest: as loaded; the older ones that it names are loaded here.
         committed: its newest `committed` record; `None` if step 6 is not complete.
-        threads: objects checked concurrently. Each check holds one change set at a time.
+        threads: objects checked concurrently. Each check holds one change set at a time, and all of them
+            together 64 MiB of small files, which are fetched once.
         progress: called with (checks done, checks in total) from the calling thread.
 
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
     the checkpoint: then nothing is known.
     """
     found = Findings()
-    chains = _chains(store, manifest, found)
-    checks = [*_object_checks(store, chains, found), *_change_checks(store, chains, found)]
+    chains = _chains(store, manifest, found, threads)
+    checks = _change_checks(OnceRead(store), chains, found)
     checks += [partial(_check_file, store, file, committed, found) for file in manifest.files]
     _run(checks, threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
@@ -100,7 +108,9 @@ def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) ->
     Raises: UnavailableError, FormatError (kind `newer_version`).
     """
     found = Findings()
-    _run(_object_checks(store, _chains(store, manifest, found), found), threads, None)
+    chains = _chains(store, manifest, found, threads)
+    checks = _FileChecks(store, found)
+    _run([partial(checks.check, stream) for stream in _files(chains)], threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -136,16 +146,19 @@ def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
                 future.cancel()
 
 
-def _chains(store: ObjectStore, manifest: Manifest, found: Findings) -> list[list[OperatorReport]]:
+def _chains(
+    store: ObjectStore, manifest: Manifest, found: Findings, threads: int
+) -> list[list[OperatorReport]]:
     """What each checkpoint added to each operator, oldest first, as far back as manifests are readable."""
     found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
+    loader = ManifestLoader(store, JobNames(manifest.job), threads=threads)
     loaded: dict[str, Manifest | None] = {}
     chains = []
     for operator, entry in manifest.operators.items():
         chain, previous, newest_seen = [entry.report], entry.previous, manifest.checkpoint_id
         while previous is not None:
             if previous not in loaded:
-                loaded[previous] = _load(store, previous, found)
+                loaded[previous] = _load(loader, previous, found)
             older = loaded[previous]
             if older is None:
                 break
@@ -158,50 +171,63 @@ def _chains(store: ObjectStore, manifest: Manifest, found: Findings) -> list[lis
     return chains
 
 
-def _load(store: ObjectStore, name: str, found: Findings) -> Manifest | None:
+def _load(loader: ManifestLoader, name: str, found: Findings) -> Manifest | None:
     found.checked(name)
     try:
-        return load_manifest(store, name)
+        return loader.load(name)
     except DstlError as error:
         raise_unless_damage(error)
         found.problem(name, f"cannot be read: {error.message}")
         return None
 
 
-def _object_checks(store: ObjectStore, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
-    streams = {
+def _files(chains: list[list[OperatorReport]]) -> list[StreamStateHandle]:
+    """The changelog files, each once."""
+    found = {
         stream.name: stream
         for chain in chains
         for report in chain
         for handle in report.handles
         for stream in _streams(handle)
     }
-    return [
-        partial(
-            check_object,
-            store,
-            stream.name,
-            Expected(stream.generation, stream.stored_bytes, stream.crc32c),
-            found,
-        )
-        for stream in streams.values()
-    ]
+    return list(found.values())
+
+
+class _FileChecks:
+    """Checks each changelog file once, whoever asks first. Thread-safe: the others wait for the first."""
+
+    def __init__(self, store: ObjectStore, found: Findings) -> None:
+        self._store = store
+        self._found = found
+        self._lock = threading.Lock()
+        self._files: dict[str, threading.Lock] = {}
+        self._done: set[str] = set()
+
+    def check(self, stream: StreamStateHandle) -> None:
+        with self._lock:
+            file = self._files.setdefault(stream.name, threading.Lock())
+        with file:
+            if stream.name not in self._done:
+                expected = Expected(stream.generation, stream.stored_bytes, stream.crc32c)
+                check_object(self._store, stream.name, expected, self._found)
+                self._done.add(stream.name)
 
 
 def _streams(handle: ChangelogStateHandle) -> Iterator[StreamStateHandle]:
     return (stream for stream, _offset in handle.handles_and_offsets)
 
 
-def _change_checks(store: ObjectStore, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
-    """One check for each handle: its change sets, and their content."""
+def _change_checks(store: OnceRead, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
+    """One check for each handle: its files, its change sets, and their content."""
     reader = ChangelogReader(store)
+    files = _FileChecks(store, found)
     checks: list[Check] = []
     for chain in chains:
         written = [report for report in chain if report.handles]
         # The last report's columns are the state's, also if it added nothing.
         schema = _schema_of(chain, found) if written else None
         checks += [
-            partial(_check_changes, store, reader, handle, schema if is_keyed(report) else None, found)
+            partial(_check_changes, store, files, reader, handle, schema if is_keyed(report) else None, found)
             for report in written
             for handle in report.handles
         ]
@@ -219,15 +245,21 @@ def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | No
 
 
 def _check_changes(
-    store: ObjectStore,
+    store: OnceRead,
+    files: _FileChecks,
     reader: ChangelogReader,
     handle: ChangelogStateHandle,
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
     names = sorted({stream.name for stream in _streams(handle)})
+    for stream in _streams(handle):
+        files.check(stream)
     try:
-        if any(store.stat(name) is None for name in names):
+        unsure = {
+            stream.name for stream in _streams(handle) if not store.holds(stream.name, stream.generation)
+        }
+        if any(store.stat(name) is None for name in unsure):
             return  # reported by the object's own check
         batches = reader.read_batches(handle)
         if schema is not None:
@@ -265,8 +297,9 @@ def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> N
         found.checked(final.object_name)
         found.note(final.object_name, "was replaced by a foreign object after it was published")
     else:
-        expected = Expected(None, fingerprint.size, fingerprint.crc32c)
-        check_object(home, final.object_name, expected, found)
+        expected = Expected(stat.generation, fingerprint.size, fingerprint.crc32c)
+        if not is_as_expected(home, final.object_name, expected, found):
+            check_object(home, final.object_name, replace(expected, generation=None), found)
 
 
 def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> None:
@@ -274,10 +307,12 @@ def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> 
     missing = []
     for component in file.components:
         home = store.in_bucket(component.bucket_name)
+        expected = Expected(component.generation, component.size, component.crc32c)
+        if is_as_expected(home, component.object_name, expected, found):
+            continue
         if home.stat(component.object_name) is None:
             missing.append(component.object_name)
             continue
-        expected = Expected(component.generation, component.size, component.crc32c)
         check_object(home, component.object_name, expected, found)
     if missing and not _is_being_composed(store, file):
         for name in missing:

@@ -7,6 +7,7 @@
     dstl/<job>/archive/...                                        facts that snapshots leave out (`archive`)
     dstl/<job>/hint                                               slot of a recent snapshot; never trusted
     dstl/<job>/server-clock                                       empty; its time stamp is the server's clock
+    dstl/<job>/clean-up/<slot>                                    how far the last clean-up saw
     .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
 
 Numbers are zero-padded, so names sort in numeric order. Every temporary name contains the attempt: as a
@@ -105,6 +106,14 @@ class JobNames:
     @property
     def server_clock(self) -> str:
         return f"{self.root}server-clock"
+
+    @property
+    def clean_up_prefix(self) -> str:
+        return f"{self.root}clean-up/"
+
+    def clean_up(self, slot: int) -> str:
+        """The mark of a clean-up that began when this slot was the timeline's last."""
+        return f"{self.clean_up_prefix}{slot:020d}"
 
     def slot(self, slot: int) -> str:
         """The record in this slot (1 or more)."""

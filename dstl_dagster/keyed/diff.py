@@ -24,7 +24,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.state import StateSchema, ranges_of_tasks, same_rows
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
 
@@ -61,6 +61,7 @@ def diff_checkpoints(
 
     Raises: NotFoundError (kind `no_state`) if neither has any; as `diff_states`.
     """
+    store = OnceRead(store)  # most manifests and files are of both
     states = [KeyedState.of(store, each, operator) for each in (older, newer)]
     known = [state for state in states if state is not None]
     if not known:
@@ -90,14 +91,11 @@ def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
 def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator[StateDiff]:
     runs = compared_runs(older, newer)
     with ExitStack() as stack:
-        # A remote file shared by several runs is fetched once.
-        cached = len(runs) > 1
-        readers = [stack.enter_context(state.reading(cached=cached)) for state in (older, newer)]
+        # A remote file shared by several runs, or by both states, is fetched once.
+        stack.enter_context(older.reading())
+        reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
-            before, after = (
-                _rows(state, reader, schema, key_groups)
-                for state, reader in zip((older, newer), readers, strict=True)
-            )
+            before, after = (_rows(state, reader, schema, key_groups) for state in (older, newer))
             found = _compared(key_groups, schema, before, after)
             if found.rows:
                 yield found

@@ -7,6 +7,7 @@ older than a base only the outcome is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,9 +19,12 @@ from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_o
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.state import key_group_of, python_rows
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["KeyChange", "key_history"]
+
+_THREADS = 8
+"""Checkpoints whose changes are read at once."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,28 @@ def key_history(
     Raises: InvalidInputError if `key` does not have this state's key columns, or the state has no schema;
     NotFoundError (kind `checkpoint_gone`, `state_missing`), FormatError, UnavailableError.
     """
+    store = OnceRead(store)
     state = KeyedState.of(store, manifest, operator)
     if state is None:
         return []
     wanted = key_table(state.schema, key)
-    found: list[KeyChange] = []
+    chain = _chain(store, manifest, operator)[::-1]
     with state.reading() as reader:
-        for checkpoint_id, report in reversed(_chain(store, manifest, operator)):
+
+        def changes_in(link: tuple[int, OperatorReport]) -> list[KeyChange]:
+            checkpoint_id, report = link
             held = _last_change(reader, state, report.base_handles, wanted)
-            if held:
-                found.append(KeyChange(checkpoint_id, "from before", held[0][0]))
-            for row, deleted in _last_change(reader, state, report.change_handles, wanted):
-                found.append(KeyChange(checkpoint_id, "delete" if deleted else "upsert", row))
-    return found
+            before = [KeyChange(checkpoint_id, "from before", row) for row, _ in held[:1]]
+            changes = _last_change(reader, state, report.change_handles, wanted)
+            return before + [
+                KeyChange(checkpoint_id, "delete" if deleted else "upsert", row) for row, deleted in changes
+            ]
+
+        # Each checkpoint's changes are read for themselves: which one is the last needs no fold here.
+        with ThreadPoolExecutor(
+            store.capabilities.useful_threads(_THREADS), thread_name_prefix="dstl-history"
+        ) as pool:
+            return [change for found in pool.map(changes_in, chain) for change in found]
 
 
 def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:

@@ -1,4 +1,4 @@
-"""Loading manifests along a chain, with read-ahead once the chain proves long.
+"""Loading manifests: those of a list concurrently, those of a chain with read-ahead once it proves long.
 
 Owns what is fetched ahead. Does not own the chain (`operator_log`). A chain is walked from one manifest to
 the older one that it names, so its requests are sequential. But manifest names ascend with their checkpoints,
@@ -8,7 +8,7 @@ fetched in vain, which is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from dstl_dagster.errors import FormatError, NotFoundError
@@ -30,31 +30,49 @@ class ManifestLoader:
 
     Args:
         names: of the manifests' job.
+        threads: manifests fetched concurrently, at most.
     """
 
-    def __init__(self, store: ObjectStore, names: JobNames) -> None:
+    def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = _THREADS) -> None:
         self._store = store
         self._names = names
-        self._ahead: dict[str, Manifest] = {}
+        self._threads = store.capabilities.useful_threads(threads)
+        self._fetched: dict[str, Manifest] = {}
+        self._window: dict[str, Manifest] = {}
+        self._done: set[str] = set()
         self._loads = 0
 
     def load(self, name: str) -> Manifest:
         """The manifest of this name. Raises: as `load_manifest`."""
         self._loads += 1
-        if name not in self._ahead and self._loads > _SEQUENTIAL_LOADS:
-            self._fetch_ahead(name)
-        found = self._ahead.pop(name, None)
+        found = self._fetched.pop(name, None)
+        if found is None:
+            if name not in self._window and self._loads > _SEQUENTIAL_LOADS:
+                self._fetch_ahead(name)
+            found = self._window.pop(name, None)
+        self._done.add(name)
         return load_manifest(self._store, name) if found is None else found
+
+    def fetch(self, names: Sequence[str]) -> None:
+        """Fetch these concurrently, for `load` to return. Skips unreadable ones, which `load` raises."""
+        wanted = [name for name in names if name not in self._fetched]
+        if len(wanted) > 1 and self._threads > 1:
+            self._fetched.update(self._concurrently(wanted))
 
     def _fetch_ahead(self, name: str) -> None:
         """Fetch this manifest and those of the checkpoints just before it. Skips unreadable ones."""
-        wanted = list(self._before(name))
+        # What was loaded, or missed, once is not asked for again.
+        wanted = [each for each in self._before(name) if each == name or each not in self._done]
         if len(wanted) < 2:
             return
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="dstl-read-ahead") as pool:
-            found = pool.map(self._try_load, wanted)
-            # Replaces the previous window: what is left of it is not in the chain.
-            self._ahead = {each: manifest for each, manifest in zip(wanted, found, strict=True) if manifest}
+        # Replaces the previous window: what is left of it is not in the chain.
+        self._window = self._concurrently(wanted)
+
+    def _concurrently(self, wanted: Sequence[str]) -> dict[str, Manifest]:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-read-ahead") as pool:
+            found = dict(zip(wanted, pool.map(self._try_load, wanted), strict=True))
+        self._done.update(name for name, manifest in found.items() if manifest is None)
+        return {name: manifest for name, manifest in found.items() if manifest is not None}
 
     def _before(self, name: str) -> Iterator[str]:
         checkpoint_id = self._names.checkpoint_of_manifest(name)

@@ -11,9 +11,11 @@ from dstl_dagster._lazy import lazy_face
 from dstl_dagster.storage.base import (
     ABSENT,
     ANY,
+    MAX_BATCH_DELETES,
     MAX_COMPOSE_SOURCES,
     Absent,
     AnyGeneration,
+    BatchDeletingStore,
     Buffer,
     Generation,
     InspectableStore,
@@ -28,7 +30,9 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
     SummedWriter,
+    TimedStore,
     open_ranges,
+    server_time,
     summed_write,
 )
 
@@ -36,13 +40,21 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
+    from dstl_dagster.storage.lookups import Check, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
+    from dstl_dagster.storage.once_read import OnceRead
     from dstl_dagster.storage.open import open_store
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
     from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
-    from dstl_dagster.storage.rules import check_crc32c, split_bucket_uri, split_object_uri
+    from dstl_dagster.storage.rules import (
+        check_crc32c,
+        check_delete_all,
+        each_deleted,
+        split_bucket_uri,
+        split_object_uri,
+    )
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
         WrapperReader,
@@ -54,12 +66,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "ANY",
+    "MAX_BATCH_DELETES",
     "MAX_COMPOSE_SOURCES",
     "WRITER_ID_KEY",
     "Absent",
     "AnyGeneration",
     "BackoffPolicy",
+    "BatchDeletingStore",
     "Buffer",
+    "Check",
     "Expected",
     "FileRanges",
     "Finding",
@@ -72,6 +87,7 @@ __all__ = [
     "ObjectStat",
     "ObjectStore",
     "ObjectWriter",
+    "OnceRead",
     "OpeningStore",
     "Precondition",
     "PrivateFile",
@@ -83,16 +99,22 @@ __all__ = [
     "Source",
     "StoreCapabilities",
     "SummedWriter",
+    "TimedStore",
     "Try",
     "WrapperRanges",
     "WrapperReader",
     "WrapperStore",
     "WrapperWriter",
     "check_crc32c",
+    "check_delete_all",
     "check_store",
+    "component_lookups",
+    "concurrently",
+    "each_deleted",
     "open_ranges",
     "open_store",
     "put_own",
+    "server_time",
     "split_bucket_uri",
     "split_object_uri",
     "summed_write",
@@ -106,13 +128,21 @@ __getattr__, __dir__ = lazy_face(
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
+        "lookups": ["Check", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
+        "once_read": ["OnceRead"],
         "open": ["open_store"],
         "preflight": ["Finding", "Severity", "check_store"],
         "private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
         "retrying": ["BackoffPolicy", "Retries", "Try"],
-        "rules": ["check_crc32c", "split_bucket_uri", "split_object_uri"],
+        "rules": [
+            "check_crc32c",
+            "check_delete_all",
+            "each_deleted",
+            "split_bucket_uri",
+            "split_object_uri",
+        ],
         "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
     },
 )

@@ -17,15 +17,18 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
+from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
 
 __all__ = [
     "ABSENT",
     "ANY",
+    "MAX_BATCH_DELETES",
     "MAX_COMPOSE_SOURCES",
     "Absent",
     "AnyGeneration",
+    "BatchDeletingStore",
     "Generation",
     "InspectableStore",
     "ObjectReader",
@@ -39,12 +42,17 @@ __all__ = [
     "Source",
     "StoreCapabilities",
     "SummedWriter",
+    "TimedStore",
     "open_ranges",
+    "server_time",
     "summed_write",
 ]
 
 MAX_COMPOSE_SOURCES = 32
 """The most sources of one compose: GCS's limit, which every store enforces."""
+
+MAX_BATCH_DELETES = 100
+"""The most objects of one `delete_all`: GCS's limit for a batch request, which every store enforces."""
 
 Buffer = bytes | bytearray | memoryview
 """Bytes to store. A memoryview may have any item format, but must be contiguous."""
@@ -328,6 +336,36 @@ class InspectableStore(ObjectStore, Protocol):
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         """Those of `wanted` that the credentials do not have here. Needs no permission itself."""
         ...
+
+
+class TimedStore(ObjectStore, Protocol):
+    """A store that declares `tells_time`."""
+
+    def server_time(self) -> datetime | None:
+        """The clock behind `ObjectStat.updated`, as of the newest answer: never ahead of it. No request.
+
+        `None` before the first answer.
+        """
+        ...
+
+
+class BatchDeletingStore(ObjectStore, Protocol):
+    """A store that declares `batch_deletes`."""
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        """`delete` of each of at most 100 objects, in one request; one answer each, in their order.
+
+        Each part succeeds or fails by itself, and a `ConflictError` is returned instead of raised. Not
+        atomic: if it is killed or raises, any of the objects may be gone.
+
+        Raises: as `delete`, once every other part has been carried out.
+        """
+        ...
+
+
+def server_time(store: ObjectStore) -> datetime | None:
+    """`TimedStore.server_time`; `None` where the store does not tell the time."""
+    return cast("TimedStore", store).server_time() if store.capabilities.tells_time else None
 
 
 def open_ranges(store: ObjectStore, name: str, *, generation: int | None = None) -> RangeReader | None:

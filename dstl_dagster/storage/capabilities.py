@@ -38,6 +38,8 @@ class StoreCapabilities:
         nested_names: a name cannot be an object and a folder of others at once, as in a file system; `out`
             and `out/part-1` exclude each other.
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
+        tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
+        batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
@@ -46,6 +48,8 @@ class StoreCapabilities:
     inspect_bucket: bool = False
     nested_names: bool = False
     write_summed: bool = False
+    tells_time: bool = False
+    batch_deletes: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:

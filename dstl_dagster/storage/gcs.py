@@ -2,8 +2,8 @@
 
 Owns the contract's methods, and the requests that change something. Does not own reading (`gcs_reading`), how
 a request is made and tried again (`gcs_transport`), what its errors mean (`gcs_errors`), names and resources
-(`gcs_resources`), the protocol of an upload in chunks (`gcs_upload`), its streams (`gcs_streams`), or the
-client of the process (`gcs_client`).
+(`gcs_resources`), the protocols of an upload in chunks (`gcs_upload`) and of a batch (`gcs_batch`), streams
+(`gcs_streams`), or the client of the process (`gcs_client`).
 
 Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
 whose answer was lost, and then reports a failed precondition, or writes twice, as if nothing had happened.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
@@ -29,7 +30,8 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
-from dstl_dagster.storage.gcs_client import shared_client
+from dstl_dagster.storage.gcs_batch import batch_delete
+from dstl_dagster.storage.gcs_client import shared_client, told_time
 from dstl_dagster.storage.gcs_reading import GCSReading
 from dstl_dagster.storage.gcs_resources import CONTENT_TYPE, GCSNames, generation_match, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSWriter
@@ -45,7 +47,7 @@ __all__ = ["GCSObjectStore", "open_gcs"]
 
 _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True)
+_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True, tells_time=True, batch_deletes=True)
 
 
 class GCSObjectStore:
@@ -307,7 +309,20 @@ class GCSObjectStore:
                 return False
             raise
 
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        rules.check_delete_all(objects)
+        answers = list(batch_delete(self._transport, self._names, objects))
+        for at, answer in enumerate(answers):
+            if isinstance(answer, ConflictError) and self.stat(objects[at][0]) is None:
+                answers[at] = False  # as in `delete`
+        if answers and not any(answers):
+            self._transport.require_bucket()
+        return answers
+
     # -- the bucket
+
+    def server_time(self) -> datetime | None:
+        return told_time(self._transport.client)
 
     def bucket_resource(self) -> Mapping[str, Any]:
         return self._transport.bucket_resource()

@@ -1,14 +1,20 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its creation, and what happens to a client's connections in a fork. Does not own requests
-(`gcs_transport`). Imported by the Google store's modules alone, so that nothing else loads the client.
+Owns its creation, what happens to a client's connections in a fork, and the time that its responses tell.
+Does not own requests (`gcs_transport`). Imported by the Google store's modules alone, so that nothing else
+loads the client.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from weakref import WeakSet
+import threading
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import google.auth.exceptions
 import requests.adapters
@@ -17,11 +23,27 @@ from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["shared_client", "split_at_fork"]
+__all__ = ["listen_for_time", "shared_client", "split_at_fork", "told_time"]
 
 _POOL_CONNECTIONS = 64
 
+
+class _HeardTime:
+    """The newest `Date` of any response. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.newest: datetime | None = None
+
+    def __call__(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            told = parsedate_to_datetime(response.headers["Date"])
+            with self._lock:
+                self.newest = told if self.newest is None else max(told, self.newest)
+
+
 _clients: WeakSet[storage.Client] = WeakSet()
+_clocks: WeakKeyDictionary[storage.Client, _HeardTime] = WeakKeyDictionary()
 _left_to_parent: list[object] = []
 """Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
 
@@ -29,6 +51,20 @@ _left_to_parent: list[object] = []
 def split_at_fork(client: storage.Client) -> None:
     """Give every forked child its own connections: on a shared one, each would read the other's responses."""
     _clients.add(client)
+
+
+def listen_for_time(client: storage.Client) -> None:
+    """From now on note the service's time in each response to this client."""
+    session = client._http
+    if client not in _clocks and isinstance(session, requests.Session):
+        _clocks[client] = heard = _HeardTime()
+        session.hooks["response"].append(heard)
+
+
+def told_time(client: storage.Client) -> datetime | None:
+    """The newest time that the service has told this client, to the second; `None` before any response."""
+    heard = _clocks.get(client)
+    return None if heard is None else heard.newest
 
 
 def _renew_connections() -> None:

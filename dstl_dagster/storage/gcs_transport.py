@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.gcs_client import split_at_fork
+from dstl_dagster.storage.gcs_client import listen_for_time, split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
@@ -55,6 +55,7 @@ class GCSTransport:
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
+        listen_for_time(client)
 
     def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""

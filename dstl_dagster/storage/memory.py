@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
@@ -36,7 +37,7 @@ from dstl_dagster.storage.memory_account import (
 __all__ = ["MemoryObjectStore", "open_memory"]
 
 # It stands for a bucket: what runs over it takes the same ways as in production.
-_CAPABILITIES = StoreCapabilities(write_summed=True)
+_CAPABILITIES = StoreCapabilities(write_summed=True, tells_time=True, batch_deletes=True)
 
 
 class MemoryObjectStore:
@@ -254,6 +255,13 @@ class MemoryObjectStore:
             self._check(full_name, current, precondition)
             self._remove(full_name)
             return True
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        rules.check_delete_all(objects)
+        return rules.each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
+
+    def server_time(self) -> datetime:
+        return self._account.clock.now()
 
     def _remove(self, full_name: str) -> None:
         self._account.bucket(self._bucket_name).remove(full_name)

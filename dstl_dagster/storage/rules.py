@@ -6,20 +6,28 @@ kind of store refuses beyond them, nor the names that our layers choose (`format
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
+    DstlError,
     ErrorKind,
     FormatError,
     InvalidInputError,
     NotFoundError,
 )
 from dstl_dagster.settings.gs import CHUNK_SIZE_UNIT_BYTES
-from dstl_dagster.storage.base import MAX_COMPOSE_SOURCES, Absent, Generation, Precondition, Source
+from dstl_dagster.storage.base import (
+    MAX_BATCH_DELETES,
+    MAX_COMPOSE_SOURCES,
+    Absent,
+    Generation,
+    Precondition,
+    Source,
+)
 
 __all__ = [
     "MAX_METADATA_BYTES",
@@ -29,6 +37,7 @@ __all__ = [
     "check_compose",
     "check_crc32c",
     "check_delete",
+    "check_delete_all",
     "check_metadata",
     "check_name",
     "check_precondition",
@@ -36,6 +45,7 @@ __all__ = [
     "check_range",
     "closed_writer",
     "damaged_upload",
+    "each_deleted",
     "lost_upload",
     "missing",
     "split_bucket_uri",
@@ -126,6 +136,34 @@ def check_delete(name: str, precondition: Precondition) -> None:
     check_name(name)
     if isinstance(precondition, Absent):
         raise InvalidInputError(f"cannot delete {name!r} on the condition that it is absent")
+
+
+def check_delete_all(objects: Sequence[tuple[str, Precondition]]) -> None:
+    """At most 100 objects, each as `check_delete` has it. Raises: InvalidInputError."""
+    if len(objects) > MAX_BATCH_DELETES:
+        raise InvalidInputError(
+            f"one batch deletes at most {MAX_BATCH_DELETES} objects, not {len(objects)}: use more batches"
+        )
+    for name, precondition in objects:
+        check_delete(name, precondition)
+
+
+def each_deleted(
+    delete: Callable[[str, Precondition], bool], objects: Sequence[tuple[str, Precondition]]
+) -> list[bool | ConflictError]:
+    """`BatchDeletingStore.delete_all` by single deletions. Raises: the first other error, after all."""
+    answers: list[bool | ConflictError] = []
+    failure: DstlError | None = None
+    for name, precondition in objects:
+        try:
+            answers.append(delete(name, precondition))
+        except ConflictError as error:
+            answers.append(error)
+        except DstlError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return answers
 
 
 def check_range(name: str, start: int, length: int = 0) -> None:

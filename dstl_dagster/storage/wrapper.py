@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Self, cast
 
+from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage.base import (
+    BatchDeletingStore,
     Buffer,
     InspectableStore,
     ObjectReader,
@@ -27,6 +30,7 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
     SummedWriter,
+    TimedStore,
 )
 
 __all__ = ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"]
@@ -160,6 +164,12 @@ class WrapperStore:
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         return self._inner.delete(name, precondition=precondition)
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        return cast("BatchDeletingStore", self._inner).delete_all(objects)
+
+    def server_time(self) -> datetime | None:
+        return cast("TimedStore", self._inner).server_time()
 
     def bucket_resource(self) -> Mapping[str, Any]:
         return cast("InspectableStore", self._inner).bucket_resource()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.errors import ConflictError, DstlError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.storage import (
     Buffer,
@@ -20,12 +20,15 @@ from dstl_dagster.storage import (
     ObjectStat,
     ObjectStore,
     ObjectWriter,
+    Precondition,
     RangeReader,
     Source,
     WrapperRanges,
     WrapperReader,
     WrapperStore,
     WrapperWriter,
+    check_delete_all,
+    each_deleted,
 )
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -225,6 +228,11 @@ class FaultStore(WrapperStore):
 
     def delete(self, name: str, **options: Any) -> bool:
         return self._run("delete", name, lambda: self._inner.delete(name, **options), changes=True)
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        """One request for each object: a batch may be cut anywhere."""
+        check_delete_all(objects)
+        return each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
 
 
 class _FaultWriter(WrapperWriter):

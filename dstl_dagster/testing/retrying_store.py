@@ -19,6 +19,7 @@ from dstl_dagster.storage import (
     ObjectStat,
     ObjectStore,
     ObjectWriter,
+    Precondition,
     RangeReader,
     Retries,
     Source,
@@ -105,6 +106,10 @@ class RetryingStore(WrapperStore):
 
     def delete(self, name: str, **options: Any) -> bool:
         return self._retries.run(lambda _: self._inner.delete(name, **options))
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        forward = super().delete_all
+        return self._retries.run(lambda _: forward(objects))
 
 
 class _RetryingWriter(WrapperWriter):

@@ -6,6 +6,7 @@ or files: a record only names them, and they are stored elsewhere.
 
 from dstl_dagster.timeline import decisions
 from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.grace import GraceClock
@@ -35,6 +36,7 @@ __all__ = [
     "Attempt",
     "BlockedFile",
     "CheckpointEntry",
+    "CleanUpMark",
     "Committed",
     "Completed",
     "Ending",
@@ -42,6 +44,7 @@ __all__ = [
     "Fenced",
     "FinalFile",
     "GraceClock",
+    "Marks",
     "Opened",
     "Released",
     "Resolution",
@@ -57,5 +60,6 @@ __all__ = [
     "decisions",
     "find_completed",
     "record_to_plain",
+    "roots_digest",
     "write_once",
 ]

@@ -1,8 +1,8 @@
 """How long ago something happened, by the server's clock alone.
 
 Owns the grace time for readers of a subsumed checkpoint. Does not own what is deleted after it (`garbage`).
-The server's clock stamped the record, and any other clock could be an hour off; the time stamp of a freshly
-written object tells the server's time.
+The server's clock stamped the record, and any other clock could be an hour off. A store that tells the time
+is asked; for another one, the time stamp of a freshly written object tells it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ANY, ObjectStore
+from dstl_dagster.storage import ANY, ObjectStore, server_time
 
 __all__ = ["GraceClock"]
 
 
 class GraceClock:
-    """Asks the server for the time once. For a single run of a step; not thread-safe.
+    """Asks for the time once. For a single run of a step; not thread-safe.
+
+    Slots are filled in order, so ages only fall along them: each one looked at decides for all older or all
+    newer ones.
 
     Args:
         grace: how long a checkpoint stays readable after it was subsumed.
@@ -29,32 +32,47 @@ class GraceClock:
         self._names = names
         self._grace = grace
         self._now: datetime | None = None
-        self._over: dict[int, bool] = {}
+        self._wrote = False
+        self._over_up_to = 0
+        self._within_from: int | None = None
 
     def is_over(self, subsumed_slot: int) -> bool:
         """Whether the record in this slot is at least as old as the grace time."""
-        if not self._grace:
+        if not self._grace or subsumed_slot <= self._over_up_to:
             return True
-        if subsumed_slot not in self._over:
-            stat = self._store.stat(self._names.slot(subsumed_slot))
-            self._over[subsumed_slot] = stat is not None and self.age_of(stat.updated) >= self._grace
-        return self._over[subsumed_slot]
+        if self._within_from is not None and subsumed_slot >= self._within_from:
+            return False
+        stat = self._store.stat(self._names.slot(subsumed_slot))
+        if stat is not None and self.age_of(stat.updated) >= self._grace:
+            self._over_up_to = subsumed_slot
+            return True
+        self._within_from = subsumed_slot
+        return False
 
     def first_within(self, subsumed_slots: Sequence[int]) -> int:
-        """The index of the first of these ascending slots whose grace is not over, by binary search."""
-        # Slots are filled in order, so ages only fall along them.
-        return bisect_left(subsumed_slots, True, key=lambda slot: not self.is_over(slot))
+        """The index of the first of these ascending slots whose grace is not over.
+
+        Gallops from the oldest: most often it is the first, and few are over that were not dropped yet.
+        """
+        end = 1
+        while end <= len(subsumed_slots) and self.is_over(subsumed_slots[end - 1]):
+            end *= 2
+        end = min(end, len(subsumed_slots))
+        return bisect_left(subsumed_slots, True, hi=end, key=lambda slot: not self.is_over(slot))
 
     def age_of(self, updated: datetime) -> timedelta:
-        """How long ago the server stamped an object with this `updated`."""
+        """How long ago, at least, the server stamped an object with this `updated`."""
         return self._server_now() - updated
 
     def close(self) -> None:
-        """Delete the object written to read the server's clock. Concurrent clocks do not depend on it."""
-        if self._now is not None:
+        """Delete the object written to read the server's clock, if one was. No clock depends on another's."""
+        if self._wrote:
             self._store.delete(self._names.server_clock, precondition=ANY)
 
     def _server_now(self) -> datetime:
         if self._now is None:
+            self._now = server_time(self._store)
+        if self._now is None:
             self._now = self._store.put(self._names.server_clock, b"", precondition=ANY).updated
+            self._wrote = True
         return self._now

@@ -9,7 +9,7 @@ The hint is never trusted: one that points to a slot without a snapshot counts a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -71,6 +71,17 @@ class TailReader:
         """The slots that exist after `slot` (exclusive), ascending, at most `limit`. One listing."""
         found = self._store.list(self._names.timeline_prefix, start_offset=self._names.slot(slot + 1))
         return [self._slot_of(stat.name) for stat in islice(found, limit)]
+
+    def read_behind(self, slot: int) -> Iterator[TimelineRecord]:
+        """The records after `slot` (exclusive) that a listing finds, up to the first gap, in order."""
+        while True:
+            listed = self.slots_behind(slot, _PAGE)
+            there = [each for at, each in enumerate(listed) if each == slot + 1 + at]
+            for start in range(0, len(there), _BATCH):
+                yield from self._batch(range(there[start], there[start] + len(there[start : start + _BATCH])))
+            if len(there) < _PAGE:
+                return
+            slot = there[-1]
 
     def _hinted(self) -> int:
         """The slot that the hint names if it holds a snapshot, else 0."""

@@ -154,7 +154,7 @@ def _leftovers(objects: Objects) -> str | None:
     manifests = [name for name in names if "/manifests/" in name]
     said = "".join((objects.read(name) or b"").decode() for name in manifests)
     known = ("out/", f"dstl/{JOB}/timeline/", f"dstl/{JOB}/archive/", f"dstl/{JOB}/manifests/", "next-write")
-    known += (f"dstl/{JOB}/hint", f"dstl/{JOB}/server-clock")
+    known += (f"dstl/{JOB}/hint", f"dstl/{JOB}/server-clock", f"dstl/{JOB}/clean-up/")
     left = [name for name in names if not name.startswith(known) and json.dumps(name)[1:-1] not in said]
     left += objects.temporary_files()
     if len(manifests) > 2:  # the last checkpoint's, and that of the fold below it

@@ -50,7 +50,7 @@ def compose_does_not_pin_generations(monkeypatch):
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
 
 
-@caught_by("compose-commit and append after a restore:7:9:35:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:9:29:1", "of an abandoned checkpoint is still there")
 def intermediates_go_before_components(monkeypatch):
     def delete_sources(self: Any) -> int:
         order: list[Any] = []
@@ -121,7 +121,12 @@ class _AsIf:
         self._record = record
 
     def tail(self) -> TimelineView:
-        view = self._timeline.tail()
+        return self._with_record(self._timeline.tail())
+
+    def seen(self) -> TimelineView:
+        return self._with_record(self._timeline.seen())
+
+    def _with_record(self, view: TimelineView) -> TimelineView:
         subsumed = {
             each: dataclasses.replace(view.checkpoints[each], subsumed=self._record)
             for each in self._record.checkpoint_ids
@@ -140,7 +145,8 @@ def garbage_by_age_only(monkeypatch):
     """Whatever no manifest names goes as soon as it is old; with no grace time, that is at once."""
 
     def plan(names: Any, listed: Any, view: Any, referenced: Any, **_how: Any) -> Iterator[Garbage]:
-        return (Garbage(stat, "old") for stat in listed if stat.name not in referenced)
+        needed = (*referenced, *(entry.completed.manifest for entry in view.kept))
+        return (Garbage(stat, "old") for stat in listed if stat.name not in needed)
 
     monkeypatch.setattr(cleanup, "plan_garbage", plan)
 

@@ -19,7 +19,8 @@ from dstl_dagster.testing.simulation import actions
 from dstl_dagster.testing.simulation.process import Process, Setting
 from dstl_dagster.testing.simulation.world import World
 
-TIMELINE, MANIFESTS, CLOCK = "dstl/sim/timeline/", "dstl/sim/manifests/", "dstl/sim/server-clock"
+TIMELINE, MANIFESTS, MARKS = "dstl/sim/timeline/", "dstl/sim/manifests/", "dstl/sim/clean-up/"
+PLACES = {".inprogress/", "dstl/sim/attempts/", MANIFESTS}
 SETTING = Setting(num_retained=1)
 
 
@@ -40,32 +41,27 @@ def requests_of_a_clean_up(world: World) -> Sequence[Request]:
     return process.store.requests
 
 
-def pages(requests: Sequence[Request]) -> list[list[Request]]:
-    """The requests after each listing of the job's objects, up to the next listing."""
-    found: list[list[Request]] = []
-    for request in requests:
-        if request.method == "list" and request.name != TIMELINE:
-            found.append([])
-        elif found:
-            found[-1].append(request)
-    return found
-
-
 def reads_before_it_deletes(requests: Sequence[Request]) -> bool:
-    """Whether the timeline is read between each listing and the first deletion from it."""
-    deleting = [page for page in pages(requests) if any(each.method == "delete" for each in page)]
-    assert len(deleting) >= 3, "components, attempts and manifests have garbage"
-    return all(
-        any(
-            each.method == "get" and each.name.startswith(TIMELINE)
-            for each in page[: [each.method for each in page].index("delete")]
-        )
-        for page in deleting
-    )
+    """Whether the timeline is read between the last listing and each deletion."""
+    listed = read = False
+    places: set[str] = set()
+    for request in requests:
+        if request.method == "list" and request.name not in (TIMELINE, MARKS):
+            listed, read = True, False
+        elif request.method == "get" and request.name.startswith(TIMELINE):
+            read = True
+        elif request.method == "delete" and not request.name.startswith(MARKS):
+            if listed and not read:
+                return False
+            places.add(next(place for place in PLACES if request.name.startswith(place)))
+    assert places == PLACES, "components, attempts and manifests have garbage"
+    return True
 
 
 def deletes_manifests_last(requests: Sequence[Request]) -> bool:
-    deletions = [each.name for each in requests if each.method == "delete" and each.name != CLOCK]
+    deletions = [
+        each.name for each in requests if each.method == "delete" and not each.name.startswith(MARKS)
+    ]
     deleted = [name.startswith(MANIFESTS) for name in deletions]
     assert True in deleted
     assert False in deleted
@@ -83,6 +79,8 @@ def test_a_timeline_read_before_the_listing_is_caught(world, monkeypatch):
 
         def tail(self) -> Any:
             return self._view
+
+        seen = tail
 
     right = cleanup.collect_garbage
     monkeypatch.setattr(

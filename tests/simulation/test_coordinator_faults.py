@@ -108,8 +108,8 @@ def broken_promises(store: ObjectStore) -> list[str]:
     if set(manifests) != {1, 2}:
         wrong.append(f"manifests of {set(manifests)}: the second builds on the first")
     wrong += [f"missing: {name}" for name in needed - set(found)]
-    needed.add("dstl/sim/server-clock")  # stays: only its time matters
-    left = {name for name in found if not name.startswith("out/") and "/timeline/" not in name} - needed
+    apart = ("out/", "dstl/sim/timeline/", "dstl/sim/clean-up/")
+    left = {name for name in found if not name.startswith(apart)} - needed
     wrong += [f"left behind: {name}" for name in left]
     return wrong
 

@@ -174,6 +174,12 @@ def job() -> Job:
 
 
 @pytest.fixture
+def job_of() -> type[Job]:
+    """For a test that chooses the store."""
+    return Job
+
+
+@pytest.fixture
 def uuids() -> Callable[[], uuid.UUID]:
     """UUIDs that count up, so that a failure shows the same names again."""
     numbers = iter(range(1, 10_000))

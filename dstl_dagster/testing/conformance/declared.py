@@ -6,13 +6,24 @@ Owns the tests of this part of the contract. Does not own what a capability mean
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from typing import cast
 
 import pytest
 
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
-from dstl_dagster.storage import ABSENT, ANY, InspectableStore, ObjectStore, StoreCapabilities, open_ranges
+from dstl_dagster.storage import (
+    ABSENT,
+    ANY,
+    BatchDeletingStore,
+    Generation,
+    InspectableStore,
+    ObjectStore,
+    StoreCapabilities,
+    open_ranges,
+    server_time,
+)
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
 
 
@@ -64,6 +75,27 @@ class DeclaredConformance(ConformanceFixtures):
         bucket = cast("InspectableStore", store)
         assert bucket.bucket_resource()["name"] == store.bucket_name
         assert set(bucket.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
+
+    def test_a_declared_clock_is_never_ahead(self, store: ObjectStore) -> None:
+        """A store that tells the time tells that of its stamps: not ahead of the next, and not stuck."""
+        before = store.put("a", b"", precondition=ABSENT)
+        told = server_time(store)
+        assert (told is not None) == store.capabilities.tells_time
+        after = store.put("b", b"", precondition=ABSENT)
+        if told is not None:
+            assert before.updated - timedelta(seconds=2) <= told <= after.updated
+
+    def test_declared_batches_delete_each_by_itself(self, store: ObjectStore) -> None:
+        """One answer for each object, in order; a conflict is an answer, and concerns its object alone."""
+        if not store.capabilities.batch_deletes:
+            return
+        made = {name: store.put(name, b"x", precondition=ABSENT) for name in ("a", "b/c", "d")}
+        objects = [(name, Generation(stat.generation)) for name, stat in made.items()]
+        store.put("a", b"later", precondition=ANY)
+        conflict, *answers = cast("BatchDeletingStore", store).delete_all([*objects, ("e", ANY)])
+        assert isinstance(conflict, ConflictError)
+        assert answers == [True, True, False]
+        assert [stat.name for stat in store.list()] == ["a"]
 
     def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
         """Writers accept a checksum if, and only if, their store declares `write_summed`."""

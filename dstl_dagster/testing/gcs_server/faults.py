@@ -35,7 +35,8 @@ class ServerFault:
         method: a glob over `objects.insert`, `objects.get`, `objects.download`, `objects.list`,
             `objects.compose`, `objects.rewrite`, `objects.delete`, `objects.patch`, `upload.start`,
             `upload.chunk` (a part of a resumable upload that does not end it), `upload.finish`,
-            `upload.status`, `upload.cancel`, `buckets.*`.
+            `upload.status`, `upload.cancel`, `buckets.*`, `batch`. A call inside a batch is matched by
+            itself; where the fault cuts the connection, its part alone is hit, and answered with 503.
         name: a glob over object names.
         status: for STATUS.
         seconds: for STALL and LATENCY.

@@ -1,6 +1,6 @@
 """HTTP to the model: routes, parameters, responses, and injected faults.
 
-Owns the wire. Does not own what a request does (`model`, `uploads`).
+Owns the wire. Does not own what a request does (`model`, `uploads`), or the form of a batch (`batch`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from dstl_dagster.testing.gcs_server.batch import BatchPart, batch_answer, batch_parts
 from dstl_dagster.testing.gcs_server.faults import FaultKind, FaultPlan, ServerFault
 from dstl_dagster.testing.gcs_server.listing import bucket_list, object_list, rewrite
 from dstl_dagster.testing.gcs_server.model import Model
@@ -141,15 +142,32 @@ class Handler(BaseHTTPRequestHandler):
         query = {key: values[-1] for key, values in parse_qs(split.query, keep_blank_values=True).items()}
         if parts[:1] == ["upload"]:
             return self._route_upload(parts[1:], query, body)
+        if parts == ["batch", "storage", "v1"] and self.command == "POST":
+            inner = batch_parts(self.headers.get("Content-Type", ""), body)
+            return _Call("batch", "", lambda: batch_answer((part, self._part_answer(part)) for part in inner))
         media = parts[:1] == ["download"] or query.get("alt") == "media"
         parts = parts[1:] if parts[:1] == ["download"] else parts
         if parts[:3] != ["storage", "v1", "b"]:
             raise ApiError(404, "notFound", f"No such path: {split.path}")
-        return self._route_bucket(parts[3:], query, body, media)
+        return self._route_bucket(self.command, parts[3:], query, body, media)
 
-    def _route_bucket(self, parts: list[str], query: dict[str, str], body: bytes, media: bool) -> _Call:
+    def _part_answer(self, part: BatchPart) -> Answer:
+        """The answer to one part of a batch. It is no HTTP request, so it is not counted as one."""
+        try:
+            if part.path[:3] != ["storage", "v1", "b"] or len(part.path) != 6:
+                raise ApiError(400, "badRequest", "A batch takes calls on objects alone.")
+            call = self._route_bucket(part.command, part.path[3:], part.query, part.body, media=False)
+            return self._perform(call, self.state.faults.take(call.method, call.name))
+        except ApiError as error:
+            return error_answer(error)
+        except _Dropped:
+            return error_answer(ApiError(503, "backendError", "The part has no answer."))
+
+    def _route_bucket(
+        self, command: str, parts: list[str], query: dict[str, str], body: bytes, media: bool
+    ) -> _Call:
         model = self.state.model
-        match self.command, parts:
+        match command, parts:
             case "POST", []:
                 document = json_object(body)
                 name = bucket_name(document)
@@ -169,17 +187,24 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", [bucket, "o"]:
                 return _Call("objects.list", "", lambda: Answer(200, object_list(model, bucket, query)))
             case _, [bucket, "o", name, *rest]:
-                return self._route_object(bucket, name, rest, query, body, media)
+                return self._route_object(command, (bucket, name), rest, query, body, media)
             case _:
-                raise ApiError(404, "notFound", f"No such method: {self.command} {self.path}")
+                raise ApiError(404, "notFound", f"No such method: {command} {self.path}")
 
     def _route_object(
-        self, bucket: str, name: str, rest: list[str], query: dict[str, str], body: bytes, media: bool
+        self,
+        command: str,
+        place: tuple[str, str],
+        rest: list[str],
+        query: dict[str, str],
+        body: bytes,
+        media: bool,
     ) -> _Call:
+        bucket, name = place
         model = self.state.model
         asked = conditions(query)
         generation = number(query, "generation")
-        match self.command, rest:
+        match command, rest:
             case "GET", [] if media:
                 return _Call(
                     "objects.download",
@@ -217,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
                     lambda: rewrite(model, (bucket, name), (to_bucket, to_name), query, json_object(body)),
                 )
             case _:
-                raise ApiError(404, "notFound", f"No such method: {self.command} {self.path}")
+                raise ApiError(404, "notFound", f"No such method: {command} {self.path}")
 
     def _route_upload(self, parts: list[str], query: dict[str, str], body: bytes) -> _Call:
         if parts[:3] != ["storage", "v1", "b"] or parts[4:] != ["o"]:

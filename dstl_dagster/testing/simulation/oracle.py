@@ -347,8 +347,11 @@ def _wrong_files(world: World, ledger: Ledger, each: int) -> Iterator[str]:
             yield f"{name} of checkpoint {each} is {final!r}, and a consumer has {taken!r}"
 
 
+_KEPT_FOR_GOOD = (f"{ROOT}timeline/", f"{ROOT}archive/", f"{ROOT}clean-up/", "taken/")
+
+
 def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
-    needed = {f"{ROOT}hint", f"{ROOT}server-clock"}
+    needed = {f"{ROOT}hint"}
     for each in ledger.kept:
         needed.update(needed_by(world, ledger.completed[each]["manifest"]))
     finals = {
@@ -364,7 +367,7 @@ def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
         if ledger.blocked(each) and each not in ledger.abandoned
     }
     for _bucket_name, name, payload, stat in world.objects():
-        if name in needed or name.startswith((f"{ROOT}timeline/", f"{ROOT}archive/", "taken/")):
+        if name in needed or name.startswith(_KEPT_FOR_GOOD):
             continue
         if name.startswith("out/"):
             if payload not in finals and stat.metadata.get("whose") != FOREIGN.decode():

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from dstl_dagster.storage import ABSENT, ANY
+import pytest
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
+from tests.unit.checkpoint.counting import Counted, Past
 
 
 def test_a_healthy_job_is_in_order(job):
@@ -61,3 +66,23 @@ def test_what_waits_is_reported(job):
     assert not audit.in_order
     assert audit.blocked == {1: ("out/a",)}
     assert (audit.garbage.objects, audit.garbage.dry_run) == (1, True)
+
+
+@pytest.mark.parametrize("checkpoints", [30, 120])
+def test_an_audit_reads_each_manifest_once_and_lists_the_rest(checkpoints):
+    """About one request for each checkpoint, concurrently, whatever each of them builds on."""
+    store = Counted(MemoryObjectStore())
+    coordinator = CheckpointCoordinator(
+        "orders", store, CheckpointOptions(num_retained=checkpoints, snapshot_interval=9_999)
+    )
+    past = Past(store, coordinator)
+    past.add(checkpoints)
+    coordinator.clean_up()
+    store.spent()
+    assert coordinator.audit().in_order
+    assert store.spent() <= checkpoints + 12
+    lost = store.list("dstl/orders/attempts/")
+    gone = [next(lost).name, next(lost).name]
+    for name in gone:
+        store.delete(name, precondition=ANY)
+    assert sorted(each.object_name for each in coordinator.audit().damage) == gone

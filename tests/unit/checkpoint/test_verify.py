@@ -8,6 +8,7 @@ from dstl_dagster.errors import FormatError, UnavailableError
 from dstl_dagster.recoverable import GSCommitRecoverable
 from dstl_dagster.storage import ANY
 from dstl_dagster.storage.memory import MemoryObjectStore
+from tests.unit.checkpoint.counting import Counted
 
 
 def flipped(payload: bytes, at: int = -1) -> bytes:
@@ -91,18 +92,33 @@ def test_an_outage_is_not_damage(keyed, monkeypatch):
     """A store that does not answer proves nothing about the checkpoint."""
     three_checkpoints(keyed)
     changelog = changelog_of(keyed, 1)
-    real = MemoryObjectStore.open_read
+    for method in ("open_read", "get"):
+        real = getattr(MemoryObjectStore, method)
 
-    def away(self, name, **more):
-        if name == changelog:
-            raise UnavailableError("no answer")
-        return real(self, name, **more)
+        def away(self, name, *, real=real, **more):
+            if name == changelog:
+                raise UnavailableError("no answer")
+            return real(self, name, **more)
 
-    monkeypatch.setattr(MemoryObjectStore, "open_read", away)
+        monkeypatch.setattr(MemoryObjectStore, method, away)
     with pytest.raises(UnavailableError):
         keyed.coordinator.verify(3)
     with pytest.raises(UnavailableError):
         keyed.coordinator.newest_verified()
+
+
+def test_a_file_costs_one_request(keyed_on):
+    """Before a restore, and with its rows decoded; manifests one each, however long the chain is."""
+    store = Counted(MemoryObjectStore())
+    keyed = keyed_on(store, num_retained=40)
+    for number in range(30):
+        keyed.changes([{"tail": f"N{number}", "flights": number}, {"tail": "all", "flights": number}])
+    files = len([name for name in keyed.names("dstl/orders/attempts/") if "/changelog/" in name])
+    store.spent()
+    assert keyed.coordinator.verify().ok
+    assert store.spent() <= files + 30 + 4
+    assert keyed.coordinator.newest_verified()[0].checkpoint_id == 30
+    assert store.spent() <= files + 30 + 4
 
 
 def with_file(job, *parts: bytes):

@@ -11,7 +11,14 @@ import pytest
 
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, Source, WrapperStore
-from dstl_dagster.storage.base import InspectableStore, ObjectReader, OpeningStore, SummedWriter
+from dstl_dagster.storage.base import (
+    BatchDeletingStore,
+    InspectableStore,
+    ObjectReader,
+    OpeningStore,
+    SummedWriter,
+    TimedStore,
+)
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperWriter, unwrapped
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.retrying_store import RetryingStore
@@ -35,6 +42,8 @@ CASES = [
     for protocol, wrapper in (
         (OpeningStore, WrapperStore),
         (InspectableStore, WrapperStore),
+        (TimedStore, WrapperStore),
+        (BatchDeletingStore, WrapperStore),
         (SummedWriter, WrapperWriter),
         (ObjectReader, WrapperReader),
         (RangeReader, WrapperRanges),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,6 +13,7 @@ from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import ConflictError, FormatError, UnavailableError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ANY, MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import Aborted, Committed, Opened
 from dstl_dagster.timeline.record_codec import decode_record, encode_record
 
@@ -166,3 +169,20 @@ def test_a_newer_record_is_refused_as_newer():
     with pytest.raises(FormatError, match="Upgrade") as refused:
         decode_record(payload, 0, "slot")
     assert refused.value.kind == "newer_version"
+
+
+def test_a_record_that_is_already_there_is_the_one_that_counts():
+    """A repeat by another process, with the same decision id but later: both go on with what the slot says.
+
+    Otherwise the later one's view differs from the records, and its next snapshot is refused by all.
+    """
+    store = MemoryObjectStore()
+    early, late = (
+        Timeline("orders", store, clock=VirtualClock(datetime(2030, 1, 1, hour, tzinfo=UTC)))
+        for hour in (1, 2)
+    )
+    late.tail()
+    decision = dataclasses.replace(opened(), decision_id=uuid.UUID(int=7))
+    written = early.append(decision)
+    assert late.append(decision) == written
+    assert late.seen() == early.seen() == Timeline("orders", store).tail()

@@ -1,0 +1,131 @@
+"""Many deletions in one request: the JSON API's batches (`multipart/mixed`, one HTTP request in each part).
+
+Owns the bytes of a batch and of its answer, and which parts are sent again. Does not own how the request is
+made (`gcs_transport`), or what a status means (`gcs_errors`).
+
+A batch is no transaction: each part has a status of its own. A part that the service was too busy for is sent
+again, with the others that need it; an answered part is not.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
+
+from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
+from dstl_dagster.storage.base import Precondition
+from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
+from dstl_dagster.storage.gcs_resources import GCSNames, generation_match
+from dstl_dagster.storage.gcs_transport import GCSTransport
+from dstl_dagster.storage.retrying import Try
+
+__all__ = ["batch_delete", "decoded_batch", "encoded_batch"]
+
+_PATH = "/batch/storage/v1"
+Answer = bool | DstlError
+
+
+def batch_delete(
+    transport: GCSTransport, names: GCSNames, objects: Sequence[tuple[str, Precondition]]
+) -> Sequence[bool | ConflictError]:
+    """Delete each object; one answer each, in their order. A missing object is False, as is a missing bucket.
+
+    Raises: the first error of another kind, once all parts are answered or no try is left.
+    """
+    url = f"{transport.client._connection.API_BASE_URL}{_PATH}"
+    answers: dict[int, Answer] = {}
+
+    def send(attempt: Try) -> None:
+        waiting = [at for at in range(len(objects)) if _is_open(answers.get(at))]
+        boundary = f"batch-{uuid.uuid4()}"
+        body = encoded_batch(boundary, {at: _delete_path(names, *objects[at]) for at in waiting})
+        headers = {"Content-Type": f'multipart/mixed; boundary="{boundary}"'}
+        reply = transport.send("POST", url, headers, body, attempt)
+        if reply.status != 200:
+            raise refusal(reply.status, reply.text, names.uri)
+        found = dict(decoded_batch(reply.headers.get("Content-Type", ""), reply.text))
+        for at in waiting:
+            uri = names.uri_of(objects[at][0])
+            answers[at] = (
+                _answer(uri, *found[at]) if at in found else UnavailableError(f"no answer for {uri!r}")
+            )
+        lost = next((answers[at] for at in waiting if _is_open(answers[at])), None)
+        if isinstance(lost, UnavailableError):
+            raise lost
+
+    if objects:
+        # Not `ask`: that a batch was answered does not prove that the bucket exists.
+        transport.retries.run(lambda attempt: with_translated_errors(names.uri, lambda: send(attempt)))
+    ended = []
+    for at in range(len(objects)):
+        answer = answers[at]
+        if isinstance(answer, DstlError) and not isinstance(answer, ConflictError):
+            raise answer
+        ended.append(answer)
+    return ended
+
+
+def _is_open(answer: Answer | None) -> bool:
+    return answer is None or isinstance(answer, UnavailableError)
+
+
+def _delete_path(names: GCSNames, name: str, precondition: Precondition) -> str:
+    wanted = generation_match(precondition)
+    query = "" if wanted is None else f"?ifGenerationMatch={wanted}"
+    bucket, full_name = quote(names.bucket.name, safe=""), quote(names.full_name(name), safe="")
+    return f"/storage/v1/b/{bucket}/o/{full_name}{query}"
+
+
+def _answer(uri: str, status: int, message: str) -> Answer:
+    if 200 <= status < 300:
+        return True
+    error = refusal(status, message, uri)
+    if isinstance(error, NotFoundError):
+        return False
+    assert isinstance(error, DstlError)
+    return error
+
+
+def encoded_batch(boundary: str, paths: Mapping[int, str]) -> bytes:
+    """The body of a batch that deletes the resource at each path. The keys number the parts."""
+    lines = []
+    for number, path in paths.items():
+        lines += [
+            f"--{boundary}",
+            "Content-Type: application/http",
+            "Content-Transfer-Encoding: binary",
+            f"Content-ID: <part+{number}>",
+            "",
+            f"DELETE {path} HTTP/1.1",
+            "Content-Length: 0",
+            "",
+            "",
+        ]
+    return "\r\n".join([*lines, f"--{boundary}--", ""]).encode()
+
+
+def decoded_batch(content_type: str, body: str) -> Iterator[tuple[int, tuple[int, str]]]:
+    """(part, (status, message)) of each answer that can be read; a part that was cut off is left out."""
+    head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n"
+    document = email.parser.Parser(policy=email.policy.compat32).parsestr(head + body)
+    for part in document.walk():
+        if part.is_multipart():
+            continue
+        _, plus, number = str(part.get("Content-ID", "")).strip("<> ").rpartition("+")
+        status_line, _, rest = str(part.get_payload()).lstrip().partition("\n")
+        words = status_line.split()
+        if plus and number.isdigit() and len(words) > 1 and words[1].isdigit():
+            yield int(number), (int(words[1]), _message(rest))
+
+
+def _message(rest: str) -> str:
+    """`error.message` of the JSON document behind the part's own headers, or the text as it is."""
+    document = rest.replace("\r\n", "\n").partition("\n\n")[2].strip()
+    try:
+        return str(json.loads(document)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return document

@@ -1,0 +1,112 @@
+"""How far the last clean-up saw, so that the next one judges what is new, and what may go since.
+
+Owns the mark: an empty object named by a slot, with the rest in its metadata. Does not own what garbage is
+(`checkpoint.garbage`), or what checkpoints need (`checkpoint.references`).
+
+Why this is safe. A mark only ever spares an object the deletion, so a false one leaks, and deletes nothing. A
+true one stays true: the clean-up that wrote it had classified every object stamped before `began`, by a view
+of at least `slot`, and deleted all that was garbage. So of what is still there,
+
+* the objects of a checkpoint committed by then are those that its own manifest names, which never changes:
+  they are needed for as long as it is kept;
+* the objects of one whose grace was over by then are needed by the `roots` (`checkpoint.references`),
+  and stay needed while these are the same.
+
+Later objects, of tasks that outlived their attempt, have later stamps. Clean-ups may run concurrently, be
+killed or be late: whichever mark is the newest is as true as the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dstl_dagster.errors import DstlError
+from dstl_dagster.format import JobNames
+from dstl_dagster.storage import ANY, ObjectStat, ObjectStore
+
+__all__ = ["CleanUpMark", "Marks", "roots_digest"]
+
+log = logging.getLogger(__name__)
+_ONE_UPDATE = timedelta(seconds=2)
+"""A bucket refuses a second change of one object within a second, so no mark is replaced that soon."""
+
+
+def roots_digest(manifests: Iterable[str]) -> str:
+    """The roots as a mark names them: a hash of their manifests' names, in any order."""
+    return hashlib.sha256("\n".join(sorted(manifests)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class CleanUpMark:
+    """One complete clean-up.
+
+    Attributes:
+        slot: the timeline's last slot when it began.
+        began: the server's clock before anything was listed.
+        over_slot: checkpoints subsumed up to this slot (inclusive) had no grace left.
+        roots: by `roots_digest`; empty if they changed while it ran.
+    """
+
+    slot: int
+    began: datetime
+    over_slot: int
+    roots: str
+
+    def to_metadata(self) -> dict[str, str]:
+        return {"began": self.began.isoformat(), "over": str(self.over_slot), "roots": self.roots}
+
+    @classmethod
+    def of(cls, slot: int, stat: ObjectStat) -> CleanUpMark | None:
+        """`None` if it is not a mark: then everything is judged."""
+        try:
+            began = datetime.fromisoformat(stat.metadata["began"])
+            mark = cls(slot, began, int(stat.metadata["over"]), stat.metadata["roots"])
+        except (KeyError, ValueError):
+            return None
+        return mark if began.tzinfo is not None else None
+
+
+class Marks:
+    """The marks of one job. There is one, or a few after a kill or a race; the newest counts."""
+
+    def __init__(self, store: ObjectStore, names: JobNames) -> None:
+        self._store = store
+        self._names = names
+        self._there: list[str] = []
+        self._written: datetime | None = None
+
+    def newest(self) -> CleanUpMark | None:
+        """`None` on a store that does not tell the time: a mark would cost more there than it saves."""
+        if not self._store.capabilities.tells_time:
+            return None
+        found: CleanUpMark | None = None
+        self._there, self._written = [], None
+        for stat in self._store.list(self._names.clean_up_prefix):
+            digits = stat.name.removeprefix(self._names.clean_up_prefix)
+            if not (digits.isascii() and digits.isdigit()):
+                continue
+            self._there.append(stat.name)
+            mark = CleanUpMark.of(int(digits), stat)
+            if mark is not None:
+                found, self._written = mark, stat.updated
+        return found
+
+    def write(self, mark: CleanUpMark) -> None:
+        """Replace those that `newest` found, unless it is too young: it is as true.
+
+        Nothing depends on a mark, so a failure is only logged.
+        """
+        name = self._names.clean_up(mark.slot)
+        if self._written is not None and mark.began - self._written <= _ONE_UPDATE:
+            return
+        try:
+            self._store.put(name, b"", precondition=ANY, metadata=mark.to_metadata())
+            for older in self._there:
+                if older < name:
+                    self._store.delete(older, precondition=ANY)
+        except DstlError as error:
+            log.warning("could not mark the clean-up of job %s: %s", self._names.job, error)

@@ -1,0 +1,145 @@
+"""Deletions in batches: each part keeps its precondition, its retries and its answer, as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.storage import ABSENT, ANY, Generation
+from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage.gcs_batch import decoded_batch
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+NAMES = ["a", "b/c d", "ü%2F?#&+", "last"]
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[GCSServer]:
+    with GCSServer() as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: GCSServer) -> Iterator[GCSServer]:
+    shared_server.reset_counts()
+    yield shared_server
+    shared_server.faults.clear()
+
+
+def store_on(server: GCSServer, bucket: str = "bucket", tries: int = 4) -> GCSObjectStore:
+    client = storage.Client(
+        project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
+    )
+    retries = Retries(BackoffPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
+    return GCSObjectStore(client, bucket, "below/", retries=retries)
+
+
+def requests(server: GCSServer) -> dict[str, int]:
+    """By method, without what Google's client asks about buckets in the background."""
+    return {method: count for method, count in server.counts.items() if not method.startswith("buckets.")}
+
+
+def fill(store: GCSObjectStore) -> list[tuple[str, Generation]]:
+    return [(name, Generation(store.put(name, b"x", precondition=ANY).generation)) for name in NAMES]
+
+
+def test_one_request_deletes_all(server: GCSServer) -> None:
+    """Whatever the names; run again, it finds nothing."""
+    store = store_on(server)
+    objects = fill(store)
+    server.reset_counts()
+    assert store.delete_all(objects) == [True] * len(NAMES)
+    assert requests(server) == {"batch": 1}
+    assert list(store.list()) == []
+    assert store.delete_all(objects) == [False] * len(NAMES)
+    assert store.delete_all([]) == []
+
+
+def test_each_part_has_its_own_precondition(server: GCSServer) -> None:
+    """An overwritten object is a conflict, a missing one is False, and the others go."""
+    store = store_on(server)
+    objects = fill(store)
+    store.put("a", b"later", precondition=ANY)
+    store.delete("last", precondition=ANY)
+    overwritten, *gone, missing = store.delete_all(objects)
+    assert isinstance(overwritten, ConflictError)
+    assert (gone, missing) == ([True, True], False)
+    assert [stat.name for stat in store.list()] == ["a"]
+    store.delete("a", precondition=ANY)
+
+
+@pytest.mark.parametrize("status", [503, 429, 408])
+def test_a_refused_part_is_sent_again(server: GCSServer, status: int) -> None:
+    """Only the part that was refused, in a second batch."""
+    store = store_on(server)
+    objects = fill(store)
+    server.reset_counts()
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.delete", "below/b*", status=status))
+    assert store.delete_all(objects) == [True] * len(NAMES)
+    assert requests(server) == {"batch": 2}
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.DROP_ANSWER, FaultKind.CUT, FaultKind.GARBLE])
+def test_a_lost_answer_is_asked_for_again(server: GCSServer, kind: FaultKind) -> None:
+    """What had gone already is False then, as for a single deletion; all is gone in any case."""
+    store = store_on(server)
+    objects = fill(store)
+    server.faults.add(ServerFault(kind, "batch"))
+    answers = store.delete_all(objects)
+    assert not any(isinstance(answer, ConflictError) for answer in answers)
+    assert list(store.list()) == []
+
+
+def test_a_part_that_stays_refused_is_raised(server: GCSServer) -> None:
+    """After the others are gone; a permanent refusal is not tried again."""
+    store = store_on(server, tries=2)
+    objects = fill(store)
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.delete", "below/a", status=503, times=2))
+    with pytest.raises(UnavailableError, match="below/a"):
+        store.delete_all(objects)
+    assert [stat.name for stat in store.list()] == ["a"]
+    server.reset_counts()
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.delete", "below/a", status=403))
+    with pytest.raises(InvalidInputError, match="no permission"):
+        store.delete_all(objects)
+    assert requests(server) == {"batch": 1}
+    assert store.delete_all(objects[:1]) == [True]
+
+
+def test_a_missing_bucket_is_an_error(server: GCSServer) -> None:
+    """As for a single deletion: it does not read as "nothing was there"."""
+    with pytest.raises(NotFoundError):
+        store_on(server, "nowhere").delete_all([("a", ANY)])
+
+
+def test_what_is_refused_before_it_is_sent(server: GCSServer) -> None:
+    """More than the service takes, and a precondition that makes no sense."""
+    store = store_on(server)
+    with pytest.raises(InvalidInputError, match="at most 100"):
+        store.delete_all([("a", ANY)] * 101)
+    with pytest.raises(InvalidInputError, match="absent"):
+        store.delete_all([("a", ABSENT)])
+    assert requests(server) == {}
+
+
+@pytest.mark.parametrize("text", ["", "--x\r\n", "--x\r\nContent-ID: <response-part+0>\r\n\r\nHTTP/1.1\r\n"])
+def test_an_answer_that_cannot_be_read_answers_nothing(text: str) -> None:
+    """Its parts count as unanswered, and are sent again."""
+    assert list(decoded_batch("multipart/mixed; boundary=x", text)) == []
+
+
+def test_the_service_tells_the_time(server: GCSServer) -> None:
+    """By any response, without a request of its own, and never ahead of what it stamps."""
+    store = store_on(server)
+    made = store.put("clock", b"", precondition=ANY)
+    told = store.server_time()
+    assert told is not None
+    assert told <= store.put("clock", b"", precondition=Generation(made.generation)).updated
+    assert requests(server) == {"objects.insert": 2}

@@ -1,0 +1,61 @@
+"""Step 7 on the strict server: within the service's limit on changes of one object, and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.storage import ABSENT
+from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_dagster.testing.virtual_clock import VirtualClock
+
+
+@pytest.fixture(params=[True])
+def server(request: pytest.FixtureRequest) -> Iterator[GCSServer]:
+    with GCSServer(one_update_a_second=request.param) as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+def store_on(server: GCSServer, tries: int) -> GCSObjectStore:
+    client = storage.Client(
+        project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
+    )
+    retries = Retries(BackoffPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
+    return GCSObjectStore(client, "bucket", retries=retries)
+
+
+def test_quick_clean_ups_are_not_refused(server: GCSServer) -> None:
+    """No object is changed twice within a second: with a single try each, a refusal would fail the test."""
+    store = store_on(server, tries=1)
+    options = CheckpointOptions(num_retained=2)
+    for number in range(5):
+        coordinator = CheckpointCoordinator("orders", store, options, owner="test")
+        attempt = coordinator.trigger()
+        coordinator.record(attempt, [], [], {"day": number})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        assert coordinator.clean_up().objects == 0
+    assert coordinator.clean_up(num_retained=1).subsumed == (4,)
+
+
+@pytest.mark.parametrize("server", [False], indirect=True)
+def test_a_clean_up_survives_refusals_within_its_batches(server: GCSServer) -> None:
+    """A refused part and a lost answer: another try, and all is gone; the report counts what it saw go."""
+    store = store_on(server, tries=5)
+    coordinator = CheckpointCoordinator("orders", store, owner="test")
+    attempt = coordinator.trigger()
+    for number in range(130):
+        store.put(f"dstl/orders/attempts/{attempt.attempt}/changelog/{number}", b"x", precondition=ABSENT)
+    coordinator.abort(attempt)
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.delete", "*/7", status=503))
+    server.faults.add(ServerFault(FaultKind.DROP_ANSWER, "objects.delete", "*/8"))
+    assert coordinator.clean_up().objects >= 28
+    assert list(store.list("dstl/orders/attempts/")) == []
