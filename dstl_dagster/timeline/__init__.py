@@ -5,7 +5,7 @@ or files: a record only names them, and they are stored elsewhere.
 """
 
 from dstl_dagster.timeline import decisions
-from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.grace import GraceClock
@@ -43,6 +43,7 @@ __all__ = [
     "FinalFile",
     "GraceClock",
     "Opened",
+    "PlannedAttempt",
     "Released",
     "Resolution",
     "Resolved",
