@@ -46,6 +46,7 @@ JOB, OPERATOR = "mixed", "totals"
 BATCHES, PROCESSES, KEYS = 4, 4, 16
 SCHEMA = StateSchema.of(pa.schema({"key": pa.int64(), "total": pa.int64()}), ["key"], 8)
 FORGE = "--forge"
+ROOT = Path(__file__).parents[2]
 POLL_SECONDS = 0.005
 _PATIENCE_SECONDS = 120.0
 _MOST_REQUESTS = 160
@@ -188,6 +189,7 @@ def forges(*packages: Path) -> Iterator[list[subprocess.Popen[str]]]:
         yield started
     finally:
         for forge in started:
+            os.killpg(forge.pid, signal.SIGKILL)  # and whatever it forked that is still there, frozen perhaps
             forge.communicate(timeout=_PATIENCE_SECONDS)
 
 
@@ -270,13 +272,18 @@ def _faults(store: LocalObjectStore, folder: Path) -> list[str]:
     return wrong + ([] if found.ok else [f"damaged {found.problems}"])
 
 
+def oldest() -> str:
+    """The oldest commit whose package has the public names that this program uses."""
+    command = ["git", "log", "-SKeyedState", "--format=%H", "--", "dstl_dagster/keyed/__init__.py"]
+    found = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return found.stdout.split()[-1]
+
+
 def built(commit: str, folder: Path) -> Path:
     """The package as it was at a commit, from a wheel: a folder to import it from."""
     source, wheels, package = folder / "source", folder / "wheels", folder / "package"
     source.mkdir()
-    packed = subprocess.run(
-        ["git", "archive", commit], cwd=Path(__file__).parents[2], check=True, stdout=subprocess.PIPE
-    )
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     subprocess.run(["tar", "-x", "-C", str(source)], input=packed.stdout, check=True)
     code = f"import hatchling.build as backend; backend.build_wheel({str(wheels)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, stdout=subprocess.DEVNULL)
@@ -290,7 +297,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--beside", metavar="COMMIT", help="half of the processes run this version")
+    beside = "half of the processes run this version, the oldest by default"
+    parser.add_argument("--beside", metavar="COMMIT", nargs="?", const="", help=beside)
     parser.add_argument(FORGE, dest="forge", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.forge:
@@ -300,7 +308,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         older = Path(scratch) / "older"
         older.mkdir()
-        packages = [built(given.beside, older)] if given.beside else []
+        packages = [] if given.beside is None else [built(given.beside or oldest(), older)]
         with forges(*packages) as started:
             for seed in range(given.first, given.first + given.runs):
                 for fault in run(seed, Path(scratch) / str(seed), started):

@@ -35,10 +35,8 @@ def test_another_outcome_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
 def test_two_versions_side_by_side(tmp_path: Path) -> None:
-    """Half of the processes run the package of the commit in `DSTL_BESIDE`, by default an older one of this
-    branch.
-    """
-    package = mixed.built(os.environ.get("DSTL_BESIDE", "HEAD~50"), tmp_path)
+    """Half of the processes run the package of the commit in `DSTL_BESIDE`, or of the oldest."""
+    package = mixed.built(os.environ.get("DSTL_BESIDE") or mixed.oldest(), tmp_path)
     with mixed.forges(package) as started:
         found = {seed: mixed.run(seed, tmp_path / str(seed), started) for seed in range(100)}
     assert {seed: faults for seed, faults in found.items() if faults} == {}
