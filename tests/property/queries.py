@@ -1,16 +1,17 @@
 """Streaming queries, batches and runs on one job, mixed up at random, beside an oracle.
 
-    python tests/property/queries.py [--runs N] [--first SEED]
+    python -m tests.property.queries [--runs N] [--first SEED]
 
 One seed is one world: the right query (which may be handed over to another one on purpose), up to two wrong
 ones, a second driver of the right one, and days that a batch or a run writes. They take turns at every
 storage request; drivers, tasks and runs die or fail at any of them, and start again. Spark is played by hand:
 its log of micro-batches, tasks with three tries, commit, and abort after a commit that raised.
 
-Owns the worlds and the oracle: each micro-batch of the right query and each day is in one checkpoint, once
-and in order, rows and files are theirs, the wrong queries left nothing and were told why, and where only
-wrong queries disturb it, the right one never fails. Does not own crash points of the protocol
-(`testing.simulation`) or Spark itself (`tests/spark`).
+Owns who does what, and Spark's part. What happens is in `queries_world`; what must be true afterwards in
+`queries_oracle`: each micro-batch of the right query and each day is in one checkpoint, once and in order,
+rows and files are theirs, the wrong queries left nothing and were told why, and where only wrong queries
+disturb it, the right one never fails. Does not own crash points of the protocol (`testing.simulation`) or
+Spark itself (`tests/spark`).
 """
 
 from __future__ import annotations
@@ -24,33 +25,28 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
+from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import DstlError, UnavailableError
-from dstl_dagster.keyed import KeyedState, write_rows
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
-from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import Fault, Request, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
+from tests.property.queries_oracle import faults
+from tests.property.queries_world import HEIR, JOB, RIGHT, World, line, rows_of
 
-JOB = "job"
-RIGHT, HEIR = "right", "heir"
-KEYS = 12
 TRIES = 3
 STARTS = 60
 """How often a driver that fails is started again; more means that it would for ever."""
@@ -61,68 +57,11 @@ FAULTS = (
 ROWS = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.StringType())])
 LINES = st.StructType([st.StructField("line", st.StringType())])
 STATE = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.string()}), ["id"], 128)
-OF_A_RACE = {"attempt_open", "parent_moved", "fenced", "unavailable", "outcome_unknown"}
-"""Kinds that a query or a run may meet which shares the job with another writer, or whose requests fail."""
-OF_A_WRONG_QUERY = OF_A_RACE | {"other_query"}
 _SINK = "dstl_dagster.spark.sink"
 _DOORS = (
     *(f"{_SINK}.plan.open_store", f"{_SINK}.tasks.open_store", f"{_SINK}.messages.open_store"),
     *("dstl_dagster.spark.stores.open_store", "dstl_dagster.spark.file_tasks.open_store"),
 )
-
-
-@dataclass
-class World:
-    """One job, and everything that works on it.
-
-    Attributes:
-        files: the queries and batches write lines to files; otherwise rows of keyed state.
-        peaceful: nothing fails but wrong queries, and no other writer is right: the right one meets no error.
-        told: the kinds of errors that each of them met.
-    """
-
-    seed: int
-    files: bool
-    peaceful: bool
-    batches: int
-    handover: int | None
-    days: int
-    second_driver: bool
-    wrong: int
-    rate: float
-    store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
-    told: dict[str, Counter[str]] = field(default_factory=dict)
-    spark_log: dict[str, int] = field(default_factory=dict)
-    over: bool = False
-
-    @classmethod
-    def of(cls, seed: int) -> World:
-        chance = random.Random(seed)
-        peaceful = chance.random() < 0.4
-        batches = chance.randint(2, 5)
-        return cls(
-            seed=seed,
-            files=chance.random() < 0.4,
-            peaceful=peaceful,
-            batches=batches,
-            handover=chance.randint(1, batches) if chance.random() < 0.3 else None,
-            days=0 if peaceful else chance.randint(0, 3),
-            second_driver=not peaceful and chance.random() < 0.4,
-            wrong=chance.randint(1, 2),
-            rate=chance.choice([0.0, 0.01, 0.03]),
-        )
-
-    def micro_batches(self) -> list[tuple[str, int]]:
-        """What the job has to hold, in this order."""
-        split = self.batches if self.handover is None else self.handover
-        old = [(RIGHT, number) for number in range(split)]
-        return old + ([] if self.handover is None else [(HEIR, number) for number in range(self.batches)])
-
-    def coordinator(
-        self, store: ObjectStore | None = None, owner: str | None = None
-    ) -> CheckpointCoordinator:
-        options = CheckpointOptions(num_retained=3, reader_grace=timedelta(0), commit_threads=1)
-        return CheckpointCoordinator(JOB, store or self.store, options, owner=owner)
 
 
 _here = threading.local()
@@ -345,17 +284,6 @@ class Day(Actor):
         return True
 
 
-def rows_of(writer: str, number: int) -> list[tuple[int, str]]:
-    """The rows of a micro-batch or a day: keys that others write too, and a value that nobody else writes."""
-    chance = random.Random(f"{writer} {number}")
-    keys = chance.sample(range(KEYS), chance.randint(0, 6))
-    return [(key, f"{writer} {number} {key}") for key in sorted(keys)]
-
-
-def line(row: tuple[int, str]) -> str:
-    return f"{row[0]},{row[1]}"
-
-
 def play(world: World) -> None:
     """Run all actors to their end."""
     quiet = 0.0 if world.peaceful else world.rate
@@ -381,31 +309,6 @@ def play(world: World) -> None:
                 raise raised
 
 
-def faults(world: World) -> list[str]:
-    """What is other than it must be."""
-    found = [f"{RIGHT} met {dict(world.told[RIGHT])}"] if world.peaceful and world.told[RIGHT] else []
-    for name, told in world.told.items():
-        allowed = OF_A_RACE if name == RIGHT or name.startswith("day") else OF_A_WRONG_QUERY
-        strange = set(told) - allowed - {"died"}
-        if strange:
-            found.append(f"{name} was told {sorted(strange)}")
-    coordinator = world.coordinator()
-    coordinator.compose_commit()
-    keys = [record.idempotency_key for record in coordinator.timeline.records() if record.kind == "completed"]
-    queries = [f"spark-query:{query}:{batch}" for query, batch in world.micro_batches()]
-    if [key for key in keys if key.startswith("spark-query")] != queries:
-        found.append(f"micro-batches {keys}")
-    if sorted(key for key in keys if key.startswith("day")) != [f"day {day}" for day in range(world.days)]:
-        found.append(f"days {keys}")
-    latest = coordinator.latest()
-    assert latest is not None
-    query, number = world.micro_batches()[-1]
-    if latest.positions != {POSITION: {"query_id": query, "batch_id": number}}:
-        found.append(f"position {latest.positions}")
-    found += _files(world, keys) if world.files else _rows(world, keys)
-    return found + _leftovers(world)
-
-
 def outcome(seed: int) -> list[str]:
     """The faults of one world."""
     world = World.of(seed)
@@ -414,54 +317,6 @@ def outcome(seed: int) -> list[str]:
     except AssertionError as error:
         return [str(error)]
     return faults(world)
-
-
-def _writer(key: str) -> tuple[str, int]:
-    if key.startswith("day"):
-        return key, 0
-    _, query, batch = key.split(":")
-    return query, int(batch)
-
-
-def _rows(world: World, keys: list[str]) -> list[str]:
-    expected: dict[int, str] = {}
-    for key in keys:
-        expected.update(rows_of(*_writer(key)))
-    latest = world.coordinator().latest()
-    assert latest is not None
-    state = KeyedState.of(world.store, latest.manifest, "op")
-    rows = [] if state is None else [row for table in state.tables() for row in table.to_pylist()]
-    there = sorted((row["id"], row["value"]) for row in rows)
-    return [] if there == sorted(expected.items()) else [f"rows {there}, not {sorted(expected.items())}"]
-
-
-def _files(world: World, keys: list[str]) -> list[str]:
-    expected = {}
-    for key in keys:
-        writer, number = _writer(key)
-        name = f"days/{writer[4:]}.txt" if key.startswith("day") else f"out/{writer}-{number:010d}.txt"
-        expected[name] = "".join(f"{line(row)}\n" for row in rows_of(writer, number))
-    names = [stat.name for folder in ("out/", "days/") for stat in world.store.list(folder)]
-    there = {name: world.store.get(name).decode() for name in names}
-    return [] if there == expected else [f"files {there}, not {expected}"]
-
-
-def _leftovers(world: World) -> list[str]:
-    """After a clean-up without grace: nothing of an attempt that made no checkpoint, and no other garbage."""
-    coordinator = world.coordinator()
-    view = coordinator.timeline.tail()
-    if view.open_attempt is not None:
-        # Its owner died and has not come back: the next trigger takes over.
-        coordinator.abort(coordinator.trigger(take_over=True))
-    coordinator.clean_up()
-    records = coordinator.timeline.records()
-    complete = {str(record.attempt) for record in records if record.kind == "completed"}
-    names = [stat.name for stat in world.store.list(f"dstl/{JOB}/attempts/")]
-    left = [name for name in names if name.split("/")[3] not in complete]
-    left += [stat.name for stat in world.store.list(".inprogress/")]
-    audit = coordinator.audit()
-    in_order = audit.in_order and audit.garbage is not None and audit.garbage.objects == 0
-    return ([f"left behind {left}"] if left else []) + ([] if in_order else [f"audit {audit}"])
 
 
 def main() -> None:
