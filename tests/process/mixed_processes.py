@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def coordinator_of(store: ObjectStore, owner: str | None = None) -> CheckpointCo
     return CheckpointCoordinator(JOB, store, options, owner=owner)
 
 
-def make(batch: int, coordinator: CheckpointCoordinator, *, take_over: bool) -> None:
+def make(batch: int, coordinator: CheckpointCoordinator, *, take_over: uuid.UUID | bool) -> None:
     """One checkpoint, unless there is one."""
     attempt = coordinator.trigger(take_over, idempotency_key=f"batch {batch}")
     rows = totals(batch)
@@ -91,18 +92,31 @@ def work(coordinator: CheckpointCoordinator, chance: random.Random, *, forks: bo
         if forks and chance.random() < 0.4:
             _fork(lambda: work(coordinator, random.Random(chance.random()), forks=False))
         end = time.monotonic() + _PATIENCE_SECONDS
+        patience_seconds = chance.uniform(0.02, 0.1)
         while True:
             assert time.monotonic() < end, f"batch {batch} does not come to an end"
             try:
                 if coordinator.applied(f"batch {batch}") is not None:
                     coordinator.compose_commit()
                     break
-                make(batch, coordinator, take_over=chance.random() < 0.3)
+                make(batch, coordinator, take_over=_dead_rival(coordinator, patience_seconds))
             except DstlError as error:
                 # A rival's decision, or a store that is held up: look again. Anything else is a fault.
                 if error.kind not in REASONS:
                     raise
-                os.sched_yield()
+                patience_seconds *= 2  # so that they do not end each other's attempts for ever
+
+
+def _dead_rival(coordinator: CheckpointCoordinator, patience_seconds: float) -> uuid.UUID | bool:
+    """The open attempt, if it stays open for so long; else False."""
+    opened = coordinator.timeline.tail().open_attempt
+    end = time.monotonic() + patience_seconds
+    while opened is not None and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+        now = coordinator.timeline.tail().open_attempt
+        if now is None or now.attempt != opened.attempt:
+            return False
+    return False if opened is None else opened.attempt
 
 
 REASONS = {
