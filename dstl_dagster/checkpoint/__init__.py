@@ -20,7 +20,7 @@ from dstl_dagster.keyed import (
     load_report,
     store_report,
 )
-from dstl_dagster.timeline import Attempt, Resolution, Timeline
+from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 
 __all__ = [
     "Attempt",
@@ -36,6 +36,7 @@ __all__ = [
     "Manifest",
     "OperatorReport",
     "OperatorState",
+    "PlannedAttempt",
     "Problem",
     "Resolution",
     "Timeline",

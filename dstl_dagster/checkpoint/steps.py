@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint.compose_commit import publish_files
@@ -37,12 +38,14 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.keyed import AttemptReport, Manifest, load_manifest, store_manifest
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import Attempt, Fenced, Opened, TimelineView, decisions
+from dstl_dagster.timeline import Attempt, Fenced, Opened, PlannedAttempt, TimelineView, decisions
 
 __all__ = ["CheckpointSteps"]
 
 log = logging.getLogger(__name__)
 _MAX_ROUNDS = 100
+_RECORDS_OF_STEP_1 = 3
+"""`fenced`, perhaps a snapshot, `opened`."""
 R = TypeVar("R")
 _UNPINNED = object()
 
@@ -116,6 +119,60 @@ class CheckpointSteps(CheckpointReader):
             return self._begin(retracted, take_over, idempotency_key, on), parent
 
         return self._when_finished(begin)
+
+    def plan(
+        self, *, check: Callable[[Checkpoint | None], None] | None = None
+    ) -> tuple[PlannedAttempt, Checkpoint | None]:
+        """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
+
+        For a caller who learns only in its tasks whether the batch may run. Finishes earlier decisions, as
+        `trigger` does. `check` is as in `open`.
+
+        Raises: what `check` raises.
+        """
+        self._finish()
+        view = self.timeline.seen()
+        parent = self._latest(view)
+        if check is not None:
+            check(parent)
+        attempt = Attempt(
+            checkpoint_id=view.next_checkpoint_id,
+            attempt=self._new_id(),
+            parent=None if parent is None else parent.checkpoint_id,
+            job=self.job,
+            store_uri=self._store.uri,
+        )
+        return PlannedAttempt(attempt, view.slot), parent
+
+    def begin(self, planned: PlannedAttempt, take_over: bool = False) -> None:
+        """Open a planned attempt, unless another process that shares it has. Idempotent while it is open.
+
+        Call it before anything is written under the attempt: clean-up finds only what a record names. Where
+        the attempt has been opened already it costs one request.
+
+        Raises: ConflictError (kind `attempt_open`; `already_applied`; `parent_moved`: plan again),
+        FencedError (it was open, and has ended).
+        """
+        since = self.timeline.records(after_slot=planned.slot)
+        if any(
+            isinstance(record, Opened) and record.attempt == planned.attempt.attempt
+            for record in islice(since, _RECORDS_OF_STEP_1)
+        ):
+            return
+
+        def decide() -> None:
+            retracted = self._finish()
+            fenced = True
+            while fenced:
+                record = self.timeline.decide(
+                    lambda view: decisions.to_begin(
+                        view, planned, owner=self._owner, take_over=take_over, retracted=retracted
+                    ),
+                    from_seen=True,
+                )
+                fenced = isinstance(record, Fenced)
+
+        self._when_finished(decide)
 
     def _begin(
         self,

@@ -131,8 +131,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
     """The writer of one micro-batch.
 
     Spark does not say whether a writer is for the tasks or for the commit, nor, before `write`, for which
-    micro-batch. Only the writer for the tasks is pickled, so pickling opens the attempt; the one that
-    commits never opens any.
+    micro-batch. Only the writer for the tasks is pickled, so pickling makes the plan; the one that commits
+    never makes any.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:

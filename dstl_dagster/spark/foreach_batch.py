@@ -56,7 +56,7 @@ def checkpointed_batches(
         micro_batch = MicroBatch(_query_id(rows), batch_id)
         with closing(open_shared_store(store)) as opened:
             coordinator = CheckpointCoordinator(
-                job, opened, options, owner=f"spark query {micro_batch.query_id}", file_options=file_options
+                job, opened, options, owner=micro_batch.owner, file_options=file_options
             )
             _run(coordinator, micro_batch, rows)
 

@@ -5,7 +5,7 @@ or files: a record only names them, and they are stored elsewhere.
 """
 
 from dstl_dagster.timeline import decisions
-from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.documents import write_once
@@ -46,6 +46,7 @@ __all__ = [
     "GraceClock",
     "Marks",
     "Opened",
+    "PlannedAttempt",
     "Released",
     "Resolution",
     "Resolved",

@@ -13,7 +13,7 @@ from typing import Any
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
 
-__all__ = ["Attempt"]
+__all__ = ["Attempt", "PlannedAttempt"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,16 @@ class Attempt:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"not the JSON form of an attempt: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class PlannedAttempt:
+    """An attempt that step 1 has prepared and that is not open yet. Nothing may be written under it.
+
+    Attributes:
+        attempt: as it will be.
+        slot: the last slot of the timeline when it was planned. It fences nothing that was opened since.
+    """
+
+    attempt: Attempt
+    slot: int

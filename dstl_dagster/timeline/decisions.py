@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
-from dstl_dagster.timeline.attempt import Attempt
+from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.records import (
     Aborted,
     BlockedFile,
@@ -34,6 +34,7 @@ __all__ = [
     "refuse_gone",
     "require_open",
     "to_abort",
+    "to_begin",
     "to_commit",
     "to_complete",
     "to_fence",
@@ -88,10 +89,7 @@ def to_open(
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
     """
     if view.open_attempt is not None:
-        raise ConflictError(
-            f"attempt {view.open_attempt.attempt} of {view.open_attempt.owner!r} was opened meanwhile",
-            kind=ErrorKind.ATTEMPT_OPEN,
-        )
+        raise _opened_meanwhile(view.open_attempt)
     _refuse_applied(view, idempotency_key)
     _refuse_unresolved(view)
     if view.uncommitted:
@@ -109,17 +107,49 @@ def to_open(
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if pin_parent and parent != expected_parent:
-        raise ConflictError(
-            f"the job's last checkpoint is now {parent}, but this attempt expected {expected_parent}: "
-            "look again, then trigger again",
-            kind=ErrorKind.PARENT_MOVED,
-        )
+        raise _parent_moved(parent, expected_parent)
     return Opened(
         attempt=attempt,
         checkpoint_id=view.next_checkpoint_id,
         parent=parent,
         owner=owner,
         idempotency_key=idempotency_key,
+    )
+
+
+def to_begin(
+    view: TimelineView, planned: PlannedAttempt, *, owner: str, take_over: bool, retracted: int
+) -> Fenced | Opened | None:
+    """Step 1 of a planned attempt, by any of several processes that share it: fence its rival, then open it.
+    `None` if it is open.
+
+    Fences only what was open when the attempt was planned, so that a task which outlived its driver never
+    ends the attempt of the driver after it. `retracted` is as in `to_open`.
+
+    Raises: ConflictError (kind `parent_moved`: plan again; else as `to_fence` and `to_open`), FencedError (it
+    was open, and has ended).
+    """
+    attempt, rival = planned.attempt, view.open_attempt
+    try:
+        require_open(view, attempt)
+    except NotFoundError:
+        pass  # it was never open
+    else:
+        return None
+    last = view.last_completed
+    parent = None if last is None else last.checkpoint_id
+    if (parent, view.next_checkpoint_id) != (attempt.parent, attempt.checkpoint_id):
+        raise _parent_moved(parent, attempt.parent)
+    if rival is not None and rival.slot > planned.slot:
+        raise _opened_meanwhile(rival)
+    return to_fence(view, owner, take_over) or to_open(
+        view,
+        attempt=attempt.attempt,
+        owner=owner,
+        idempotency_key=attempt.idempotency_key,
+        expected_parent=attempt.parent,
+        pin_parent=True,
+        retracted=retracted,
     )
 
 
@@ -320,6 +350,20 @@ def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
     )
     subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
     return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
+
+
+def _opened_meanwhile(rival: Opened) -> ConflictError:
+    return ConflictError(
+        f"attempt {rival.attempt} of {rival.owner!r} was opened meanwhile", kind=ErrorKind.ATTEMPT_OPEN
+    )
+
+
+def _parent_moved(parent: int | None, expected: int | None) -> ConflictError:
+    return ConflictError(
+        f"the job's last checkpoint is now {parent}, but this attempt expected {expected}: "
+        "look again, then trigger again",
+        kind=ErrorKind.PARENT_MOVED,
+    )
 
 
 def _entry(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:

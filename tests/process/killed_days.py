@@ -2,19 +2,15 @@
 
     python tests/process/killed_days.py JOB TOKEN [FAILED_RUN_ID]
 
-runs a job as the run's worker, each step in a process of its own. Where `DSTL_STOP_AT` is a request
-(`{"method": "put", "name": "manifests/", "nth": 1}`), the process that is about to make it writes its id into
-the file `DSTL_STOPPED` and blocks. With a failed run's id that run is re-executed from its failure.
+runs a job as the run's worker, each step in a process of its own, which stops where it is asked to
+(`stop_at`). With a failed run's id that run is re-executed from its failure.
 
-Owns the jobs and the stop. Killing and comparing is `test_dagster_kills`.
+Owns the jobs. Killing and comparing is `test_dagster_kills`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-import json
-import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +19,12 @@ import dagster as dg
 sys.path.insert(0, str(Path(__file__).parents[1] / "dagster"))
 
 import days
+from stop_at import stop_where_asked
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
 from dstl_dagster.orchestration import resources
 from dstl_dagster.orchestration.ops import build_checkpoint_ops
-from dstl_dagster.storage import open_store
-from dstl_dagster.testing.fault_schedules import Fault, Request
-from dstl_dagster.testing.fault_store import FaultStore
 
-STOP_AT, STOPPED = "DSTL_STOP_AT", "DSTL_STOPPED"
 FILES, PARTS = 4, 6
 TOKEN = "dstl/kills"
 EXECUTOR = {
@@ -53,32 +46,7 @@ EXECUTOR = {
 }
 
 
-class StopAt:
-    """A schedule without faults: the nth request that fits never returns."""
-
-    def __init__(self, method: str, name: str, nth: int) -> None:
-        self._method, self._name, self._left = method, name, nth
-
-    def decide(self, request: Request) -> Fault | None:
-        if self._method in ("", request.method) and self._name in request.name:
-            self._left -= 1
-            if self._left == 0:
-                Path(os.environ[STOPPED]).write_text(str(os.getpid()))
-                threading.Event().wait()
-        return None
-
-    def deliver_late_effect(self) -> bool:
-        return False
-
-
-def _stop_where_asked() -> None:
-    asked = os.environ.get(STOP_AT)
-    if asked:
-        schedule = StopAt(**json.loads(asked))
-        resources.open_store = lambda uri: FaultStore(open_store(uri), schedule)  # type: ignore[attr-defined]
-
-
-_stop_where_asked()
+stop_where_asked(resources)
 _resources = {"changelog": ChangelogStorageResource(uri=dg.EnvVar(days.URI))}
 
 

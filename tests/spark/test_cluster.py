@@ -1,7 +1,8 @@
 """Executors without the package installed: it comes with the application.
 
 Two executors of a local-cluster run a Python that has Spark and Arrow, and not this package, which reaches
-them as a zip. Starting such a cluster takes a while: this is no part of the usual tests.
+them as a zip. Starting such a cluster takes a while: the usual tests have the same for the Python workers of
+the session that is there anyway.
 
     python -m pytest -m soak tests/spark/test_cluster.py
 """
@@ -12,11 +13,19 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
+from dstl_dagster.spark import register
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,19 +63,59 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(600)
-def test_a_cluster_gets_the_package_with_the_application(tmp_path: Path) -> None:
-    """Write and read by the data source; executors import the zip, and neither Dagster nor Google's."""
-    package = tmp_path / "package.zip"
+def zipped_package(folder: Path) -> Path:
+    package = folder / "package.zip"
     with zipfile.ZipFile(package, "w") as zipped:
         for path in sorted((ROOT / "dstl_dagster").rglob("*.py")):
             zipped.write(path, path.relative_to(ROOT))
+    return package
+
+
+def site_packages() -> str:
+    (installed,) = (each for each in sys.path if each.endswith("site-packages"))
+    return installed
+
+
+def test_workers_get_the_package_with_the_application(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planner, tasks and commit of the data source run in a Python that cannot import it but from the zip."""
+    package = zipped_package(job.folder.parent)
+    bare = job.folder.parent / "python"
+    # `-S`: a .pth file is not processed, so an editable install is not seen; `-P`: nor is the folder.
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages()}" exec "{sys.executable}" -S -P "$@"\n')
+    bare.chmod(0o755)
+    context = job.spark.sparkContext
+    monkeypatch.setattr(context, "pythonExec", str(bare))
+    monkeypatch.setattr(context, "_python_includes", list(context._python_includes))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    context.addPyFile(str(package))
+    register(job.spark)
+    options = {"store": job.coordinator.store.uri, "job": "job", "operator": "op"}
+    sink = job.spark.range(100).coalesce(1).write.format("dstl").mode("append")
+    sink.options(**options, keys="id", idempotency_key="x").save()
+    assert job.spark.read.format("dstl").options(**options, partitions="1").load().count() == 100
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import dstl_dagster.spark.sink.tasks
+
+        heavy = [name for name in ("dagster", "google.cloud") if name in sys.modules]
+        for _ in batches:
+            yield pa.record_batch([[dstl_dagster.__file__], [",".join(heavy)]], ["place", "heavy"])
+
+    (row,) = job.spark.range(1).coalesce(1).mapInArrow(seen, "place STRING, heavy STRING").collect()
+    assert "package.zip" in row.place
+    assert row.heavy == ""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_cluster_gets_the_package_with_the_application(tmp_path: Path) -> None:
+    """Write and read by the data source; executors import the zip, and neither Dagster nor Google's."""
+    package = zipped_package(tmp_path)
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     (site,) = bare.glob("lib/python*/site-packages")
     # A .pth file in another folder is not processed, so an editable install is not seen.
-    (installed,) = (Path(each) for each in sys.path if each.endswith("site-packages"))
-    (site / "base.pth").write_text(f"{installed}\n")
+    (site / "base.pth").write_text(f"{site_packages()}\n")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from dstl_dagster.spark import lines, register
 from dstl_dagster.spark.sink.micro_batches import POSITION
@@ -118,3 +120,36 @@ def test_a_new_checkpoint_folder_is_refused(
         run(job, events(job, folder), tmp_path / "lost")
     assert len(job.coordinator.list()) == 1
     assert job.coordinator.timeline.tail().open_attempt is None
+
+
+def test_a_wrong_query_does_not_disturb_the_one_that_runs(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """Somebody starts another query on the job, the second time to take it over: it is told which query the
+    job belongs to, and that one goes on.
+    """
+    folder = arrive("e0", range(3), 0)
+    register(job.spark)
+    given = {"store": job.coordinator.store.uri, "job": "job", **STATE}
+    right = events(job, folder).writeStream.format("dstl").options(**given).queryName("daily")
+    query = right.option("checkpointLocation", str(tmp_path / "ck")).start()
+    try:
+        until(query, lambda: len(job.coordinator.list()) == 1)
+        for number, take_over in ((1, "false"), (2, "true")):
+            arrive(f"e{number}", range(3), number)
+            with pytest.raises(StreamingQueryException, match="adopt_after="):
+                run(job, events(job, folder), tmp_path / "lost", what={**STATE, "take_over": take_over})
+        until(query, lambda: {row.value for row in job.read_state().collect()} == {2})
+    finally:
+        query.stop()
+    kinds = {record.kind for record in job.coordinator.timeline.records()}
+    assert kinds == {"opened", "completed", "committed"}
+
+
+def until(query: StreamingQuery, reached: Callable[[], bool]) -> None:
+    """Wait for it while the query runs."""
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -26,7 +26,7 @@ from dstl_dagster.checkpoint import (
     FileReport,
     OperatorReport,
 )
-from dstl_dagster.errors import ConflictError, ErrorKind, InternalError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.files import joined
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 Outcome = dict[str, Any]
 
+_REFUSALS = {each.__name__: each for each in (InvalidInputError, ConflictError, FencedError)}
+
 
 def commit_sink(
     options: SinkOptions, schema: st.StructType, messages: Sequence[object], batch_id: int | None
@@ -53,26 +55,22 @@ def commit_sink(
 
     Returns: the checkpoint id; `None` if an earlier checkpoint already holds the write.
     Raises: InvalidInputError (kind `duplicate_key`, or a kind that says what else is wrong with the rows),
-    ConflictError (kind `other_query`, `batch_gap`), FencedError, UnavailableError (Spark repeats the
-    micro-batch).
+    ConflictError (kind `other_query`, `batch_gap`, `attempt_open`, `parent_moved`), FencedError,
+    UnavailableError (Spark repeats the micro-batch).
     """
     store = open_shared_store(options.store)
     try:
         coordinator = sink_coordinator(options, store)
         outcomes = outcomes_of(store, messages)
         _raise_refusal(outcomes)
-        attempt = _attempt_of(outcomes)
         if any(outcome.get("done") for outcome in outcomes):
             # An earlier commit crashed after step 5, perhaps in the middle of step 6.
-            if attempt is not None:
-                coordinator.abort(attempt, "its batch is already in a checkpoint")
             coordinator.compose_commit()
             return None
+        attempt = _attempt_of(outcomes)
         if attempt is None:
             raise InternalError("no task of the write returned the attempt that it worked under")
         micro_batch = _micro_batch_of(outcomes, batch_id)
-        if micro_batch is not None:
-            attempt = replace(attempt, idempotency_key=micro_batch.idempotency_key)
         batch = Batch.resume(coordinator, attempt)
         with batch.aborted_on_error():
             _fill(batch, options, schema, outcomes, micro_batch)
@@ -178,8 +176,7 @@ def _raise_refusal(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         refused = outcome.get("refused")
         if refused is not None:
-            kind = ConflictError if refused["type"] == "ConflictError" else InvalidInputError
-            raise kind(refused["message"], kind=ErrorKind(refused["kind"]))
+            raise _REFUSALS[refused["type"]](refused["message"], kind=ErrorKind(refused["kind"]))
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

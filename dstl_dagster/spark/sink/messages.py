@@ -37,7 +37,7 @@ def message_of(outcome: dict[str, Any]) -> TaskMessage:
     Raises: UnavailableError.
     """
     text = json.dumps(outcome)
-    if len(text) <= LARGEST_MESSAGE_BYTES:
+    if len(text) <= LARGEST_MESSAGE_BYTES or "attempt" not in outcome:
         return TaskMessage(text=text)
     attempt = Attempt.from_json(outcome["attempt"])
     name = f"{attempt.names.attempt_folder(attempt.attempt)}outcomes/{uuid.uuid4()}"

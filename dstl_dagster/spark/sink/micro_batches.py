@@ -40,6 +40,11 @@ class MicroBatch:
         return f"spark-query:{self}"
 
     @property
+    def owner(self) -> str:
+        """Of its attempt: the same after a crash, another one for another query."""
+        return f"spark query {self.query_id}"
+
+    @property
     def position(self) -> dict[str, Any]:
         """The pair as the positions hold it."""
         return {"query_id": self.query_id, "batch_id": self.batch_id}

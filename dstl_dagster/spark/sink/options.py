@@ -7,7 +7,6 @@ with keys in lower case.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,7 +39,7 @@ class SinkOptions:
         idempotency_key: identifies a batch; a stream has its own.
         adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
         take_over: fence another owner's open attempt.
-        owner: of the attempts. By default a stream's checkpoint folder, or the batch's key.
+        owner: of the attempts. By default (empty) named by the query's id, or by the batch's key.
         clean_up_every: run step 7 after every so many checkpoints; 0: never.
     """
 
@@ -93,7 +92,7 @@ class SinkOptions:
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
             take_over=parse_bool("take_over", given.get("take_over", "false")),
-            owner=given.get("owner") or _owner(given, streaming=streaming),
+            owner=given.get("owner") or ("" if streaming else f"spark batch {given.get('idempotency_key')}"),
             clean_up_every=parse_int(
                 "clean_up_every", given.get("clean_up_every", "10" if streaming else "0"), minimum=0
             ),
@@ -150,11 +149,3 @@ def _required(given: Mapping[str, str], option: str) -> str:
     if not value:
         raise InvalidInputError(f'format("dstl") needs option {option}')
     return value
-
-
-def _owner(given: Mapping[str, str], *, streaming: bool) -> str:
-    """The same after a crash, different for another query: so a query fences only its own attempt."""
-    if not streaming:
-        return f"spark batch {given.get('idempotency_key', '')}"
-    # A query that has neither comes back from a crash as another query: it ends nobody's attempt unasked.
-    return f"spark query {given.get('checkpointlocation') or given.get('queryname') or uuid.uuid4()}"

@@ -4,19 +4,20 @@ Owns step 1 of such a write, and the value that its tasks receive. Does not own 
 steps 3 to 7 (`commit`).
 
 The plan is pickled for the tasks, and holds no secret. Each micro-batch has its own plan, so all tries of its
-tasks work under one attempt.
+tasks work under one attempt. Spark does not tell the planner which query it plans for, so a micro-batch's
+attempt is only planned here: its tasks, which know, open it. A wrong query opens and fences nothing.
 """
 
 from __future__ import annotations
 
 import uuid
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import schema_of
 from dstl_dagster.settings import GSFileSystemOptions
@@ -29,7 +30,7 @@ from dstl_dagster.spark.state import as_spelled, schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, spelled
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = [
     "FileSink",
@@ -86,27 +87,44 @@ class SinkPlan:
     """What one write, or one micro-batch, does.
 
     Attributes:
-        attempt: opened for it.
+        options: of the write.
+        attempt: open for a single write. For a micro-batch it is planned, and `begin` opens it.
+        slot: the last one of the timeline when a micro-batch was planned.
         last: the last micro-batch that the job's checkpoints hold, for a stream.
-        adopt_after: as in the options.
         sink: where the rows go.
     """
 
+    options: SinkOptions
     attempt: Attempt
+    slot: int
     last: MicroBatch | None
-    adopt_after: str | None
     sink: StateSink | FileSink
 
+    def begin(self, micro_batch: MicroBatch) -> Attempt:
+        """Step 1 in a task: the attempt of this micro-batch, opened by the first task that comes here.
 
-def sink_coordinator(options: SinkOptions, store: ObjectStore) -> CheckpointCoordinator:
-    """The coordinator of the job in these options."""
-    return CheckpointCoordinator(options.job, store, options.checkpoint, owner=options.owner)
+        Raises: as `CheckpointCoordinator.begin`.
+        """
+        attempt = replace(self.attempt, idempotency_key=micro_batch.idempotency_key)
+        with closing(open_store(attempt.store_uri)) as store:
+            coordinator = sink_coordinator(self.options, store, owner=micro_batch.owner)
+            coordinator.begin(PlannedAttempt(attempt, self.slot), self.options.take_over)
+        return attempt
+
+
+def sink_coordinator(
+    options: SinkOptions, store: ObjectStore, *, owner: str | None = None
+) -> CheckpointCoordinator:
+    """The coordinator of the job in these options. `owner`: of attempts, if the options name none."""
+    return CheckpointCoordinator(options.job, store, options.checkpoint, owner=options.owner or owner)
 
 
 def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
-    """Step 1, and the plan for the tasks; `None` if a completed checkpoint already holds the batch.
+    """The plan for the tasks, after step 1 of a single write; `None` if a completed checkpoint already holds
+    the batch.
 
-    Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`).
+    Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`, for
+    a single write).
     """
     with closing(open_shared_store(options.store)) as store:
         coordinator = sink_coordinator(options, store)
@@ -119,10 +137,14 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             # Before the attempt opens, so that a write which is refused leaves no trace.
             sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
 
-        batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
-    last = None if batch.parent is None else MicroBatch.last_of(batch.parent.positions)
-    sink = sink_of(options, schema, batch.parent, batch.attempt)
-    return SinkPlan(batch.attempt, last, options.adopt_after, sink)
+        if key is None:
+            planned, parent = coordinator.plan(check=check)
+            attempt, slot = planned.attempt, planned.slot
+        else:
+            batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
+            attempt, parent, slot = batch.attempt, batch.parent, 0
+    last = None if parent is None else MicroBatch.last_of(parent.positions)
+    return SinkPlan(options, attempt, slot, last, sink_of(options, schema, parent, attempt))
 
 
 def sink_of(

@@ -41,14 +41,14 @@ def write_partition(
 ) -> dict[str, Any]:
     """Write one partition durably and invisibly; returns the outcome as a plain JSON object.
 
-    It holds the attempt, the partition's number and, if there are rows, `state` or `file`. Or `done`: the
-    batch is already in a checkpoint. Or `refused`: the input is wrong, and would be on a retry.
+    It holds the partition's number, the attempt (always of the first partition, and of others with rows) and,
+    if there are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or `refused`: the
+    input or the query is wrong, or another attempt is open, and a retry would not help.
     """
     if plan is None:
         _drain(batches)
         return {"done": True}
     outcome: dict[str, Any] = {
-        "attempt": plan.attempt.to_json(),
         "partition": partition,
         "query": None if micro_batch is None else micro_batch.position,
     }
@@ -57,8 +57,16 @@ def write_partition(
         return {**outcome, "done": True}
     try:
         if micro_batch is not None:
-            micro_batch.require_after(plan.last, plan.adopt_after)
-        return {**outcome, **_written(plan, micro_batch, partition, batches)}
+            micro_batch.require_after(plan.last, plan.options.adopt_after)
+        # The first partition exists in every write, so the commit finds an attempt even if there are no rows.
+        if partition == 0:
+            outcome["attempt"] = _begun(plan, micro_batch)
+        first = next((each for each in batches if each.num_rows), None)
+        if first is None:
+            return outcome
+        if partition != 0:
+            outcome["attempt"] = _begun(plan, micro_batch)
+        return {**outcome, **_written(plan, micro_batch, partition, chain([first], batches))}
     except (InvalidInputError, ConflictError) as error:
         refusal = {"type": type(error).__name__, "message": error.message, "kind": error.kind}
         return {**outcome, "refused": refusal}
@@ -70,18 +78,19 @@ def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
     return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
 
 
+def _begun(plan: SinkPlan, micro_batch: MicroBatch | None) -> dict[str, Any]:
+    attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch)
+    return attempt.to_json()
+
+
 def _written(
     plan: SinkPlan, micro_batch: MicroBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
 ) -> dict[str, Any]:
-    first = next((each for each in batches if each.num_rows), None)
-    if first is None:
-        return {}
-    rows = chain([first], batches)
     match plan.sink:
         case FileSink() as sink:
-            return {"file": sink.job.write(sink.names_for(micro_batch).uri(partition), rows).to_json()}
+            return {"file": sink.job.write(sink.names_for(micro_batch).uri(partition), batches).to_json()}
         case StateSink() as sink:
-            return {"state": _write_state(plan, sink, rows)}
+            return {"state": _write_state(plan, sink, batches)}
 
 
 def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_a_commit_that_runs_again_applies_once(tmp_path: Path) -> None:
     message = message_of(write_partition(plan, batch, 0, source))
     assert next(source, None) is None, "a plan before the sink must be run to its end"
     assert stream.commit([message], 0) is None
-    assert stream.kinds() == ["opened", "completed", "committed", "opened", "aborted"]
+    assert stream.kinds() == ["opened", "completed", "committed"]
     assert stream.state() == dict.fromkeys(range(10), 0)
     assert stream.run(1) == 2
 
@@ -172,7 +172,7 @@ def test_abort_before_the_checkpoint_ends_the_attempt(tmp_path: Path) -> None:
 def test_an_attempt_that_no_task_tells_of_is_ended_by_the_next_try(tmp_path: Path) -> None:
     """Every task failed: abort does not know the attempt, and the same query's next try fences it."""
     stream = Stream(tmp_path)
-    stream.plan()
+    stream.write(stream.plan(), 0)
     stream.abort([None, None])
     assert Stream(tmp_path).run(0) == 1
     assert stream.kinds() == ["opened", "fenced", "opened", "completed", "committed"]
@@ -366,35 +366,78 @@ def test_another_owner_is_not_fenced_unasked(tmp_path: Path) -> None:
     first, second = Stream(tmp_path), Stream(tmp_path, "second")
     messages = first.write(first.plan(), 0)
     with pytest.raises(ConflictError) as refused:
-        second.plan()
+        second.run(0)
     assert refused.value.kind == "attempt_open"
     assert first.commit(messages, 0) == 1
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [({}, {}), ({"queryName": "a"}, {"queryName": "b"}), ({"checkpointLocation": "/a"}, {"queryName": "a"})],
-)
-def test_two_queries_have_two_owners(tmp_path: Path, one: dict[str, str], other: dict[str, str]) -> None:
-    """Where the session says where checkpoints lie, the option is missing: neither fences the other."""
-    given = {"store": tmp_path.as_uri(), "job": "job", **STATE}
-    owners = [SinkOptions.of({**given, **each}, streaming=True).owner for each in (one, other)]
-    assert owners[0] != owners[1]
+@pytest.mark.parametrize("moment", ["planned", "written", "aborted"])
+@pytest.mark.parametrize("take_over", ["false", "true"])
+def test_a_wrong_query_does_not_disturb_the_right_one(tmp_path: Path, moment: str, take_over: str) -> None:
+    """The right one plans, writes and commits while the wrong one is anywhere between plan and abort. Both
+    have one name and no `checkpointLocation`, as where the session says where checkpoints lie.
+    """
+    same = {"checkpointLocation": "", "queryName": "daily"}
+    right = Stream(tmp_path, **same)
+    right.run(0)
+    wrong = Stream(tmp_path, "wrong", take_over=take_over, **same)
+    under_way = right.write(right.plan(), 1)
+    plan = wrong.plan()
+    assert right.commit(under_way, 1) == 2
+    messages: list[TaskMessage] = []
+    if moment != "planned":
+        messages = wrong.write(plan, 0)
+    if moment == "aborted":
+        with pytest.raises(ConflictError) as refused:
+            wrong.commit(messages, 0)
+        assert refused.value.kind == "other_query"
+        wrong.abort(messages)
+    assert right.run(2) == 3
+    assert right.kinds() == ["opened", "completed", "committed"] * 3
+    assert right.state() == dict.fromkeys(range(10), 2)
 
 
-def test_a_named_query_keeps_its_owner(tmp_path: Path) -> None:
-    """Spark hands its own `queryName` over with our options; after a crash it is the same."""
-    given = {"store": tmp_path.as_uri(), "job": "job", **STATE, "queryName": "daily"}
-    assert len({SinkOptions.of(given, streaming=True).owner for _ in range(2)}) == 1
+def test_a_query_without_a_name_ends_its_own_attempt(tmp_path: Path) -> None:
+    """The session names the checkpoint folder, and the query has no name: its id is its owner."""
+    nameless = {"checkpointLocation": ""}
+    stream = Stream(tmp_path, **nameless)
+    stream.write(stream.plan(), 0)
+    assert Stream(tmp_path, **nameless).run(0) == 1
+    assert stream.kinds() == ["opened", "fenced", "opened", "completed", "committed"]
 
 
-def test_only_the_writer_that_is_pickled_opens_an_attempt(tmp_path: Path) -> None:
-    """Spark creates another writer for each commit, and pickles the first one twice."""
+def test_a_task_that_outlived_its_driver_fences_nobody(tmp_path: Path) -> None:
+    """It starts when the next driver of its query is at work: it is refused, and that driver goes on."""
+    dead, alive = Stream(tmp_path), Stream(tmp_path)
+    plan = dead.plan()
+    messages = alive.write(alive.plan(), 0)
+    late = dead.write(plan, 0)
+    with pytest.raises(ConflictError, match="opened meanwhile"):
+        dead.commit(late, 0)
+    assert alive.commit(messages, 0) == 1
+    with pytest.raises(ConflictError) as refused:
+        dead.commit(dead.write(plan, 0), 0)
+    assert refused.value.kind == "parent_moved"
+
+
+def test_a_micro_batch_without_rows_moves_the_position(tmp_path: Path) -> None:
+    """Only its first task opens the attempt."""
+    stream = Stream(tmp_path)
+    plan, batch = stream.plan(), MicroBatch("query", 0)
+    messages = [message_of(write_partition(plan, batch, each, iter([]))) for each in range(3)]
+    assert stream.commit(messages, 0) == 1
+    assert stream.coordinator.get(1).positions == {POSITION: batch.position}
+
+
+def test_only_the_writer_that_is_pickled_makes_a_plan(tmp_path: Path) -> None:
+    """Spark creates another writer for each commit, and pickles the first one twice: all tasks have one plan,
+    which opens nothing.
+    """
     stream = Stream(tmp_path)
     writer = _StreamWriter(stream.options, SCHEMA)
-    assert stream.kinds() == []
+    assert writer._plan is None
     plans = [pickle.loads(pickle.dumps(writer))._plan for _ in range(2)]
-    assert stream.kinds() == ["opened"]
+    assert stream.kinds() == []
     assert plans[0].attempt == plans[1].attempt
 
 
