@@ -131,6 +131,7 @@ class _Run:
         self._began = server_time(store)
         self._fates: AttemptFates | None = None
         self._roots: dict[int, str] = {}
+        self._of_others: dict[int, frozenset[str]] = {}
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[_Place, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together, with the mark."""
@@ -154,7 +155,9 @@ class _Run:
         view = self._timeline.tail()
         suspects = self._suspects(view, page)
         decides = deciding(self._names, suspects, self._fates_of(view))
-        referenced = self._references.own(decides.own) if decides.own else frozenset()
+        referenced = self._named_by_others(view)
+        if decides.own:
+            referenced |= self._references.own(decides.own)
         if decides.older:
             referenced |= self._references.older(needed_checkpoints(view, self._grace))
         return list(
@@ -173,12 +176,23 @@ class _Run:
         if self._began is None:
             return
         view = self._began_at
+        if self._named_by_others(view):
+            return  # the next run has to find them again
         roots = {self._digest(view), *self._roots.values()}
         mark = CleanUpMark(
             view.slot, self._began, self._newest_over(view), roots.pop() if len(roots) == 1 else ""
         )
         if self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark)
+
+    def _named_by_others(self, view: TimelineView) -> frozenset[str]:
+        """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""
+        if view.slot not in self._of_others:
+            seen = -1 if self._mark is None else self._mark.slot
+            needed = needed_checkpoints(view, self._grace)
+            fresh = [entry for entry in needed if entry.completed.slot > seen]
+            self._of_others[view.slot] = self._references.of_other_attempts(fresh, older=self._mark is None)
+        return self._of_others[view.slot]
 
     def _suspects(self, view: TimelineView, page: Sequence[ObjectStat]) -> list[Garbage]:
         """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""

@@ -10,7 +10,8 @@ what its parent needs, less what a base replaces. So among the checkpoints that 
 * what they need of *older* checkpoints, which are not needed themselves, is what their *roots* need: those
   whose parent is not among them.
 
-A job that never restored has one root, the oldest, however many are retained.
+A job that never restored has one root, the oldest, however many are retained. Releases before step 4 refused
+files of another attempt may have written manifests that name some: `of_other_attempts` finds these.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, ManifestLoader
 from dstl_dagster.storage import ObjectStore
@@ -54,10 +55,12 @@ class References:
     """
 
     def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 8) -> None:
+        self._job_names = names
         self._loader = ManifestLoader(store, names, threads=threads)
         self._named: dict[str, tuple[frozenset[str], dict[str, str]]] = {}
         self._unreadable: dict[str, FormatError | NotFoundError] = {}
         self._older: dict[tuple[str, ...], frozenset[str]] = {}
+        self._of_others: set[str] = set()
 
     def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
         """The files that the manifests of these checkpoints name themselves.
@@ -86,6 +89,30 @@ class References:
                 rest = [entry for entry in rest if entry.checkpoint_id not in gone]
             self._older[key] = frozenset(names)
         return self._older[key]
+
+    def of_other_attempts(self, entries: Iterable[CheckpointEntry], *, older: bool) -> frozenset[str]:
+        """The changelog files that these checkpoints' manifests name, and that another attempt wrote.
+
+        With `older`, also what the manifests name that they build on. Passes over manifests that are lost or
+        damaged, of which nothing can be read.
+
+        Raises: FormatError (kind `newer_version`): what a later release needs is not known.
+        """
+        names = [entry.completed.manifest for entry in entries]
+        self.read_ahead(names)
+        seen: set[tuple[str, str]] = set()
+        for name in names:
+            try:
+                if older:
+                    for _ in self.needed_by(name, seen):
+                        pass
+                else:
+                    self._manifest(name)
+            except (FormatError, NotFoundError) as error:
+                if error.kind == ErrorKind.NEWER_VERSION:
+                    raise
+                log.warning("manifest %s cannot be read: %s", name, error)
+        return frozenset(self._of_others)
 
     def read_ahead(self, manifests: Sequence[str]) -> None:
         """Read these manifests concurrently, if not read yet; unreadable ones raise when asked for."""
@@ -143,8 +170,10 @@ class References:
             except (FormatError, NotFoundError) as error:
                 self._unreadable[name] = error
                 raise
+            files = frozenset(_files(manifest))
+            self._of_others.update(file for file in files if not self._is_own(name, file))
             self._named[name] = (
-                frozenset(_files(manifest)),
+                files,
                 {
                     operator: entry.previous
                     for operator, entry in manifest.operators.items()
@@ -152,6 +181,11 @@ class References:
                 },
             )
         return self._named[name]
+
+    def _is_own(self, manifest: str, file: str) -> bool:
+        # What is in no attempt's folder is never garbage.
+        writer = self._job_names.attempt_of_folder(file)
+        return writer is None or writer == self._job_names.attempt_of_manifest(manifest)
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

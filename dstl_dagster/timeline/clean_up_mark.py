@@ -12,6 +12,8 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 * the objects of one whose grace was over by then are needed by the `roots` (`checkpoint.references`),
   and stay needed while these are the same.
 
+A mark is left only if no manifest names a file of another attempt, as those of early releases may.
+
 Later objects, of tasks that outlived their attempt, have later stamps. Clean-ups may run concurrently, be
 killed or be late: whichever mark is the newest is as true as the others.
 """
