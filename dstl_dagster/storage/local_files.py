@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import UnavailableError
@@ -33,7 +31,6 @@ __all__ = [
     "TemporaryFile",
     "empty_folder_removed",
     "prune_empty_folders",
-    "translate_os_errors",
 ]
 
 HIDDEN_FOLDER = ".dstl-store"
@@ -44,24 +41,6 @@ _KEPT = ".before-"
 remove what a killed process left."""
 _file_numbers = itertools.count(1)
 _sweep_lock = threading.Lock()
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a step so that an OSError (full, read-only, no rights, broken) becomes an UnavailableError."""
-
-    @functools.wraps(step)
-    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return step(*args, **kwargs)
-        except OSError as error:
-            raise UnavailableError(
-                f"the file system refused: {error}; free space or grant the rights, then repeat the call"
-            ) from error
-
-    return translated
 
 
 class HiddenFolder:
@@ -185,11 +164,17 @@ class HiddenFolder:
                 descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue  # of another process that once had this id, or of another machine's
-            # Between its making and its locking another process's sweep may have taken it for left behind.
-            with contextlib.suppress(UnavailableError):
+            made = TemporaryFile(self, path, descriptor)
+            try:
+                # Between its making and its locking another process's sweep may have taken it.
                 lock(descriptor, fcntl.LOCK_EX, path, 0.0)
                 if os.fstat(descriptor).st_nlink > 0:
-                    return TemporaryFile(self, path, descriptor)
+                    return made
+            except UnavailableError:
+                pass
+            except BaseException:
+                made.close()
+                raise
             unlock(descriptor)
 
     def _sweep(self, folder: str) -> None:

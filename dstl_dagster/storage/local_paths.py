@@ -15,12 +15,8 @@ from urllib.parse import quote, unquote
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.local_files import (
-    HIDDEN_FOLDER,
-    HiddenFolder,
-    TemporaryFile,
-    empty_folder_removed,
-)
+from dstl_dagster.storage.local_errors import status_of
+from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, TemporaryFile, empty_folder_removed
 
 __all__ = [
     "LOCAL_BUCKET",
@@ -62,13 +58,10 @@ def _object_path(root: Path, name: str) -> Path:
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Raises: InvalidInputError if a symbolic link below the root leads to the file."""
+    """Raises: InvalidInputError if a symbolic link below the root leads to the file; OSError."""
     for folder in _folders_between(root, path):
-        try:
-            is_link = stat.S_ISLNK(os.lstat(folder).st_mode)
-        except OSError:
-            continue  # it is not there, or whoever needs it is told why
-        if is_link:
+        status = status_of(folder)
+        if status is not None and stat.S_ISLNK(status.st_mode):
             raise InvalidInputError(
                 f"the symbolic link {folder} leads {path} out of {root}; open a store on what it leads to"
             )

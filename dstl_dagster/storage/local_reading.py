@@ -6,6 +6,7 @@ Owns the match of files with records, and the adoption of files put there by han
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, translate_os_errors
+from dstl_dagster.storage.local_errors import is_missing, refused, status_of, translate_os_errors
+from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder
 from dstl_dagster.storage.local_paths import check_inside, object_path
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
 
@@ -39,6 +41,7 @@ class LocalReader:
         self._descriptor: int | None = descriptor
         self._position = start
 
+    @translate_os_errors
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes, all the rest when negative; `b""` at the end."""
         descriptor = self._open_descriptor()
@@ -62,10 +65,12 @@ class LocalReader:
         """The size of the generation that is open."""
         return self.record.file.size
 
+    @translate_os_errors
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         """As `RangeReader.read_range`; does not move where `read` goes on."""
         return file_ranges.read_range(self._open_descriptor(), start, length)
 
+    @translate_os_errors
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
         """As `RangeReader.read_summed`."""
         return file_ranges.read_summed(self._open_descriptor(), start, length)
@@ -77,9 +82,10 @@ class LocalReader:
 
     def close(self) -> None:
         """May be called again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # it is closed all the same, and what was read was right
+                os.close(descriptor)
 
     def __enter__(self) -> LocalReader:
         return self
@@ -101,6 +107,7 @@ class LocalReading:
         self._hidden = hidden
         self._records = records
 
+    @translate_os_errors
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
         """As `ObjectStore.stat`."""
         path = self._path(name)
@@ -117,8 +124,10 @@ class LocalReading:
             try:
                 # O_NONBLOCK: a pipe put there by hand must not make us wait.
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError:
-                break
+            except OSError as error:
+                if is_missing(error):
+                    break
+                raise
             record = None
             try:
                 status = os.fstat(descriptor)
@@ -219,16 +228,16 @@ class LocalReading:
         levels = folder.split("/") if folder else []
         if (levels and levels[0].lower() == HIDDEN_FOLDER) or (slash and not folder):
             return
+        begin = self._root.joinpath(*levels)
         try:
-            check_inside(self._root, self._root.joinpath(*levels, "any"))
-        except InvalidInputError:
-            return
-        yield from self._walk_folder(
-            self._root.joinpath(*levels),
-            f"{folder}/" if folder else "",
-            prefix.encode(),
-            start_offset.encode(),
-        )
+            try:
+                check_inside(self._root, begin / "any")
+            except InvalidInputError:
+                return
+            above = f"{folder}/" if folder else ""
+            yield from self._walk_folder(begin, above, prefix.encode(), start_offset.encode())
+        except OSError as error:
+            raise refused(error) from error
 
     def _walk_folder(self, folder: Path, above: str, prefix: bytes, offset: bytes) -> Iterator[ObjectStat]:
         for name, is_folder in _ordered_entries(folder, above):
@@ -272,8 +281,5 @@ def _is_name(name: str) -> bool:
 
 
 def _regular_file(path: Path) -> FileIdentity | None:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return FileIdentity.of(status) if stat.S_ISREG(status.st_mode) else None
+    status = status_of(path)
+    return FileIdentity.of(status) if status is not None and stat.S_ISREG(status.st_mode) else None

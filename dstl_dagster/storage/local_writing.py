@@ -18,12 +18,8 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition, Source
-from dstl_dagster.storage.local_files import (
-    HiddenFolder,
-    TemporaryFile,
-    prune_empty_folders,
-    translate_os_errors,
-)
+from dstl_dagster.storage.local_errors import status_of, translate_os_errors
+from dstl_dagster.storage.local_files import HiddenFolder, TemporaryFile, prune_empty_folders
 from dstl_dagster.storage.local_paths import object_path, object_uri, place_file
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import FileIdentity, Record, Records
@@ -134,7 +130,7 @@ class LocalWriting:
         """As `ObjectStore.delete`."""
         rules.check_delete(name, precondition)
         path = object_path(self._root, name)
-        if not os.path.isfile(path):  # noqa: PTH113 - a third of the time of Path.is_file
+        if status_of(path) is None:
             return False
         with self.hidden.locked([name]):
             current = self._reading.live_record(name)
