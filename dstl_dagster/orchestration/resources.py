@@ -51,7 +51,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     files: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Options of the files' temporary objects, under upstream's keys, for example "
+            "Temporary objects of files, time-outs and retries, under upstream's keys, for example "
             "{'gs.writer.temporary.bucket.name': 'scratch'}. Set here because clean-up needs them too."
         ),
     )
@@ -68,7 +68,10 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
     def store(self) -> ObjectStore:
         """The store that `uri` names. Raises: InvalidInputError."""
-        return self._open(self.uri)
+        return self._open(self.uri, self._file_options() if self.files else None)
+
+    def _file_options(self) -> GSFileSystemOptions:
+        return GSFileSystemOptions.from_mapping(dict(self.files), alone=True)
 
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         if self.gcs is None or not uri.startswith("gs://"):
@@ -83,9 +86,9 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         return CheckpointCoordinator(
             job,
             self.store(),
-            CheckpointOptions.from_mapping(dict(self.checkpoints)),
+            CheckpointOptions.from_mapping(dict(self.checkpoints), alone=True),
             owner=owner,
-            file_options=GSFileSystemOptions.from_mapping(dict(self.files)),
+            file_options=self._file_options(),
         )
 
     @contextmanager

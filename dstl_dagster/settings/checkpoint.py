@@ -93,8 +93,11 @@ class CheckpointOptions:
             )
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> CheckpointOptions:
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue], *, alone: bool = False) -> CheckpointOptions:
         """From configuration texts; a key that is not given keeps its default.
+
+        Keys of other components are ignored, as in a whole Flink configuration, unless the mapping is for
+        this one `alone`.
 
         Raises: InvalidInputError naming the key.
         """
@@ -104,7 +107,7 @@ class CheckpointOptions:
             "execution.checkpointing.num-",
             "state.checkpoints.num-",
         )
-        refuse_unknown(mapping, _KNOWN, prefixes)
+        refuse_unknown(mapping, _KNOWN, ("",) if alone else prefixes)
         values: dict[str, Any] = {}
         if found := pick(mapping, *_NUM_RETAINED, "num_retained"):
             values["num_retained"] = parse_int(*found, minimum=1)

@@ -107,15 +107,17 @@ class GSFileSystemOptions:
             )
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue], *, alone: bool = False) -> GSFileSystemOptions:
         """Options from upstream's keys (`gs.writer.chunk.size`) or the attribute names here.
 
-        Keys of other components are ignored; an unknown key under these prefixes is an error.
+        Keys of other components are ignored, unless the mapping is for this one `alone`; an unknown key
+        under these prefixes is always an error.
 
         Raises: InvalidInputError naming the key.
         """
         known = {*_UPSTREAM_KEYS, *_UPSTREAM_KEYS.values()}
-        refuse_unknown(mapping, known, ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry."))
+        ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.")
+        refuse_unknown(mapping, known, ("",) if alone else ours)
         given: dict[str, Any] = {}
         for name, upstream_key in _UPSTREAM_KEYS.items():
             found = pick(mapping, upstream_key, name)

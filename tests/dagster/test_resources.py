@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,9 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, RecoverableWriterResource, SparkSessionResource
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.storage import open_store
-from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_flights.assets import next_day
 
 if TYPE_CHECKING:
@@ -186,6 +187,35 @@ def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
         changelog = ChangelogStorageResource(uri="gs://nested/job", gcs=GCSResource(project="test"))
         with changelog.process_config_and_initialize_cm() as resource:
             assert resource.coordinator("days").latest() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"checkpoints": {"dstl.dfs.upload.timeout": "garbage"}}, "dstl.dfs.upload.timeout is not an option"),
+        ({"checkpoints": {"execution.checkpointing.num-retain": "3"}}, "did you mean .*num-retained"),
+        ({"files": {"gs.storage.root.urls": "x"}}, "did you mean gs.storage.root.url"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], hint: str, days: Days) -> None:
+    """By its name, with the nearest one that there is."""
+    resource = ChangelogStorageResource(uri=days.uri, **options)
+    with pytest.raises(InvalidInputError, match=hint):
+        resource.coordinator("days")
+
+
+def test_retries_reach_the_control_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One attempt a request: the first refusal of the bucket is an error."""
+    with GCSServer() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.create_bucket("once")
+        once = ChangelogStorageResource(uri="gs://once", files={"gs.retry.max-attempt": "1"})
+        for resource, fails in ((once, True), (ChangelogStorageResource(uri="gs://once"), False)):
+            server.faults.add(ServerFault(FaultKind.STATUS, status=503))
+            coordinator = resource.coordinator("days")
+            with pytest.raises(UnavailableError) if fails else contextlib.nullcontext():
+                assert coordinator.latest() is None
+            server.faults.clear()
 
 
 def test_a_client_is_for_buckets_alone(days: Days) -> None:

@@ -52,12 +52,13 @@ def _coordinator(uri: str, job: str, settings: Iterable[str]) -> CheckpointCoord
         if not equals:
             raise click.UsageError(f"-o takes KEY=VALUE, not {setting!r}")
         (files if key.startswith("gs.") else ours)[key] = value
+    file_options = GSFileSystemOptions.from_mapping(files, alone=True)
     return CheckpointCoordinator(
         job,
-        open_store(uri),
-        CheckpointOptions.from_mapping(ours),
+        open_store(uri, file_options),
+        CheckpointOptions.from_mapping(ours, alone=True),
         owner=f"dstl-command:{_user()}",
-        file_options=GSFileSystemOptions.from_mapping(files),
+        file_options=file_options,
     )
 
 
