@@ -1,4 +1,4 @@
-"""How the suite runs: Hypothesis's profiles, and two processes side by side that end at the same time.
+"""How the suite runs: Hypothesis's profiles, and processes side by side that end at the same time.
 
 Owns what all folders share: that, and one Spark a process (`sessions`). Does not own what the tests of a
 folder share: its own conftest does.
@@ -20,8 +20,9 @@ profiles.register()
 # beside later tests, and with the random numbers that Hypothesis keeps to itself.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
-_PROCESSES = 2
-"""Not one per core: some tests start a JVM or Dagster's daemons beside themselves, which want cores too."""
+_PROCESSES = 3
+"""On two cores too: half of the suite's time tests wait, for daemons, browsers, and buckets far away. Not more:
+others start a JVM or Dagster's daemons beside themselves, which want cores."""
 
 _LONGEST_FIRST = ("process", "spark", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
@@ -32,12 +33,12 @@ one of them go to one process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """What `-n auto` of pyproject.toml means: two processes for the suite or a folder, none beside this one
+    """What `-n auto` of pyproject.toml means: several processes for the suite or a folder, none beside this one
     for somebody who chose tests and looks at them. xdist itself sees to `--pdb`.
     """
     looking = any(config.getoption(name, None) for name in ("keyword", "lf", "failedfirst", "stepwise"))
     files = any("::" in each or Path(each).suffix == ".py" for each in config.args)
-    return 0 if looking or files else min(_PROCESSES, os.cpu_count() or 1)
+    return 0 if looking or files else _PROCESSES if (os.cpu_count() or 1) > 1 else 1
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
