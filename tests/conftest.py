@@ -21,8 +21,8 @@ profiles.register()
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
 _PROCESSES = 3
-"""On two cores too: half of the suite's time tests wait, for daemons, browsers, and buckets far away. Not more:
-others start a JVM or Dagster's daemons beside themselves, which want cores."""
+"""On two cores too: half of the time tests wait, for daemons, browsers and buckets far away. Not more: others
+start a JVM or Dagster's daemons beside themselves, which want cores."""
 
 _LONGEST_FIRST = ("process", "spark", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
@@ -33,7 +33,7 @@ one of them go to one process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """What `-n auto` of pyproject.toml means: several processes for the suite or a folder, none beside this one
+    """What `-n auto` of pyproject.toml means: several processes for the suite or a folder, none but this one
     for somebody who chose tests and looks at them. xdist itself sees to `--pdb`.
     """
     looking = any(config.getoption(name, None) for name in ("keyword", "lf", "failedfirst", "stepwise"))
