@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,12 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import (
     COMPONENTS_PREFIX,
     JOBS_PREFIX,
-    ChangelogStateHandle,
     JobNames,
 )
 from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
 from dstl_dagster.recoverable import (
     Component,
     GSBlobIdentifier,
-    GSCommitRecoverable,
     GSRecoverableWriter,
     recoverable_hash,
 )
@@ -32,51 +30,11 @@ from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_looku
 from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = [
-    "as_file_reports",
-    "as_operator_reports",
     "build_manifest",
     "final_files",
     "verify_report",
     "with_a_component_each",
 ]
-
-Handles = Iterable[OperatorReport] | Mapping[str, Sequence[ChangelogStateHandle] | OperatorReport]
-Files = Iterable[FileReport | GSCommitRecoverable]
-
-
-def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
-    """Reports, or plain handle lists by operator, as reports sorted by operator name."""
-    if isinstance(handles, Mapping):
-        reports = [
-            entry if isinstance(entry, OperatorReport) else OperatorReport(operator, tuple(entry))
-            for operator, entry in handles.items()
-        ]
-    else:
-        reports = list(handles)
-    names = [report.operator for report in reports]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidInputError(f"operators {twice} are reported twice in one checkpoint: report each once")
-    return tuple(sorted(reports, key=lambda report: report.operator))
-
-
-def as_file_reports(
-    files: Files, store: ObjectStore, options: GSFileSystemOptions, *, threads: int = 1
-) -> tuple[FileReport, ...]:
-    """Reports, or bare recoverables whose components are looked up in the store, as reports.
-
-    Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
-    """
-    reports = tuple(
-        file
-        if isinstance(file, FileReport)
-        else _looked_up(file, store, options, store.capabilities.useful_threads(threads))
-        for file in files
-    )
-    names = [report.recoverable.final_blob_identifier for report in reports]
-    if len(set(names)) != len(names):
-        raise InvalidInputError("two files of one checkpoint have the same name: give each its own")
-    return reports
 
 
 def verify_report(
@@ -388,30 +346,3 @@ def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -
                 "replaced it. Run the appending step again; it opens a new attempt",
                 kind=ErrorKind.NOT_AS_REPORTED,
             )
-
-
-def _looked_up(
-    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
-) -> FileReport:
-    identifiers = list(recoverable.component_blob_ids(options))
-    looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
-    stats: list[ObjectStat | None] = [None] * len(looks)
-
-    def look(at: int) -> None:
-        stats[at] = looks[at]()
-
-    concurrently([partial(look, at) for at in range(len(looks))], threads)
-    components = []
-    for identifier, found in zip(identifiers, stats, strict=True):
-        if found is None:
-            raise NotFoundError(
-                f"component {identifier.object_name} of file "
-                f"{recoverable.final_blob_identifier.object_name} is missing",
-                kind=ErrorKind.COMPONENT_MISSING,
-            )
-        components.append(
-            Component(
-                identifier.bucket_name, identifier.object_name, found.generation, found.size, found.crc32c
-            )
-        )
-    return FileReport(recoverable, tuple(components))

@@ -20,22 +20,22 @@ from typing import Any, TypeVar
 
 from dstl_dagster.checkpoint.compose_commit import publish_files
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
-from dstl_dagster.checkpoint.record import (
-    Files,
-    Handles,
-    as_file_reports,
-    as_operator_reports,
-    build_manifest,
-    final_files,
-    verify_report,
-    with_a_component_each,
-)
+from dstl_dagster.checkpoint.record import build_manifest, final_files, verify_report, with_a_component_each
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.resolve import finish_resolutions
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.keyed import AttemptReport, Manifest, load_manifest, store_manifest
+from dstl_dagster.keyed import (
+    AttemptReport,
+    Files,
+    Handles,
+    Manifest,
+    as_file_reports,
+    as_operator_reports,
+    load_manifest,
+    store_manifest,
+)
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, Fenced, Opened, PlannedAttempt, TimelineView, decisions

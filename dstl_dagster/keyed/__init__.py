@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
+from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
 from dstl_dagster.keyed.operator_log import OperatorState, operator_state
 from dstl_dagster.keyed.read_ahead import ManifestLoader
@@ -49,6 +50,8 @@ __all__ = [
     "BaseAndLog",
     "Export",
     "FileReport",
+    "Files",
+    "Handles",
     "KeyChange",
     "KeyedState",
     "Manifest",
@@ -58,6 +61,8 @@ __all__ = [
     "OperatorState",
     "StateAt",
     "StateDiff",
+    "as_file_reports",
+    "as_operator_reports",
     "base_and_log",
     "batch_options",
     "compared_runs",
