@@ -20,10 +20,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, lock, unlock
+from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, lock, lock_new, unlock
 
 __all__ = [
     "HIDDEN_FOLDER",
@@ -166,12 +165,8 @@ class HiddenFolder:
                 continue  # of another process that once had this id, or of another machine's
             made = TemporaryFile(self, path, descriptor)
             try:
-                # Between its making and its locking another process's sweep may have taken it.
-                lock(descriptor, fcntl.LOCK_EX, path, 0.0)
-                if os.fstat(descriptor).st_nlink > 0:
+                if lock_new(descriptor, path):
                     return made
-            except UnavailableError:
-                pass
             except BaseException:
                 made.close()
                 raise

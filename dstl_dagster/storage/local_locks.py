@@ -18,7 +18,7 @@ from typing import Final
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import UnavailableError
 
-__all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "lock", "unlock"]
+__all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "lock", "lock_new", "unlock"]
 
 DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
 """Far longer than a change takes, including a slow sync."""
@@ -52,6 +52,18 @@ def lock(descriptor: int, mode: int, path: str, wait_seconds: float) -> None:
                 ) from None
         _clock.sleep_seconds(min(pause, max(0.0, deadline - now)))
         pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+
+def lock_new(descriptor: int, path: str) -> bool:
+    """Lock a file that was just made; False if a sweep, which takes unlocked files, was there before.
+
+    Raises: OSError.
+    """
+    try:
+        lock(descriptor, fcntl.LOCK_EX, path, 0.0)
+    except UnavailableError:
+        return False
+    return os.fstat(descriptor).st_nlink > 0
 
 
 def unlock(descriptor: int) -> None:

@@ -31,7 +31,7 @@ from typing import Final
 
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local_locks import lock, unlock
+from dstl_dagster.storage.local_locks import lock, lock_new, unlock
 
 __all__ = ["PrivateFile", "PrivateFolder"]
 
@@ -231,11 +231,8 @@ def _new_owner(path: Path, home: int) -> tuple[str, int]:
         name = uuid.uuid4().hex
         owner = os.open(name + _LOCK, _NEW_FILE, 0o600, dir_fd=home)
         try:
-            lock(owner, fcntl.LOCK_EX, str(path / (name + _LOCK)), 0.0)
-            if os.fstat(owner).st_nlink > 0:
+            if lock_new(owner, str(path / (name + _LOCK))):
                 return name, owner
-        except UnavailableError:
-            pass  # between its making and its locking a sweep took it for left behind, and removes it
         except BaseException:
             _remove_place(home, name)
             unlock(owner)
