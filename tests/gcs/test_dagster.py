@@ -17,9 +17,10 @@ from dstl_dagster import (
     build_checkpoint_sensor,
     build_state_asset,
 )
-from dstl_dagster.checkpoint import CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.spark import CheckpointBatch, read_state
 from dstl_dagster.storage import open_store
+from tests.gcs.steps import complete
 
 pytestmark = [pytest.mark.spark, pytest.mark.dagster]
 
@@ -49,9 +50,7 @@ def make_outside(spark: SparkSession, coordinator: CheckpointCoordinator, day: s
         batch.write_state(
             spark.range(5, 15).selectExpr("id", f"'{day}' AS seen"), operator="totals", keys=["id"]
         )
-    coordinator.record_report(batch.attempt, load_report(coordinator.store, batch.attempt))
-    coordinator.confirm(batch.attempt)
-    coordinator.compose_commit()
+    complete(coordinator, batch)
 
 
 # Dagster's own code reads it, for any nested resource.

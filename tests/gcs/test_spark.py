@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark import CheckpointBatch, by_key_group, read_state, register
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
+from tests.gcs.steps import complete
 
 pytestmark = pytest.mark.spark
 
@@ -25,9 +26,7 @@ def run_batch(coordinator: CheckpointCoordinator, df: DataFrame, name: str) -> C
         batch.write_state(df, operator="totals", keys=["id"])
         batch.write_files(df.sortWithinPartitions("id"), f"{coordinator.store.uri}/out/{name}.jsonl")
         batch.write_files(df, f"{coordinator.store.uri}/out/{name}", format="parquet")
-    coordinator.record_report(batch.attempt, load_report(coordinator.store, batch.attempt))
-    coordinator.confirm(batch.attempt)
-    (done,) = coordinator.compose_commit()
+    done = complete(coordinator, batch)
     coordinator.clean_up()
     return done
 
