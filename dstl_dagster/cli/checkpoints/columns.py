@@ -12,10 +12,9 @@ from rich.text import Text
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, change_columns, changed_schema
 from dstl_dagster.cli.checkpoints.looking import console
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
-from dstl_dagster.cli.checkpoints.rows import keyed_operators, one_operator
+from dstl_dagster.cli.checkpoints.rows import checkpoint_at, keyed_operators, one_operator
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.tables import checkpoint_json
-from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.state import ColumnChanges, StateSchema
 
 __all__ = ["schema_command"]
@@ -52,9 +51,7 @@ def schema_command(
     changes = ColumnChanges.of(drop, dict(_renamed(each) for each in rename))
     if changes and checkpoint_id is not None:
         raise click.UsageError("columns are changed at the last checkpoint: leave out --at")
-    checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
-    if checkpoint is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
+    checkpoint = checkpoint_at(coordinator, checkpoint_id)
     if not changes:
         names = keyed_operators(checkpoint.manifest) if operator is None else [operator]
         for name in names:

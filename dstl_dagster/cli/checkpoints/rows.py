@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, materialize
 from dstl_dagster.cli.checkpoints.looking import console, progress_of
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
@@ -30,6 +30,7 @@ from dstl_dagster.keyed import (
 from dstl_dagster.state import RawText, python_rows
 
 __all__ = [
+    "checkpoint_at",
     "diff_command",
     "export_command",
     "export_to",
@@ -112,7 +113,7 @@ def history_command(
     A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, or
     text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
     """
-    manifest = _manifest(coordinator, checkpoint_id)
+    manifest = checkpoint_at(coordinator, checkpoint_id).manifest
     operator = one_operator(manifest, operator)
     changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
     if as_json:
@@ -200,13 +201,12 @@ def export_to(
             click.echo(f"{name}: {done.rows:,} rows, {size} in {len(done.uris)} files below {uri}")
 
 
-def _manifest(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> Manifest:
-    if checkpoint_id is not None:
-        return coordinator.get(checkpoint_id).manifest
-    latest = coordinator.latest()
-    if latest is None:
+def checkpoint_at(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> Checkpoint:
+    """The checkpoint of this id; `None`: the last one. Raises: NotFoundError."""
+    checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
+    if checkpoint is None:
         raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
-    return latest.manifest
+    return checkpoint
 
 
 def keyed_operators(manifest: Manifest) -> list[str]:
