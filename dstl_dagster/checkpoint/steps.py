@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -211,6 +212,15 @@ class CheckpointSteps(CheckpointReader):
         """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
         decisions.require_open(self.timeline.tail(), attempt)
 
+    @contextmanager
+    def _if_still_open(self, attempt: Attempt) -> Iterator[None]:
+        """A dead attempt's objects were cleaned up, its names taken by others: raise that it ended."""
+        try:
+            yield
+        except (NotFoundError, ConflictError):
+            self.require_open(attempt)
+            raise
+
     def record(
         self,
         attempt: Attempt,
@@ -253,14 +263,7 @@ class CheckpointSteps(CheckpointReader):
     ) -> Manifest:
         view = self.timeline.tail()
         decisions.require_open(view, attempt)
-        report = AttemptReport(
-            operators=as_operator_reports(handles),
-            files=as_file_reports(
-                files, self._store, self._file_options, threads=self._options.commit_threads
-            ),
-            positions=positions,
-            seconds=persist_seconds,
-        )
+        threads = self._options.commit_threads
         if parent is None and attempt.parent is not None:
             parent = self._get(view, attempt.parent)
 
@@ -269,7 +272,10 @@ class CheckpointSteps(CheckpointReader):
                 return frozenset()
             return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
 
-        verify_report(self._store, report, attempt, referenced, threads=self._options.commit_threads)
+        with self._if_still_open(attempt):
+            found = as_file_reports(files, self._store, self._file_options, threads=threads)
+            report = AttemptReport(as_operator_reports(handles), found, positions, persist_seconds)
+            verify_report(self._store, report, attempt, referenced, threads=threads)
         report = with_a_component_each(self._store, report, attempt, self._file_options)
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         store_manifest(self._store, attempt, manifest)
@@ -286,11 +292,8 @@ class CheckpointSteps(CheckpointReader):
         """
         started = self._clock.monotonic_seconds()
         name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
-        try:
+        with self._if_still_open(attempt):
             manifest = manifest or load_manifest(self._store, name)
-        except NotFoundError:
-            self.require_open(attempt)  # a dead attempt's manifest may have been cleaned up: raise that
-            raise
         files = final_files(manifest.files)
         self.timeline.decide(
             lambda view: decisions.to_complete(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, open_store
-
-if TYPE_CHECKING:
-    from tests.unit.conftest import Job
+from dstl_dagster.testing.fault_store import FaultStore
+from tests.unit.conftest import Job
 
 # -- changelog files of other attempts
 
@@ -173,3 +173,42 @@ def test_a_take_over_of_the_open_attempt_fences_it(job: Job) -> None:
     """By its id, as by `True`."""
     dead = job.coordinator("dead").trigger()
     assert job.coordinator("judge").trigger(take_over=dead.attempt).checkpoint_id == 1
+
+
+def test_a_step_says_fenced_wherever_a_rival_gets_in_between() -> None:
+    """The rival ends the attempt, writes the same file and cleans up: what is missing then is no fault."""
+    outcomes = [_fenced_before(request) for request in range(40)]
+    assert "completed" in outcomes
+    assert set(outcomes) == {"completed", "fenced"}
+
+
+def _fenced_before(request: int) -> str:
+    """Steps 4 and 5 of an attempt that a rival ends before that request: what becomes of it."""
+    job = Job(MemoryObjectStore())
+    seen = -1
+
+    def rival() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == request:
+            with suppress(ConflictError):  # it comes after the commit point
+                _take_over(job)
+
+    coordinator = Job(FaultStore(job.store, before_request=rival)).coordinator()
+    attempt = job.coordinator().trigger()
+    changes, file = job.changes(attempt), job.file(attempt, "out/part", b"ours")
+    try:
+        coordinator.record(attempt, [changes], [file.recoverable])
+        coordinator.confirm(attempt)
+    except DstlError as error:
+        return str(error.kind or error)
+    return "completed"
+
+
+def _take_over(job: Job) -> None:
+    coordinator = job.coordinator("rival", reader_grace=timedelta(0))
+    attempt = coordinator.trigger(take_over=True)
+    coordinator.record(attempt, [job.changes(attempt)], [job.file(attempt, "out/part", b"rival")])
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    coordinator.clean_up()
