@@ -7,14 +7,14 @@ Changes nothing; safe to run concurrently with anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, concurrently
 from dstl_dagster.timeline import Opened, TimelineView
 
 __all__ = ["Audit", "Damage", "find_damage"]
@@ -124,6 +124,5 @@ def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: 
     if len(listed) > _FEW:
         found = set(listed).intersection(stat.name for stat in store.list(names.attempts_prefix))
     rest = [name for name in wanted if name not in found]
-    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-audit") as pool:
-        stats = pool.map(lambda name: store.stat(name) is not None, rest)
-        return found.union(name for name, is_there in zip(rest, stats, strict=True) if is_there)
+    stats = concurrently([partial(store.stat, name) for name in rest], threads, "dstl-audit")
+    return found.union(name for name, stat in zip(rest, stats, strict=True) if stat is not None)

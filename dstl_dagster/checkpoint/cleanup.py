@@ -40,6 +40,7 @@ from dstl_dagster.storage import (
     ObjectStat,
     ObjectStore,
     Precondition,
+    concurrently,
     each_deleted,
     server_time,
 )
@@ -48,6 +49,7 @@ from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, Time
 __all__ = ["CleanUp", "collect_garbage"]
 
 log = logging.getLogger(__name__)
+_THREADS_NAME = "dstl-clean-up"
 _PAGE_OBJECTS = 1_000
 _NAMES_KEPT = 1_000
 
@@ -137,11 +139,7 @@ class _Run:
         """The objects of each place, page by page. The first pages are listed together, with the mark."""
         listings = [place.home.list(place.prefix) for place in places]
         jobs: list[Callable[[], object]] = [self._find_mark, *(partial(_page, each) for each in listings)]
-        if self.threads == 1:
-            found = [job() for job in jobs]
-        else:
-            with ThreadPoolExecutor(self.threads, thread_name_prefix="dstl-clean-up") as pool:
-                found = list(pool.map(lambda job: job(), jobs))
+        found = concurrently(jobs, self.threads, _THREADS_NAME)
         for place, listing, first in zip(places, listings, found[1:], strict=True):
             page = cast("list[ObjectStat]", first)
             while page:
@@ -160,16 +158,7 @@ class _Run:
             referenced |= self._references.own(decides.own)
         if decides.older:
             referenced |= self._references.older(needed_checkpoints(view, self._grace))
-        return list(
-            plan_garbage(
-                self._names,
-                [each.stat for each in suspects],
-                view,
-                referenced,
-                grace_is_over=self._grace.is_over,
-                fates=self._fates_of(view),
-            )
-        )
+        return [each for each in suspects if each.stat.name not in referenced]
 
     def leave_mark(self) -> None:
         """For the next run. Only after all pages: an error in between leaves the last mark as it is."""
@@ -199,17 +188,14 @@ class _Run:
         fates = self._fates_of(view)
         fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view)))
         self._look_up(fates, fresh)
-        plan = plan_garbage(
-            self._names, fresh, view, frozenset(), grace_is_over=self._grace.is_over, fates=fates
-        )
-        return list(plan)
+        return list(plan_garbage(self._names, fresh, fates, grace_is_over=self._grace.is_over))
 
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
         """Ask the archive for all at once, which remembers them."""
         halves = halves_to_look_up(self._names, page, fates)
         if len(halves) > 1 and self.threads > 1:
-            with ThreadPoolExecutor(self.threads, thread_name_prefix="dstl-clean-up") as pool:
-                list(pool.map(fates.view.archive.fate_of_half, halves))
+            looks = [partial(fates.view.archive.fate_of_half, half) for half in halves]
+            concurrently(looks, self.threads, _THREADS_NAME)
 
     def _fates_of(self, view: TimelineView) -> AttemptFates:
         if self._fates is None or self._fates.view is not view:
@@ -286,7 +272,7 @@ def _delete(
         for part in parts:
             yield from delete_part(part)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-clean-up") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix=_THREADS_NAME) as pool:
         for answers in pool.map(delete_part, parts):
             yield from answers
 

@@ -85,22 +85,19 @@ class AttemptFates:
 def plan_garbage(
     names: JobNames,
     listed: Iterable[ObjectStat],
-    view: TimelineView,
-    referenced: frozenset[str],
+    fates: AttemptFates,
     *,
     grace_is_over: Callable[[int], bool],
-    fates: AttemptFates | None = None,
 ) -> Iterator[Garbage]:
-    """The garbage among `listed`, which must have been listed before `view` was read.
+    """What among `listed` is garbage unless a checkpoint needs it (see `deciding`).
 
-    `referenced`: the names that kept checkpoints need. Objects of a checkpoint subsumed in some slot are
-    garbage only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list them last.
-    `fates`: those of the view, if the caller has them.
+    It must have been listed before the view of `fates` was read. Objects of a checkpoint subsumed in some
+    slot are garbage only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list them
+    last.
     """
-    fates = fates or AttemptFates(view)
     for stat in listed:
         attempt = _attempt_of(names, stat.name, fates)
-        if attempt is None or stat.name in referenced:
+        if attempt is None:
             continue
         reason = _why_garbage(attempt, fates, grace_is_over)
         if reason is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dstl_dagster.checkpoint.verify import (
@@ -23,7 +23,7 @@ from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, OperatorState, load_manifest, operator_state
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, concurrently
 from dstl_dagster.timeline import (
     Attempt,
     BlockedFile,
@@ -147,10 +147,8 @@ class CheckpointReader:
         """Every checkpoint that can be restored to, oldest first."""
         view = self.timeline.tail()
         threads = self._store.capabilities.useful_threads(self._options.commit_threads)
-        if threads == 1:
-            return [self._checkpoint(view, entry) for entry in view.retained]
-        with ThreadPoolExecutor(threads, thread_name_prefix="dstl-list") as pool:
-            return list(pool.map(lambda entry: self._checkpoint(view, entry), view.retained))
+        looks = [partial(self._checkpoint, view, entry) for entry in view.retained]
+        return concurrently(looks, threads, "dstl-list")
 
     def applied(self, idempotency_key: str) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` if none does."""

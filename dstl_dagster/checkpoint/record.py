@@ -62,7 +62,7 @@ def verify_report(
     ]
     for file in report.files:
         checks += _file_checks(store, file)
-    concurrently(checks, store.capabilities.useful_threads(threads))
+    concurrently(checks, store.capabilities.useful_threads(threads), "dstl-lookup")
 
 
 Reported = tuple[int | None, int | None, int | None]
@@ -75,7 +75,7 @@ def _changelog_files(operators: Iterable[OperatorReport]) -> Iterator[tuple[str,
     reported: dict[str, dict[Reported, None]] = {}
     for operator in operators:
         for handle in operator.handles:
-            for stream, _offset in handle.handles_and_offsets:
+            for stream in handle.streams:
                 operator_of.setdefault(stream.name, operator.operator)
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
                 reported.setdefault(stream.name, {})[expected] = None
@@ -133,7 +133,7 @@ def _refuse_foreign_changelog(
         stream.name: operator.operator
         for operator in operators
         for handle in operator.handles
-        for stream, _offset in handle.handles_and_offsets
+        for stream in handle.streams
         if stream.name.startswith(others) and not stream.name.startswith(own)
     }
     unknown = sorted(foreign.keys() - referenced()) if foreign else []

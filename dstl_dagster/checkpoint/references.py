@@ -191,5 +191,5 @@ class References:
 def _files(manifest: Manifest) -> Iterator[str]:
     for entry in manifest.operators.values():
         for handle in entry.report.handles:
-            for stream, _offset in handle.handles_and_offsets:
+            for stream in handle.streams:
                 yield stream.name

@@ -13,7 +13,7 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -188,7 +188,7 @@ def _files(chains: list[list[OperatorReport]]) -> list[StreamStateHandle]:
         for chain in chains
         for report in chain
         for handle in report.handles
-        for stream in _streams(handle)
+        for stream in handle.streams
     }
     return list(found.values())
 
@@ -213,10 +213,6 @@ class _FileChecks:
                 self._done.add(stream.name)
 
 
-def _streams(handle: ChangelogStateHandle) -> Iterator[StreamStateHandle]:
-    return (stream for stream, _offset in handle.handles_and_offsets)
-
-
 def _change_checks(store: OnceRead, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
     """One check for each handle: its files, its change sets, and their content."""
     reader = ChangelogReader(store)
@@ -239,7 +235,7 @@ def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | No
     try:
         return evolved_schema(keyed) if keyed else None
     except DstlError as error:
-        first = next(_streams(next(handle for report in chain for handle in report.handles)))
+        first = next(next(handle for report in chain for handle in report.handles).streams)
         found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
         return None
 
@@ -252,13 +248,11 @@ def _check_changes(
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
-    names = sorted({stream.name for stream in _streams(handle)})
-    for stream in _streams(handle):
+    names = sorted({stream.name for stream in handle.streams})
+    for stream in handle.streams:
         files.check(stream)
     try:
-        unsure = {
-            stream.name for stream in _streams(handle) if not store.holds(stream.name, stream.generation)
-        }
+        unsure = {stream.name for stream in handle.streams if not store.holds(stream.name, stream.generation)}
         if any(store.stat(name) is None for name in unsure):
             return  # reported by the object's own check
         batches = reader.read_batches(handle)

@@ -7,7 +7,7 @@ Twin of Flink's `FileStateHandle`, `ChangelogStateHandleStreamImpl` and `Snapsho
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -136,6 +136,11 @@ class ChangelogStateHandle:
                 raise InvalidInputError(f"offset {offset} in {handle.name!r} is negative")
         if self.state_size < 0 or self.checkpointed_size < 0:
             raise InvalidInputError("the sizes of a changelog handle are bytes, 0 or more")
+
+    @property
+    def streams(self) -> Iterator[StreamStateHandle]:
+        """The file of each change set, in their order; a file that holds several is repeated."""
+        return (stream for stream, _offset in self.handles_and_offsets)
 
     @classmethod
     def of_files(

@@ -6,14 +6,13 @@ Owns that form. Does not own the checks of a report (`checkpoint.record`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed.reports import FileReport, OperatorReport
 from dstl_dagster.recoverable import Component, GSCommitRecoverable
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStat, ObjectStore, component_lookups, concurrently
+from dstl_dagster.storage import ObjectStore, component_lookups, concurrently
 
 __all__ = ["Files", "Handles", "as_file_reports", "as_operator_reports"]
 
@@ -61,12 +60,7 @@ def _looked_up(
 ) -> FileReport:
     identifiers = list(recoverable.component_blob_ids(options))
     looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
-    stats: list[ObjectStat | None] = [None] * len(looks)
-
-    def look(at: int) -> None:
-        stats[at] = looks[at]()
-
-    concurrently([partial(look, at) for at in range(len(looks))], threads)
+    stats = concurrently(looks, threads, "dstl-lookup")
     components = []
     for identifier, found in zip(identifiers, stats, strict=True):
         if found is None:

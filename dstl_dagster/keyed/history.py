@@ -7,8 +7,8 @@ older than a base only the outcome is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_o
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.state import key_group_of, python_rows
-from dstl_dagster.storage import ObjectStore, OnceRead
+from dstl_dagster.storage import ObjectStore, OnceRead, concurrently
 
 __all__ = ["KeyChange", "key_history"]
 
@@ -76,10 +76,9 @@ def key_history(
             ]
 
         # Each checkpoint's changes are read for themselves: which one is the last needs no fold here.
-        with ThreadPoolExecutor(
-            store.capabilities.useful_threads(_THREADS), thread_name_prefix="dstl-history"
-        ) as pool:
-            return [change for found in pool.map(changes_in, chain) for change in found]
+        looks = [partial(changes_in, link) for link in chain]
+        threads = store.capabilities.useful_threads(_THREADS)
+        return [change for found in concurrently(looks, threads, "dstl-history") for change in found]
 
 
 def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:

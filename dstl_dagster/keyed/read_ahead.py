@@ -9,12 +9,12 @@ fetched in vain, which is harmless.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, concurrently
 
 __all__ = ["ManifestLoader"]
 
@@ -69,8 +69,8 @@ class ManifestLoader:
         self._window = self._concurrently(wanted)
 
     def _concurrently(self, wanted: Sequence[str]) -> dict[str, Manifest]:
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-read-ahead") as pool:
-            found = dict(zip(wanted, pool.map(self._try_load, wanted), strict=True))
+        loads = [partial(self._try_load, name) for name in wanted]
+        found = dict(zip(wanted, concurrently(loads, self._threads, "dstl-read-ahead"), strict=True))
         self._done.update(name for name, manifest in found.items() if manifest is None)
         return {name: manifest for name, manifest in found.items() if manifest is not None}
 

@@ -252,7 +252,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
 
 def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
     """Bytes of the files that hold these handles, each counted once, as far as their writers knew them."""
-    files = {stream.name: stream for handle in handles for stream, _ in handle.handles_and_offsets}
+    files = {stream.name: stream for handle in handles for stream in handle.streams}
     return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
 
 

@@ -116,7 +116,7 @@ def _present(
             problems.append(str(error))
             continue
         for handle in () if state is None else state.handles:
-            for stream, _offset in handle.handles_and_offsets:
+            for stream in handle.streams:
                 found = coordinator.store.stat(stream.name)
                 count, size = count + 1, size + (0 if found is None else found.size)
                 if found is None:

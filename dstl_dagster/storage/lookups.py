@@ -1,6 +1,6 @@
-"""Looking up many objects: concurrently, or by one listing where they share a folder.
+"""Many requests at once: concurrently, or by one listing for objects that share a folder.
 
-Owns the choice. Does not own what is expected of the objects (`checkpoint.record`).
+Owns how they are made. Does not own what is expected of the objects (`checkpoint.record`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
+from typing import TypeVar
 
 from dstl_dagster.storage.base import ObjectStat, ObjectStore
 
 __all__ = ["Check", "component_lookups", "concurrently"]
 
+T = TypeVar("T")
 Check = Callable[[], None]
 _LISTED_COMPONENTS = 16
 """A file with so many components or more is looked up by a listing of their folder."""
@@ -58,12 +60,12 @@ class _Listing:
         return self._stats.get(name)
 
 
-def concurrently(checks: Sequence[Check], threads: int) -> None:
-    """Run all, in order if `threads` is 1. Raises: the first error in their order."""
-    if threads == 1 or len(checks) < 2:
-        for check in checks:
-            check()
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-lookup") as pool:
-        for _ in pool.map(lambda check: check(), checks):
-            pass
+def concurrently(jobs: Sequence[Callable[[], T]], threads: int, name: str) -> list[T]:
+    """The results of all, in their order; one after another if `threads` is 1. `name`: of the threads.
+
+    Raises: the first error in their order; what has not begun by then is left out.
+    """
+    if threads == 1 or len(jobs) < 2:
+        return [job() for job in jobs]
+    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+        return list(pool.map(lambda job: job(), jobs))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.storage import ANY, ObjectStore
+from dstl_dagster.storage import ANY, ObjectStore, concurrently
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord
 
 __all__ = ["TailReader", "hole"]
@@ -137,11 +137,7 @@ class TailReader:
         return found
 
     def _batch(self, slots: range) -> list[TimelineRecord]:
-        if self._threads == 1:
-            records = [self._read(slot) for slot in slots]
-        else:
-            with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-timeline") as pool:
-                records = list(pool.map(self._read, slots))
+        records = concurrently([partial(self._read, slot) for slot in slots], self._threads, "dstl-timeline")
         there = [record for record in records if record is not None]
         if len(there) < len(records):
             raise hole(self._names.job, slots[records.index(None)], slots[-1])

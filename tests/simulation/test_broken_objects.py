@@ -144,8 +144,8 @@ class _AsIf:
 def garbage_by_age_only(monkeypatch):
     """Whatever no manifest names goes as soon as it is old; with no grace time, that is at once."""
 
-    def plan(names: Any, listed: Any, view: Any, referenced: Any, **_how: Any) -> Iterator[Garbage]:
-        needed = (*referenced, *(entry.completed.manifest for entry in view.kept))
+    def plan(names: Any, listed: Any, fates: Any, **_how: Any) -> Iterator[Garbage]:
+        needed = [entry.completed.manifest for entry in fates.view.kept]
         return (Garbage(stat, "old") for stat in listed if stat.name not in needed)
 
     monkeypatch.setattr(cleanup, "plan_garbage", plan)

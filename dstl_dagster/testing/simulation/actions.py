@@ -285,7 +285,7 @@ def state_read(
     found = coordinator.operator_state(coordinator.get(checkpoint_id), operator)
     state: dict[str, int] = {}
     for handle in () if found is None else found.handles:
-        for stream, _offset in handle.handles_and_offsets:
+        for stream in handle.streams:
             state.update(json.loads(store.get(stream.name, generation=stream.generation)))
     return state
 

@@ -147,7 +147,7 @@ def _read_one(
     try:
         state = coordinator.operator_state(checkpoint, operator)
         for handle in () if state is None else state.handles:
-            for stream, _offset in handle.handles_and_offsets:
+            for stream in handle.streams:
                 found.update(json.loads(process.store.get(stream.name, generation=stream.generation)))
     except NotFoundError as error:
         _expect_gone(process, each, error)
