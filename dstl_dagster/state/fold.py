@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange
 from dstl_dagster.state.changes import decode_change
-from dstl_dagster.state.keys import last_occurrences
+from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.schema import StateSchema
 
 __all__ = ["FoldedRun", "StateFold"]
@@ -69,6 +69,7 @@ class StateFold:
         self._schema = schema
         self._key_groups = key_groups
         self._schemas: list[StateSchema] = []
+        self._stored_schema = b""
         self._handles = 0
         self._changes: dict[int, list[_Change]] = {}
 
@@ -114,7 +115,7 @@ class StateFold:
         for index in np.flatnonzero(wanted).tolist():
             key_group, change = int(groups[index]), changes[index].as_buffer()
             if key_group == META_KEY_GROUP:
-                self._begin_schema(StateSchema.from_bytes(change.to_pybytes()))
+                self._begin_schema(change.to_pybytes())
                 described = True
             elif described:
                 kept = _Change(self._handles, len(self._schemas) - 1, change)
@@ -125,7 +126,11 @@ class StateFold:
                 )
         return described
 
-    def _begin_schema(self, schema: StateSchema) -> None:
+    def _begin_schema(self, stored: bytes) -> None:
+        if stored == self._stored_schema:  # as in nearly every handle
+            return
+        self._stored_schema = stored
+        schema = StateSchema.from_bytes(stored)
         if not self._schemas or self._schemas[-1] != schema:
             if self._schema.covering(schema) != self._schema:
                 raise FormatError(
@@ -134,26 +139,39 @@ class StateFold:
             self._schemas.append(schema)
 
     def _merged(self, run: Sequence[int]) -> FoldedRun:
-        by_schema: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
-        repeated = False
+        """What came after the oldest handle of each key group is folded first: most often it is far less.
+
+        So the rows of a base are looked at once, for whether their key occurs in the log behind it.
+        """
+        oldest: list[tuple[int, _Change]] = []
+        later: list[tuple[int, _Change]] = []
         for key_group in run:
             changes = self._changes.pop(key_group)
-            repeated |= changes[0].handle != changes[-1].handle
             for change in changes:
-                rows = decode_change(self._schemas[change.schema], change.payload)
-                by_schema.setdefault(change.schema, []).append((key_group, rows))
+                (oldest if change.handle == changes[0].handle else later).append((key_group, change))
+        before = self._decoded(oldest)
+        if not later:  # as right after a base: no key occurs twice
+            return before
+        after = self._decoded(later)
+        last = last_occurrences(after.rows, self._schema.key_columns)
+        newest = after.rows.take(pa.array(last))
+        kept = pc.invert(occurring(before.rows, newest, self._schema.key_columns))
+        groups = [before.key_groups[kept.to_numpy(zero_copy_only=False)], after.key_groups[last]]
+        return FoldedRun(pa.concat_tables([before.rows.filter(kept), newest]), np.concatenate(groups))
+
+    def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> FoldedRun:
+        """All rows of these changes, those of one key in log order."""
+        by_schema: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
+        for key_group, change in changes:
+            rows = decode_change(self._schemas[change.schema], change.payload)
+            by_schema.setdefault(change.schema, []).append((key_group, rows))
         # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
+        ordered = sorted(by_schema.items())
         everything = pa.concat_tables(
-            self._conformed(self._schemas[index], [rows for _, rows in by_schema[index]])
-            for index in sorted(by_schema)
+            self._conformed(self._schemas[index], [rows for _, rows in decoded]) for index, decoded in ordered
         )
-        ordered = [by_schema[index] for index in sorted(by_schema)]
-        groups = [(group, rows.num_rows) for changes in ordered for group, rows in changes]
-        key_groups = np.repeat(*np.array(groups, np.int32).T)
-        if not repeated:  # each key group comes from one handle, as right after a base: no key occurs twice
-            return FoldedRun(everything, key_groups)
-        last = last_occurrences(everything, self._schema.key_columns)
-        return FoldedRun(everything.take(pa.array(last)), key_groups[last])
+        groups = [(group, rows.num_rows) for _, decoded in ordered for group, rows in decoded]
+        return FoldedRun(everything, np.repeat(*np.array(groups, np.int32).T))
 
     def _conformed(self, written: StateSchema, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""

@@ -16,7 +16,7 @@ from hypothesis.errors import NoSuchExample
 
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
-from dstl_dagster.state.keys import last_occurrences
+from dstl_dagster.state.keys import last_occurrences, occurring
 from tests.profiles import examples
 
 MAX_PARALLELISM = 7
@@ -148,10 +148,28 @@ def every_occurrence(rows: pa.Table, key_columns: Any) -> Any:
     return np.arange(rows.num_rows)
 
 
-@pytest.mark.parametrize("mistake", [first_occurrences, every_occurrence])
-def test_the_property_finds_a_broken_merge(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def none_occurring(rows: pa.Table, others: pa.Table, key_columns: Any) -> pa.BooleanArray:
+    """The mistake: what the log replaces stays."""
+    return pa.array(np.zeros(rows.num_rows, np.bool_))
+
+
+def first_column_occurring(rows: pa.Table, others: pa.Table, key_columns: Any) -> pa.BooleanArray:
+    """The mistake: a key is as good as its first column."""
+    return occurring(rows, others, key_columns[:1])
+
+
+@pytest.mark.parametrize(
+    ("part", "mistake"),
+    [
+        ("last_occurrences", first_occurrences),
+        ("last_occurrences", every_occurrence),
+        ("occurring", none_occurring),
+        ("occurring", first_column_occurring),
+    ],
+)
+def test_the_property_finds_a_broken_merge(part: str, mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: it finds a history that exposes a wrong merge."""
-    monkeypatch.setattr("dstl_dagster.state.fold.last_occurrences", mistake)
+    monkeypatch.setattr(f"dstl_dagster.state.fold.{part}", mistake)
     try:
         find(
             st.tuples(histories, cut_lists),
