@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import cast
+from typing import Protocol, cast
 
 from dstl_dagster.checkpoint.garbage import (
     AttemptFates,
@@ -87,8 +87,11 @@ def collect_garbage(
     dry_run: bool,
     threads: int,
     references: References | None = None,
+    subsuming: Sequence[int] = (),
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
+
+    `subsuming`: checkpoints that a dry run takes for subsumed; only then.
 
     Costs a request for each thousand objects, a few for what is new since the last clean-up, and what goes.
     With `references`, of a caller that reads all manifests anyway, all is judged, whatever the last one saw.
@@ -97,7 +100,8 @@ def collect_garbage(
     since what that manifest needs is unknown.
     """
     grace = GraceClock(store, names, reader_grace)
-    run = _Run(store, timeline, names, grace, references, threads)
+    views = _Foreseen(timeline, subsuming) if subsuming else timeline
+    run = _Run(store, views, names, grace, references, threads)
     tally = _Tally(dry_run)
     for place, page in run.pages(_places(store, names, file_options)):
         garbage = run.garbage(page)
@@ -109,13 +113,35 @@ def collect_garbage(
     return report
 
 
+class _Views(Protocol):
+    """What a run asks a timeline for."""
+
+    def seen(self) -> TimelineView: ...
+
+    def tail(self) -> TimelineView: ...
+
+
+class _Foreseen:
+    """A timeline as it would be with some checkpoints subsumed."""
+
+    def __init__(self, timeline: Timeline, subsuming: Sequence[int]) -> None:
+        self._timeline = timeline
+        self._subsuming = subsuming
+
+    def seen(self) -> TimelineView:
+        return self._timeline.seen().if_subsumed(self._subsuming)
+
+    def tail(self) -> TimelineView:
+        return self._timeline.tail().if_subsumed(self._subsuming)
+
+
 class _Run:
     """One run: what it has read of the timeline, the manifests and the last mark. Not thread-safe."""
 
     def __init__(
         self,
         store: ObjectStore,
-        timeline: Timeline,
+        timeline: _Views,
         names: JobNames,
         grace: GraceClock,
         references: References | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dstl_dagster.checkpoint.audit import Audit, find_damage
@@ -53,11 +54,14 @@ class CheckpointCoordinator(CheckpointSteps):
             record = decisions.to_subsume(self.timeline.tail(), keep)
         else:
             record = self.timeline.decide(lambda view: decisions.to_subsume(view, keep))
-        report = self._collect(dry_run=dry_run)
+        subsumed = () if record is None else record.checkpoint_ids
+        report = self._collect(dry_run=dry_run, subsuming=subsumed if dry_run else ())
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
-        return replace(report, subsumed=() if record is None else record.checkpoint_ids)
+        return replace(report, subsumed=subsumed)
 
-    def _collect(self, *, dry_run: bool, references: References | None = None) -> CleanUp:
+    def _collect(
+        self, *, dry_run: bool, references: References | None = None, subsuming: Sequence[int] = ()
+    ) -> CleanUp:
         return collect_garbage(
             self._store,
             self.timeline,
@@ -67,6 +71,7 @@ class CheckpointCoordinator(CheckpointSteps):
             dry_run=dry_run,
             threads=self._options.commit_threads,
             references=references,
+            subsuming=subsuming,
         )
 
     def audit(self) -> Audit:

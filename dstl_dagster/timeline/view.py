@@ -10,8 +10,8 @@ which the view consults by itself. Only facts are archived, so an answer cannot 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
@@ -181,6 +181,19 @@ class TimelineView:
     def retained(self) -> list[CheckpointEntry]:
         """Checkpoints that can be restored to, oldest first."""
         return [entry for entry in self.kept if not self.is_abandoned(entry.checkpoint_id)]
+
+    def if_subsumed(self, checkpoint_ids: Iterable[int]) -> TimelineView:
+        """The view as it would be with a record in the next slot that subsumes these checkpoints."""
+        record = Subsumed(slot=self.slot + 1, checkpoint_ids=tuple(checkpoint_ids))
+        entries = {each: replace(self.checkpoints[each], subsumed=record) for each in record.checkpoint_ids}
+        attempts = [(each.checkpoint_id, each.completed.attempt) for each in entries.values()]
+        fates = {attempt: Fate(attempt, at, Ending.SUBSUMED, record.slot) for at, attempt in attempts}
+        return replace(
+            self,
+            slot=record.slot,
+            checkpoints=MappingProxyType({**self.checkpoints, **entries}),
+            ended=MappingProxyType({**self.ended, **fates}),
+        )
 
     def is_abandoned(self, checkpoint_id: int) -> bool:
         """Whether a restore abandoned this checkpoint."""

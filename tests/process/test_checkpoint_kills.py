@@ -48,7 +48,7 @@ def test_a_broken_protocol_is_seen(
         monkeypatch.setattr(
             checkpoint_kills.CheckpointCoordinator,
             "_collect",
-            lambda coordinator, *, dry_run: collect(coordinator, dry_run=True),
+            lambda coordinator, **_: collect(coordinator, dry_run=True),
         )
     else:
         monkeypatch.setattr(checkpoint_kills, "totals", lambda batch: {0: 1})

@@ -121,6 +121,25 @@ def test_a_dry_run_changes_nothing(job):
     assert [(stat.name, stat.generation) for stat in job.store.list()] == before
 
 
+@pytest.mark.parametrize("reader_grace", [timedelta(0), timedelta(hours=1)])
+def test_a_dry_run_says_what_a_run_does(job, reader_grace):
+    """Also of the checkpoints that only the run subsumes, as soon as their readers' grace is over."""
+    coordinator = job.coordinator(num_retained=2, reader_grace=reader_grace)
+    for number in range(6):
+        job.checkpoint(coordinator, number)
+        attempt = coordinator.trigger()
+        coordinator.record(attempt, [job.base(attempt)])
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+    dead = coordinator.trigger()
+    job.changes(dead)
+    coordinator.abort(dead)
+    foreseen, done = coordinator.clean_up(dry_run=True), coordinator.clean_up()
+    assert (foreseen.subsumed, foreseen.objects) == (done.subsumed, done.objects)
+    assert (sorted(foreseen.deleted), foreseen.reasons) == (sorted(done.deleted), done.reasons)
+    assert done.objects == 1 if reader_grace else done.objects > 10
+
+
 def test_an_unreadable_manifest_stops_the_deletion(job):
     """What it needs is unknown, so nothing is deleted."""
     coordinator = job.coordinator()
