@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format import readable_bytes
@@ -26,7 +27,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
     for name in ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    table.add_column("position", no_wrap=True)
+    table.add_column("position")  # it alone gives way to the width, so no other column is cut
     for checkpoint in checkpoints:
         manifest = checkpoint.manifest
         commit = checkpoint.entry.committed
@@ -41,7 +42,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
             f"{checkpoint.entry.completed.seconds:.3f}",
             "-" if commit is None else f"{commit.seconds:.3f}",
             _state(checkpoint),
-            ", ".join(str(position) for _, position in sorted(checkpoint.positions.items())),
+            _position(checkpoint),
         )
     return table
 
@@ -65,6 +66,12 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "compose_commit_seconds": None if commit is None else commit.seconds,
         "state": _state(checkpoint),
     }
+
+
+def _position(checkpoint: Checkpoint) -> Text:
+    """One line, cut with an ellipsis: a stream's positions may be long."""
+    positions = ", ".join(str(position) for _, position in sorted(checkpoint.positions.items()))
+    return Text(positions, no_wrap=True, overflow="ellipsis")
 
 
 def _state(checkpoint: Checkpoint) -> str:

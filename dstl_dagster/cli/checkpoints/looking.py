@@ -45,7 +45,7 @@ def progress_of(what: str) -> Callable[[int, int], None]:
 @job_options
 @as_json_option
 def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
-    """List the checkpoints that can be restored, oldest first."""
+    """List the checkpoints that can be restored, oldest first; with --json, one object a line."""
     checkpoints = coordinator.list()
     if as_json:
         for checkpoint in checkpoints:
@@ -79,7 +79,7 @@ def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json
 def timeline_command(
     coordinator: CheckpointCoordinator, after: int, limit: int | None, as_json: bool
 ) -> None:
-    """Show the job's decisions, oldest first."""
+    """Show the job's decisions, oldest first; with --json, one object a line."""
     records = islice(coordinator.timeline.records(after), limit)
     if as_json:
         for record in records:

@@ -185,7 +185,8 @@ def audit_lines(audit: Audit) -> Iterator[str]:
     else:
         garbage = audit.garbage
         yield f"garbage: {garbage.objects:,} objects, {readable_bytes(garbage.deleted_bytes)}"
-    yield "in order" if audit.in_order else "NOT IN ORDER"
+    waiting = "".join(f"; checkpoint {each} is not published yet" for each in audit.uncommitted)
+    yield f"in order{waiting}" if audit.in_order else "NOT IN ORDER"
 
 
 def audit_json(audit: Audit) -> dict[str, Any]:

@@ -55,6 +55,24 @@ def test_checkpoints_are_listed_for_people_and_for_programs(store):
     assert lines[0]["positions"] == {"source": 1}
 
 
+@pytest.mark.parametrize("columns", ["80", "100", "120", "200"])
+def test_a_streams_long_positions_cut_no_other_column(store, monkeypatch, columns):
+    """Whatever the width of the terminal, and whatever the text of a position."""
+    monkeypatch.setenv("COLUMNS", columns)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    attempt = coordinator.trigger()
+    offsets = {"topic": {str(partition): 1_234_567 for partition in range(40)}}
+    coordinator.record(attempt, [], [], {"stream": [offsets]})
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    *_, third, fourth = run(store, "list").rstrip().splitlines()
+    assert third.split() == ["3", "2", "0", "0", "B", "1", "5", "B", *third.split()[8:11], "committed", "3"]
+    assert fourth.split()[:3] == ["4", "3", "0"]
+    assert "committed" in fourth
+    assert "[{'topic'" in fourth
+    assert fourth.endswith("…")
+
+
 def test_one_checkpoint_is_shown(store):
     """Its place in the chain, batch, position and files; the manifest too in JSON."""
     shown = run(store, "show", "2")
@@ -110,6 +128,7 @@ def test_a_blocked_file_is_audited_and_resolved(store):
     committer = stream.close_for_commit()
     coordinator.record(attempt, [], [FileReport(committer.recoverable, tuple(committer.components))])
     coordinator.confirm(attempt)
+    assert "in order; checkpoint 4 is not published yet" in run(store, "audit")
     store.put("out/4", b"foreign", precondition=ABSENT)
     coordinator.compose_commit()
     assert "dstl checkpoints resolve 4 out/4" in run(store, "audit", code=1)
