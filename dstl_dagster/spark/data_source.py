@@ -40,7 +40,6 @@ from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOption
 from dstl_dagster.spark.source.source import (
     ChangesReader,
     CheckpointsReader,
-    FilteringStateReader,
     StateReader,
     changes_schema,
     checkpoints_schema,
@@ -94,8 +93,7 @@ class DstlDataSource(DataSource):
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
         state = state_at(options, self._checkpoint_id or options.checkpoint, schema)
-        reader_class = FilteringStateReader if options.push_filters else StateReader
-        return reader_class(options, state, schema)
+        return StateReader(options, state, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         _refuse_overwrite(overwrite, 'mode("append")')

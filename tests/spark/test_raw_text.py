@@ -77,16 +77,3 @@ def test_the_data_source_writes_and_reads_them(job: Job) -> None:
         (row[0], row[1], row[2]) for row in changes.select("_change_type", F.hex("k"), F.hex("v")).collect()
     }
     assert found == {("update_before", "FF", "C3"), ("update_after", "FF", "C3C3"), ("insert", "41", "80")}
-
-
-def test_a_pushed_filter_misses_no_key(job: Job) -> None:
-    """Spark passes such a literal to a reader without its bytes, so the read is not narrowed."""
-    job.write_state(raw(job, ("FF", "C3"), ("FE", "41")), keys=["k"])
-    register(job.spark)
-    options = {"store": job.folder.as_uri(), "job": "job", "operator": "op", "push_filters": "true"}
-    job.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        source = job.spark.read.format("dstl").options(**options).load()
-        assert hex_of(source.where("k = CAST(X'FF' AS STRING)")) == {("FF", "C3")}
-    finally:
-        job.spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -1,1 +1,1 @@
-"""The read path of `format("dstl")`: options, key groups selected by filters, and the readers."""
+"""The read path of `format("dstl")`: its options, and the readers."""

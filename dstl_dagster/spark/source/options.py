@@ -29,7 +29,6 @@ _OF_TABLE = {
         "key_groups",
         "columns",
         "partitions",
-        "push_filters",
         "case_sensitive",
     ),
     CHANGES: ("operator", "from_checkpoint", "to_checkpoint", "key_groups"),
@@ -51,7 +50,6 @@ class SourceOptions:
         key_groups: only these ranges; empty: all.
         columns: only these, in this order; empty: all.
         partitions: tasks that read; `None`: by the size of the state.
-        push_filters: whether filters on keys narrow the read (see `source.FilteringStateReader`).
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
     """
 
@@ -65,7 +63,6 @@ class SourceOptions:
     key_groups: tuple[KeyGroupRange, ...] = ()
     columns: tuple[str, ...] = ()
     partitions: int | None = None
-    push_filters: bool = False
     case_sensitive: bool = False
 
     @classmethod
@@ -97,7 +94,6 @@ class SourceOptions:
             key_groups=_ranges(given.get("key_groups", "")),
             columns=names_of(given.get("columns", ""), "columns"),
             partitions=_number(given, "partitions"),
-            push_filters=parse_bool("push_filters", given.get("push_filters", "false")),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
         )
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as st
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
@@ -29,7 +29,6 @@ from dstl_dagster.keyed import (
     compared_runs,
     diff_states,
 )
-from dstl_dagster.spark.source.key_filters import key_groups_of_filters
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.state import as_spelled
 from dstl_dagster.spark.stores import open_shared_store
@@ -41,7 +40,6 @@ __all__ = [
     "CHANGE_COLUMNS",
     "ChangesReader",
     "CheckpointsReader",
-    "FilteringStateReader",
     "StateReader",
     "changes_schema",
     "checkpoints_schema",
@@ -155,12 +153,10 @@ class StateReader(DataSourceReader):
         self._options = options
         self._state = state
         self._spark_schema = schema
-        self._wanted: Sequence[KeyGroupRange] = options.key_groups
-        self._nothing = False
 
     def partitions(self) -> list[RangePartition]:
         ranges = self._state.ranges(self._options.partitions)
-        return [] if self._nothing else _partitions(ranges, self._wanted, self._state.schema)
+        return _partitions(ranges, self._options.key_groups, self._state.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
@@ -174,26 +170,6 @@ class StateReader(DataSourceReader):
             for table in state.tables(partition.key_groups):
                 wanted = table.select(list(names)).rename_columns(self._spark_schema.names)
                 yield from _spark_batches(wanted, self._spark_schema)
-
-
-class FilteringStateReader(StateReader):
-    """Skips key groups in which no row can pass the query's filters.
-
-    Opt-in only. Spark rejects a reader with `pushFilters` while the session's
-    `spark.sql.python.filterPushdown.enabled` is off. While it is on, Spark (4.3.0) reuses the plan narrowed
-    by one query's filters for later queries on the same DataFrame, even within one plan, which then miss
-    rows. So use it only for a DataFrame with a single query.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        left = key_groups_of_filters(self._state.schema, filters)
-        if left is not None:
-            schema = self._state.schema
-            wanted = _partitions(left, self._wanted, schema)
-            self._wanted = [each.key_groups for each in wanted]
-            self._nothing = not wanted
-        # All of them: Spark applies each again to the rows it gets.
-        return filters
 
 
 def changes_schema(states: Sequence[StateAt]) -> st.StructType:
