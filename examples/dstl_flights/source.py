@@ -49,6 +49,7 @@ def day_csv(folder: Path, day: str) -> Path:
     """`folder`/days/`day`.csv: the flights of one day, as in the whole file."""
     days = folder / "days"
     if not days.exists():
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             by_day = Path(scratch) / "days"
             by_day.mkdir()

@@ -110,6 +110,12 @@ def test_dagsters_commands_find_scaffold_and_check_it(project: Path) -> None:
     assert "All definitions loaded successfully" in checked
 
 
+def test_dagsters_commands_check_the_checkout() -> None:
+    """Its own example, by the settings in pyproject.toml."""
+    (checked,) = dg_commands(Path(__file__).parents[2], ["check", "defs"])
+    assert "All definitions loaded successfully" in checked
+
+
 def built(**fields: Any) -> dg.Definitions:
     return CheckpointLineageComponent(**fields).build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
 
