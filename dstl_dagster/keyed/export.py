@@ -37,7 +37,7 @@ _EXPORT_KEY = "dstl-export"
 _ROWS_KEY = "dstl-rows"
 _SUCCESS = "_SUCCESS"
 _LAYOUT_VERSION = 1
-_FOLDER = re.compile(r"[^/\x00\r\n]+")
+_NOT_IN_A_FOLDER = re.compile(r"[/%\x00\r\n]|\A\.\.?\Z")
 Progress = Callable[[int, int], None]
 
 
@@ -95,18 +95,16 @@ def export_state(
     What an earlier call for the same export wrote is kept, not rewritten.
 
     Args:
-        target: objects go into a folder named after the operator, which must hold nothing else.
+        target: objects go into a folder named after the operator, which must hold nothing else. What
+            cannot stand in a folder's name is percent-encoded.
         export_id: distinguishes this checkpoint from another one with the same id.
         as_bytes: columns whose text is written as binary: Parquet requires UTF-8, keyed state does not.
         progress: called with (parts done, parts in total).
 
     Raises: ConflictError (kind `target_not_empty`) before anything is written, or if a different export wrote
-    there meanwhile; InvalidInputError if the operator's name cannot name a folder, if `as_bytes` names an
-    unknown column, or (kind `not_utf8`) if another column has text that is not UTF-8; UnavailableError (call
-    again); as reading the state does.
+    there meanwhile; InvalidInputError if `as_bytes` names an unknown column, or (kind `not_utf8`) if another
+    column has text that is not UTF-8; UnavailableError (call again); as reading the state does.
     """
-    if not _FOLDER.fullmatch(state.operator) or state.operator in (".", ".."):
-        raise InvalidInputError(f"operator {state.operator!r} cannot name a folder of an export")
     unknown = [name for name in as_bytes if name not in state.schema.columns.names]
     if unknown:
         raise InvalidInputError(
@@ -132,6 +130,11 @@ def export_state(
     )
 
 
+def _folder_of(operator: str) -> str:
+    """One folder for each operator: of `a/b` it is `a%2Fb`, of `a%2Fb` it is `a%252Fb`."""
+    return _NOT_IN_A_FOLDER.sub(lambda found: "".join(f"%{ord(c):02X}" for c in found[0]), operator)
+
+
 class _Target:
     """The objects of one export."""
 
@@ -139,7 +142,7 @@ class _Target:
         self, state: KeyedState, store: ObjectStore, export_id: str, as_bytes: Collection[str]
     ) -> None:
         self._store = store
-        self._folder = f"{state.operator}/"
+        self._folder = f"{_folder_of(state.operator)}/"
         self._what = f"checkpoint {state.checkpoint_id} of job {state.job!r}"
         parts = len(state.ranges())
         identity: list[object] = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id]

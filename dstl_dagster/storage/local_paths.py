@@ -96,6 +96,8 @@ def path_of_uri(uri: str) -> Path:
         raise InvalidInputError(f"{uri!r} names no absolute path: write file:///folder")
     if ".." in path.split("/"):
         raise InvalidInputError(f"{uri!r} climbs out by '..'; write the folder itself")
+    if not path.strip("/"):
+        raise InvalidInputError(f"{uri!r} is the root of the file system: write file:///absolute/folder")
     return Path(path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
@@ -39,4 +41,16 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
                 ) from error
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:
-            raise InvalidInputError(f"{uri!r}: unknown scheme; use memory://, file:/// or gs://")
+            raise InvalidInputError(f"{uri!r} names no store: {_advice(uri)}")
+
+
+def _advice(uri: object) -> str:
+    """What to write instead."""
+    if not isinstance(uri, str) or not uri.strip():
+        return "use gs://bucket/prefix or file:///absolute/folder"
+    scheme, _, rest = uri.partition(":")
+    if scheme in ("gs", "file", "memory"):
+        return f"did you mean {scheme}://{'/' * (scheme == 'file')}{rest.lstrip('/')}?"
+    if "://" in uri:
+        return f"there is no store for {scheme}://; use gs://bucket/prefix or file:///absolute/folder"
+    return f"did you mean the folder {Path(uri).absolute().as_uri()}?"

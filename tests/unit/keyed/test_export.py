@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,6 +28,18 @@ def test_the_state_is_exported(keyed, checkpoint, tmp_path):
     assert rows_of(tmp_path / keyed.OPERATOR) == keyed.rows(checkpoint)
     assert done.rows == len(keyed.rows(checkpoint)) == 49
     assert (tmp_path / keyed.OPERATOR / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    ("operator", "folder"),
+    [("a/b", "a%2Fb"), ("a%2Fb", "a%252Fb"), ("..", "%2E%2E"), (".", "%2E"), ("..a", "..a"), ("ä b", "ä b")],
+)
+def test_any_operator_is_exported(keyed, checkpoint, tmp_path, operator, folder):
+    """Its folder is one level below the target, and no other operator's."""
+    state = keyed.state(checkpoint)
+    state = replace(state, at=replace(state.at, operator=operator))
+    export_state(state, LocalObjectStore(tmp_path, durable=False), export_id="one")
+    assert rows_of(tmp_path / folder) == keyed.rows(checkpoint)
 
 
 def test_an_interrupted_export_is_finished(keyed, checkpoint, tmp_path):

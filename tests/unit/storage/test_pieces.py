@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +210,25 @@ def test_memory_is_shared_by_its_name() -> None:
 def test_what_is_no_store(uri: str) -> None:
     """Any other URI is InvalidInputError."""
     with pytest.raises(InvalidInputError):
+        open_store(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "advice"),
+    [
+        ("gs:/bucket/x", "did you mean gs://bucket/x"),
+        ("file:folder/x", "did you mean file:///folder/x"),
+        ("s3://bucket/x", "there is no store for s3://; use gs://"),
+        ("/data/state", "did you mean the folder file:///data/state"),
+        ("data", f"did you mean the folder {Path.cwd().as_uri()}/data"),
+        ("  ", "use gs://bucket/prefix or file:///absolute/folder"),
+        ("file:///", "is the root of the file system"),
+        ("file:////", "is the root of the file system"),
+    ],
+)
+def test_what_to_write_instead(uri: str, advice: str) -> None:
+    """The likely meaning of what was written."""
+    with pytest.raises(InvalidInputError, match=re.escape(advice)):
         open_store(uri)
 
 
