@@ -54,6 +54,7 @@ class ServerState:
     url: Callable[[], str]
     wait: Callable[[float], None]
     count: Callable[[str], None]
+    count_status: Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,13 @@ class Handler(BaseHTTPRequestHandler):
             if part.path[:3] != ["storage", "v1", "b"] or len(part.path) != 6:
                 raise ApiError(400, "badRequest", "A batch takes calls on objects alone.")
             call = self._route_bucket(part.command, part.path[3:], part.query, part.body, media=False)
-            return self._perform(call, self.state.faults.take(call.method, call.name))
+            answer = self._perform(call, self.state.faults.take(call.method, call.name))
         except ApiError as error:
-            return error_answer(error)
+            answer = error_answer(error)
         except _Dropped:
-            return error_answer(ApiError(503, "backendError", "The part has no answer."))
+            answer = error_answer(ApiError(503, "backendError", "The part has no answer."))
+        self.state.count_status(answer.status)
+        return answer
 
     def _route_bucket(
         self, command: str, parts: list[str], query: dict[str, str], body: bytes, media: bool
@@ -332,6 +335,7 @@ class Handler(BaseHTTPRequestHandler):
             if self.state.omit_empty_sizes:
                 document = without_empty_sizes(document)
             body = b"" if document is None else json.dumps(document).encode()
+        self.state.count_status(answer.status)
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}
         kinds = {fault.kind for fault in faults}
         if FaultKind.GARBLE in kinds:

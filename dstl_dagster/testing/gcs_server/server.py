@@ -40,6 +40,7 @@ class GCSServer:
         self._model = Model(folder, one_update_a_second=one_update_a_second)
         self._stopping = threading.Event()
         self._counts: collections.Counter[str] = collections.Counter()
+        self._statuses: collections.Counter[int] = collections.Counter()
         self._count_lock = threading.Lock()
         self.faults = FaultPlan()
         state = ServerState(
@@ -50,6 +51,7 @@ class GCSServer:
             url=lambda: self.url,
             wait=lambda seconds: _ignore(self._stopping.wait(seconds)),
             count=self._count,
+            count_status=self._count_status,
         )
         handler = type("BoundHandler", (Handler,), {"state": state})
         self._http = _HTTPServer(("127.0.0.1", port), handler)
@@ -66,10 +68,17 @@ class GCSServer:
         with self._count_lock:
             return dict(self._counts)
 
+    @property
+    def statuses(self) -> dict[int, int]:
+        """Answers so far by HTTP status, those to the parts of a batch included."""
+        with self._count_lock:
+            return dict(self._statuses)
+
     def reset_counts(self) -> None:
         """Reset all counts to zero."""
         with self._count_lock:
             self._counts.clear()
+            self._statuses.clear()
 
     def create_bucket(self, name: str, **resource: Any) -> None:
         """Create a bucket without HTTP. Does nothing if it exists.
@@ -119,6 +128,10 @@ class GCSServer:
     def _count(self, method: str) -> None:
         with self._count_lock:
             self._counts[method] += 1
+
+    def _count_status(self, status: int) -> None:
+        with self._count_lock:
+            self._statuses[status] += 1
 
 
 class _HTTPServer(ThreadingHTTPServer):
