@@ -105,7 +105,7 @@ class GCSObjectStore:
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         transport = self._transport
         return GCSObjectStore(
-            transport.client, bucket_name, options=transport.options, retries=transport.retries
+            transport.client, bucket_name, options=transport.options, retries=transport.given_retries
         )
 
     def locate(self, uri: str) -> tuple[str, str]:

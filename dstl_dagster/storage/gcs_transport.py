@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.gcs_client import listen_for_time, split_at_fork
+from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
@@ -38,7 +38,8 @@ class GCSTransport:
         client: stays the caller's to close.
         bucket_name: the bucket.
         options: time-outs and retries; unset ones default as in `BackoffPolicy`.
-        retries: override those of the options.
+        retries: override those of the options. Without them all requests of this process to the bucket slow
+            down together when the service refuses one.
     """
 
     def __init__(
@@ -51,7 +52,10 @@ class GCSTransport:
         self.client = client
         self.bucket = client.bucket(bucket_name)
         self.options = options or GSFileSystemOptions()
-        self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
+        self.given_retries = retries
+        self.retries = retries or Retries(
+            BackoffPolicy.from_options(self.options), pacer=shared_pacer(client, bucket_name)
+        )
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
@@ -108,7 +112,7 @@ class GCSTransport:
             ),
         )
         if response.status_code in (408, 429) or response.status_code >= 500:
-            raise refusal(response.status_code, response.text, place)
+            raise refusal(response.status_code, response.text, place, response.headers)
         # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
         # leaves open what the request did.
         document = None

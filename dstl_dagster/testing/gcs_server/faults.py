@@ -39,6 +39,7 @@ class ServerFault:
             itself; where the fault cuts the connection, its part alone is hit, and answered with 503.
         name: a glob over object names.
         status: for STATUS.
+        retry_after: for STATUS: the `Retry-After` of the answer, in seconds or as an HTTP date.
         seconds: for STALL and LATENCY.
         times: how many requests it hits; None: all.
         skip: how many matching requests pass before the first hit.
@@ -49,6 +50,7 @@ class ServerFault:
     method: str = "*"
     name: str = "*"
     status: int = 503
+    retry_after: str | None = None
     seconds: float = 0.0
     times: int | None = 1
     skip: int = 0

@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault.kind is FaultKind.LATENCY:
                 self.state.wait(fault.seconds)
             elif fault.kind is FaultKind.STATUS:
-                raise ApiError(fault.status, "backendError", f"Injected {fault.status}")
+                raise ApiError(fault.status, "backendError", f"Injected {fault.status}", fault.retry_after)
             elif fault.kind is FaultKind.MISMATCH:
                 raise ApiError(400, "invalid", "Provided CRC32C 'AAAAAA==' doesn't match calculated CRC32C.")
             elif fault.kind is FaultKind.RESET:
