@@ -77,6 +77,13 @@ class FaultPlan:
         self._lock = threading.Lock()
         self._rules: list[tuple[ServerFault, list[int]]] = []
         self._random: tuple[random.Random, RandomFaults] | None = None
+        self._hits = 0
+
+    @property
+    def hits(self) -> int:
+        """How many faults have hit requests so far."""
+        with self._lock:
+            return self._hits
 
     def add(self, fault: ServerFault) -> None:
         """Add a rule, in force from now on."""
@@ -103,6 +110,7 @@ class FaultPlan:
                 seeded, faults = self._random
                 if seeded.random() < faults.rate:
                     hits.append(seeded.choice(list(faults.faults)))
+            self._hits += len(hits)
             return hits
 
 
