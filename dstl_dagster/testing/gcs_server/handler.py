@@ -54,7 +54,7 @@ class ServerState:
     url: Callable[[], str]
     wait: Callable[[float], None]
     count: Callable[[str], None]
-    count_status: Callable[[int], None]
+    count_answer: Callable[[int, int, int], None]  # status, bytes received, bytes sent: of bodies alone
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # with it, each small answer waits 40 ms for an acknowledgement
     state: ClassVar[ServerState]
+    _received = 0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """Silent, to keep test output clean."""
@@ -97,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
             # The client died midway: the request never arrived.
             self.close_connection = True
             return
+        self._received = len(body)
         try:
             call = _refusing_malformed(lambda: self._route(body))
             self.state.count(call.method)
@@ -163,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
             answer = error_answer(error)
         except _Dropped:
             answer = error_answer(ApiError(503, "backendError", "The part has no answer."))
-        self.state.count_status(answer.status)
+        self.state.count_answer(answer.status, 0, 0)
         return answer
 
     def _route_bucket(
@@ -335,7 +337,6 @@ class Handler(BaseHTTPRequestHandler):
             if self.state.omit_empty_sizes:
                 document = without_empty_sizes(document)
             body = b"" if document is None else json.dumps(document).encode()
-        self.state.count_status(answer.status)
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}
         kinds = {fault.kind for fault in faults}
         if FaultKind.GARBLE in kinds:
@@ -352,6 +353,7 @@ class Handler(BaseHTTPRequestHandler):
         if answer.status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.state.count_answer(answer.status, self._received, len(sent))
         self.wfile.write(sent)
         if len(sent) < len(body):
             self._reset()
