@@ -78,6 +78,7 @@ def row_of(
                 "operation": operation.name,
                 "latency_ms": latency_ms,
                 **taken[0],
+                "exact": operation.exact,
                 "requests_of_all": [each["requests"] for each in taken],
                 "seconds": round(median(each["seconds"] for each in taken), 3),
                 "ideal_requests": operation.ideal.requests,
@@ -117,7 +118,9 @@ def main() -> None:
                         f"{row['refused']:4}",
                         flush=True,
                     )
-    varying = sorted({row["operation"] for row in found if len(set(row["requests_of_all"])) > 1})
+    varying = sorted(
+        {row["operation"] for row in found if row["exact"] and len(set(row["requests_of_all"])) > 1}
+    )
     print(json.dumps({"requests_vary": varying}))
     if arguments.json:
         arguments.json.write_text(json.dumps({"conditions": conditions(), "rows": found}, indent=1))

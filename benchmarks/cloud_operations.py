@@ -54,6 +54,7 @@ class Operation:
     prepare: Callable[[], Act]
     ideal: Ideal
     again: bool = True
+    exact: bool = True  # it takes the same requests each time
 
 
 @dataclass(frozen=True)
@@ -298,4 +299,5 @@ def operations_under_the_limit(jobs: Jobs, sizes: Sizes) -> Iterator[Operation]:
     # the tail, and listings beside each other.
     count = sizes.quick_checkpoints
     name = f"{count} checkpoints with clean-up, 1 update/s"
-    yield Operation(name, run, Ideal((6 + 3) * count, beside=(2 + 3) * count), again=False)
+    # Hints and marks that are younger than the limit stay, so requests depend on how quick the machine is.
+    yield Operation(name, run, Ideal((6 + 3) * count, beside=(2 + 3) * count), again=False, exact=False)

@@ -13,7 +13,7 @@ from google.cloud import storage
 from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ABSENT
+from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
@@ -105,3 +105,11 @@ def test_a_clean_up_survives_refusals_within_its_batches(server: GCSServer) -> N
     server.faults.add(ServerFault(FaultKind.DROP_ANSWER, "objects.delete", "*/8"))
     assert coordinator.clean_up().objects >= 28
     assert list(store.list("dstl/orders/attempts/")) == []
+
+
+@pytest.mark.parametrize("server", [False], indirect=True)
+def test_a_batch_is_as_far_away_as_one_request(server: GCSServer) -> None:
+    """Latency is that of the way, which the parts of a batch go together: it hits a batch once."""
+    store = store_on(server, tries=1)
+    server.faults.add(ServerFault(FaultKind.LATENCY, seconds=60.0, method="objects.delete", times=None))
+    assert store.delete_all([(str(number), ANY) for number in range(100)]) == [False] * 100

@@ -23,7 +23,7 @@ class FaultKind(Enum):
     GARBLE = "garble"  # the effect happens; the response is HTML labelled as JSON, as from a broken proxy
     CUT = "cut"  # the response ends in the middle of its body
     CORRUPT = "corrupt"  # one bit of the response body is flipped
-    LATENCY = "latency"  # served normally after the given seconds
+    LATENCY = "latency"  # served normally after the given seconds; a batch as a whole
 
 
 @dataclass(frozen=True)
