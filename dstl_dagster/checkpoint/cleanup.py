@@ -30,6 +30,7 @@ from dstl_dagster.checkpoint.garbage import (
     unsettled,
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
+from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
@@ -42,6 +43,7 @@ from dstl_dagster.storage import (
     Precondition,
     concurrently,
     each_deleted,
+    let_settle,
     server_time,
 )
 from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
@@ -86,6 +88,7 @@ def collect_garbage(
     reader_grace: timedelta,
     dry_run: bool,
     threads: int,
+    clock: Clock,
     references: References | None = None,
     subsuming: Sequence[int] = (),
 ) -> CleanUp:
@@ -105,6 +108,9 @@ def collect_garbage(
     tally = _Tally(dry_run)
     for place, page in run.pages(_places(store, names, file_options)):
         garbage = run.garbage(page)
+        if not dry_run:
+            # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
+            let_settle(place.home, (each.stat for each in garbage), clock)
         tally.add(_deleted(place.home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()

@@ -70,6 +70,7 @@ class CheckpointCoordinator(CheckpointSteps):
             reader_grace=self._options.reader_grace,
             dry_run=dry_run,
             threads=self._options.commit_threads,
+            clock=self._clock,
             references=references,
             subsuming=subsuming,
         )

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         split_bucket_uri,
         split_object_uri,
     )
+    from dstl_dagster.storage.update_limit import let_settle
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
         WrapperReader,
@@ -111,6 +112,7 @@ __all__ = [
     "component_lookups",
     "concurrently",
     "each_deleted",
+    "let_settle",
     "open_ranges",
     "open_store",
     "put_own",
@@ -143,6 +145,7 @@ __getattr__, __dir__ = lazy_face(
             "split_bucket_uri",
             "split_object_uri",
         ],
+        "update_limit": ["let_settle"],
         "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
     },
 )

@@ -40,6 +40,8 @@ class StoreCapabilities:
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
         tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
         batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects.
+        seconds_between_updates: a change or deletion of an object sooner than this after its last change may
+            be refused for the moment (`UnavailableError`); 0: no such limit is known.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
@@ -50,10 +52,15 @@ class StoreCapabilities:
     write_summed: bool = False
     tells_time: bool = False
     batch_deletes: bool = False
+    seconds_between_updates: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:
             raise InvalidInputError(f"max_useful_threads must be 1 or more, not {self.max_useful_threads}")
+        if self.seconds_between_updates < 0:
+            raise InvalidInputError(
+                f"seconds_between_updates must be 0 or more, not {self.seconds_between_updates}"
+            )
 
     def useful_threads(self, wanted: int) -> int:
         """How many of `wanted` threads are worth starting; at least one."""

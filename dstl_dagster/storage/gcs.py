@@ -47,7 +47,13 @@ __all__ = ["GCSObjectStore", "open_gcs"]
 
 _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True, tells_time=True, batch_deletes=True)
+_CAPABILITIES = StoreCapabilities(
+    inspect_bucket=True,
+    write_summed=True,
+    tells_time=True,
+    batch_deletes=True,
+    seconds_between_updates=1.0,
+)
 
 
 class GCSObjectStore:
@@ -99,7 +105,7 @@ class GCSObjectStore:
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         transport = self._transport
         return GCSObjectStore(
-            transport.client, bucket_name, options=transport.options, retries=transport.retries
+            transport.client, bucket_name, options=transport.options, retries=transport.given_retries
         )
 
     def locate(self, uri: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its creation, what happens to a client's connections in a fork, and the time that its responses tell.
-Does not own requests (`gcs_transport`). Imported by the Google store's modules alone, so that nothing else
-loads the client.
+Owns its creation, what happens to a client's connections in a fork, the time that its responses tell, and
+which requests keep one pace. Does not own requests (`gcs_transport`), or the pace itself (`pacing`). Imported
+by the Google store's modules alone, so that nothing else loads the client.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import requests.cookies
 from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.storage.pacing import Pacer
 
-__all__ = ["listen_for_time", "shared_client", "split_at_fork", "told_time"]
+__all__ = ["listen_for_time", "shared_client", "shared_pacer", "split_at_fork", "told_time"]
 
 _POOL_CONNECTIONS = 64
 
@@ -44,6 +45,7 @@ class _HeardTime:
 
 _clients: WeakSet[storage.Client] = WeakSet()
 _clocks: WeakKeyDictionary[storage.Client, _HeardTime] = WeakKeyDictionary()
+_pacers: dict[tuple[str, str], Pacer] = {}
 _left_to_parent: list[object] = []
 """Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
 
@@ -65,6 +67,11 @@ def told_time(client: storage.Client) -> datetime | None:
     """The newest time that the service has told this client, to the second; `None` before any response."""
     heard = _clocks.get(client)
     return None if heard is None else heard.newest
+
+
+def shared_pacer(client: storage.Client, bucket_name: str) -> Pacer:
+    """One for each bucket in a process, on the system's clock: users bring clients of their own, several."""
+    return _pacers.setdefault((str(client._connection.API_BASE_URL), bucket_name), Pacer())
 
 
 def _renew_connections() -> None:

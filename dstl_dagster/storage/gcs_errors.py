@@ -7,7 +7,8 @@ Owns the translation, from status codes and exception types. Does not own reques
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
 import google.api_core.exceptions
@@ -25,8 +26,9 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dstl_dagster.storage.pacing import ThrottledError
 
-__all__ = ["RangeNotSatisfiableError", "refusal", "with_translated_errors"]
+__all__ = ["RangeNotSatisfiableError", "refusal", "retry_after_seconds", "with_translated_errors"]
 
 _T = TypeVar("_T")
 _MESSAGE_CHARACTERS: Final = 300
@@ -34,19 +36,22 @@ _MESSAGE_CHARACTERS: Final = 300
 # The service has one reason code, `invalid`, for every wrong argument. So its words decide, but only where
 # they begin the message: nothing that a caller chose, such as an object's name, can stand there.
 _CHECKSUM_MISMATCH: Final = re.compile(r"Provided (CRC32C|MD5 hash)\b")
+_ONE_OBJECT: Final = re.compile(r"The object ")
+"""429: this object was changed within the last second. Another 429 is of the bucket's or project's rate."""
 
 
 class RangeNotSatisfiableError(DstlError):
     """416: a range that begins at or after the end. An answer, which the store returns as an empty read."""
 
 
-def refusal(status: int, message: str, uri: str) -> Exception:
+def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | None = None) -> Exception:
     """The error for a status that is not the expected one.
 
     Args:
         status: HTTP's.
         message: the service's own, without the request that the client puts before it.
         uri: what was asked for.
+        headers: of the answer, in any case.
 
     """
     short = message[:_MESSAGE_CHARACTERS]
@@ -59,12 +64,31 @@ def refusal(status: int, message: str, uri: str) -> Exception:
     if status == 404:
         return NotFoundError(f"{uri!r} (or its bucket, or a source) does not exist: {short}")
     if status in (408, 429) or status >= 500:
-        return UnavailableError(f"the service is unavailable for {uri!r}: {status} {short}")
+        text = f"the service is unavailable for {uri!r}: {status} {short}"
+        wait = retry_after_seconds(headers or {})
+        if status not in (429, 503) and wait is None:
+            return UnavailableError(text)
+        return ThrottledError(text, wait, one_object=status == 429 and bool(_ONE_OBJECT.match(message)))
     if status == 400 and _CHECKSUM_MISMATCH.match(message):
         return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
     if status in (401, 403):
         return InvalidInputError(f"no permission for {uri!r}: {status} {short}", ErrorKind.NO_PERMISSION)
     return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """The `Retry-After` of an answer: seconds, or a date less the answer's own; None if there is none."""
+    texts = {key.lower(): value.strip() for key, value in headers.items()}
+    text = texts.get("retry-after", "")
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        # By the service's clock: this machine's may be off by more than the wait.
+        return max(
+            0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(texts.get("date", ""))).total_seconds()
+        )
+    except (ValueError, TypeError):
+        return None
 
 
 def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
@@ -73,10 +97,11 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
         return request()
     except google.api_core.exceptions.GoogleAPICallError as error:
         message = _message_of(error.response) or error.message or str(error)
-        raise refusal(int(error.code or 500), message, uri) from error
+        raise refusal(int(error.code or 500), message, uri, _headers_of(error.response)) from error
     except InvalidResponse as error:
         message = _message_of(error.response) or str(error)
-        raise refusal(int(error.response.status_code), message, uri) from error
+        status = int(error.response.status_code)
+        raise refusal(status, message, uri, _headers_of(error.response)) from error
     except DataCorruption as error:
         raise FormatError(f"the bytes read of {uri!r} do not have its stored checksum") from error
     except (google.auth.exceptions.RefreshError, google.auth.exceptions.InvalidOperation) as error:
@@ -104,3 +129,8 @@ def _message_of(response: Any) -> str | None:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return str(response.text) or None
+
+
+def _headers_of(response: Any) -> Mapping[str, str]:
+    headers = getattr(response, "headers", None)
+    return headers if isinstance(headers, Mapping) else {}

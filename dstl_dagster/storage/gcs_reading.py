@@ -6,8 +6,8 @@ writing (`gcs`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import rules
@@ -16,6 +16,7 @@ from dstl_dagster.storage.gcs_errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs_resources import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSReader
 from dstl_dagster.storage.gcs_transport import GCSTransport
+from dstl_dagster.storage.hedge_plan import read_kind
 from dstl_dagster.storage.retrying import Try
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GCSReading"]
 
+_T = TypeVar("_T")
 _LIST_PAGE_OBJECTS: Final = 1000
 _CORRUPT_READS: Final = 3
 
@@ -49,7 +51,8 @@ class GCSReading:
             return self.stat_of(blob)
 
         try:
-            return self._transport.ask(self._names.uri_of(name), reload)
+            uri = self._names.uri_of(name)
+            return self._read(uri, "stat", generation, reload)
         except NotFoundError:
             self._transport.require_bucket()
             return None
@@ -70,7 +73,7 @@ class GCSReading:
         uri = self._names.uri_of(name)
         for reads_left in range(_CORRUPT_READS - 1, -1, -1):
             try:
-                return self._download(uri, name, generation, checksum="crc32c")
+                return self._download(uri, name, generation, None, checksum="crc32c")
             except FormatError:
                 # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
                 if reads_left == 0:
@@ -86,18 +89,28 @@ class GCSReading:
                 raise rules.missing(uri, generation)
             return b""
         try:
-            return self._download(uri, name, generation, start=start, end=start + length - 1, checksum=None)
+            last = start + length - 1
+            return self._download(uri, name, generation, length, start=start, end=last, checksum=None)
         except RangeNotSatisfiableError:
             return b""
 
-    def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
+    def _download(
+        self, uri: str, name: str, generation: int | None, length: int | None, **span: Any
+    ) -> bytes:
         def download(attempt: Try) -> bytes:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
             )
             return bytes(payload)
 
-        return self._transport.ask(uri, download)
+        return self._read(uri, read_kind(length), generation, download)
+
+    def _read(self, uri: str, kind: str, generation: int | None, request: Callable[[Try], _T]) -> _T:
+        # Of one generation every answer says the same. Of whichever is live, two answers may differ: such
+        # reads are of the timeline above all, and are not asked for twice.
+        if generation is None:
+            return self._transport.ask(uri, request)
+        return self._transport.read(uri, kind, request)
 
     def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
         """As `ObjectStore.open_read`."""

@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.gcs_client import listen_for_time, split_at_fork
+from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
+from dstl_dagster.storage.hedging import hedge_of
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class GCSTransport:
         client: stays the caller's to close.
         bucket_name: the bucket.
         options: time-outs and retries; unset ones default as in `BackoffPolicy`.
-        retries: override those of the options.
+        retries: override those of the options. Without them all requests of this process to the bucket slow
+            down together when the service refuses one.
     """
 
     def __init__(
@@ -51,7 +53,13 @@ class GCSTransport:
         self.client = client
         self.bucket = client.bucket(bucket_name)
         self.options = options or GSFileSystemOptions()
-        self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
+        self.given_retries = retries
+        self.retries = retries or Retries(
+            BackoffPolicy.from_options(self.options), pacer=shared_pacer(client, bucket_name)
+        )
+        self._hedge = (
+            hedge_of(self.retries.pacer, self.retries.clock) if self.options.read_hedging_enabled else None
+        )
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
@@ -72,6 +80,21 @@ class GCSTransport:
         answer = self.retries.run(lambda attempt: with_translated_errors(uri, lambda: request(attempt)))
         self._answered.add(self.bucket.name)
         return answer
+
+    def read(self, uri: str, kind: str, request: Callable[[Try], _T]) -> _T:
+        """As `ask`, hedged where the user wants it. Only for what every answer says alike.
+
+        `kind`: as in `Hedge.first_answer`.
+        """
+        hedge, pacer = self._hedge, self.retries.pacer
+        if hedge is None:
+            return self.ask(uri, request)
+        return self.ask(
+            uri,
+            lambda attempt: hedge.first_answer(
+                kind, lambda: with_translated_errors(uri, lambda: request(attempt)), pacer
+            ),
+        )
 
     def change(
         self, uri: str, request: Callable[[Try], ObjectStat], find_own: Callable[[], ObjectStat | None]
@@ -108,7 +131,7 @@ class GCSTransport:
             ),
         )
         if response.status_code in (408, 429) or response.status_code >= 500:
-            raise refusal(response.status_code, response.text, place)
+            raise refusal(response.status_code, response.text, place, response.headers)
         # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
         # leaves open what the request did.
         document = None

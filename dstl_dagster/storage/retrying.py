@@ -1,7 +1,8 @@
 """Retries of one request. Owns the loop of tries, its pauses and its limits.
 
 Does not own what an error means: only `UnavailableError` is tried again, and everything else is an answer.
-What to believe of an answer that follows a lost one is `readback`'s.
+What to believe of an answer that follows a lost one is `readback`'s. How fast all requests together may begin
+is `pace`'s.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.pacing import Pacer, ThrottledError
 
 __all__ = ["BackoffPolicy", "Retries", "Try"]
 
@@ -95,6 +97,8 @@ class Retries:
         policy: how often and how long.
         clock: measures and waits.
         random_unit: a number from 0 to 1, the jitter of each pause.
+        pacer: shared by all requests that are to slow down together, on the same clock; by default this
+            object's own.
     """
 
     def __init__(
@@ -103,26 +107,42 @@ class Retries:
         *,
         clock: Clock | None = None,
         random_unit: Callable[[], float] = random.random,
+        pacer: Pacer | None = None,
     ) -> None:
         self.policy = policy or BackoffPolicy()
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
+        self.pacer = pacer or Pacer(self.clock)
         self._random_unit = random_unit
 
     def run(self, request: Callable[[Try], _T]) -> _T:
-        """Call `request` until it does not raise UnavailableError, or no try is left."""
-        began_seconds = self._clock.monotonic_seconds()
+        """Call `request` until it does not raise UnavailableError, or no try is left.
+
+        A `Retry-After` is obeyed: where it is longer than the time that is left, no further try is made.
+        """
+        began_seconds = self.clock.monotonic_seconds()
+        total = self.policy.total_seconds
+        last_start = None if total is None else began_seconds + total
         number = 1
         while True:
+            turn = self.pacer.wait_for_turn(last_start)
             try:
-                return request(Try(number, self.policy.timeout_seconds(number)))
-            except UnavailableError:
+                answer = request(Try(number, self.policy.timeout_seconds(number)))
+            except UnavailableError as error:
+                asked_seconds = 0.0
+                if isinstance(error, ThrottledError):
+                    self.pacer.refused(turn, error)
+                    asked_seconds = error.retry_after_seconds or 0.0
                 if number == self.policy.max_attempts:
                     raise
                 longest = self.policy.pause_seconds(number)
-                pause = longest * (0.5 + 0.5 * self._random_unit())
-                total = self.policy.total_seconds
-                elapsed = self._clock.monotonic_seconds() - began_seconds
-                if total is not None and elapsed + pause > total:
+                pause = max(asked_seconds, longest * (0.5 + 0.5 * self._random_unit()))
+                if last_start is not None and self.clock.monotonic_seconds() + pause > last_start:
                     raise
-            self._clock.sleep_seconds(pause)
+            except DstlError:
+                self.pacer.answered()
+                raise
+            else:
+                self.pacer.answered()
+                return answer
+            self.clock.sleep_seconds(pause)
             number += 1

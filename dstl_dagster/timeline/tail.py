@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import partial
 from itertools import islice
 
@@ -31,7 +32,7 @@ Read = Callable[[int], TimelineRecord | None]
 
 
 class TailReader:
-    """Reads the newest snapshot and what follows it. Stateless; thread-safe.
+    """Reads the newest snapshot and what follows it. Thread-safe.
 
     Args:
         read: returns the record in a slot, or `None`.
@@ -43,6 +44,7 @@ class TailReader:
         self._names = names
         self._read = read
         self._threads = threads
+        self._hint_written: datetime | None = None
 
     def records(self) -> list[TimelineRecord]:
         """All records from the newest snapshot on (inclusive), or from slot 1 if there is none.
@@ -58,12 +60,21 @@ class TailReader:
         self._refuse_holes(start, listed)
         return self._back_to_snapshot(last, max(1, hinted))
 
-    def write_hint(self, slot: int) -> None:
-        """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged."""
+    def write_hint(self, slot: int, recorded_at: datetime | None = None) -> None:
+        """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged.
+
+        It stays behind where the store would refuse a change so soon after the last one that is known here.
+        """
+        interval = self._store.capabilities.seconds_between_updates
+        if interval and recorded_at is not None and self._hint_written is not None:
+            # By their writers' clocks. Twice the limit: a hint is written some requests after its stamp.
+            age = abs((recorded_at - self._hint_written).total_seconds())
+            if age < 2 * interval:
+                return
         try:
-            self._store.put(
-                self._names.hint, encode_document(_KIND, _VERSION, {"slot": slot}), precondition=ANY
-            )
+            document = encode_document(_KIND, _VERSION, {"slot": slot})
+            self._store.put(self._names.hint, document, precondition=ANY)
+            self._hint_written = recorded_at
         except DstlError as error:
             log.warning("could not write the hint of job %s: %s", self._names.job, error)
 
@@ -89,7 +100,11 @@ class TailReader:
             _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
             with reading("the hint is not valid"):
                 slot = int(fields["slot"])
-                return slot if slot > 0 and isinstance(self._read(slot), Snapshot) else 0
+                there = self._read(slot) if slot > 0 else None
+                if not isinstance(there, Snapshot):
+                    return 0
+                self._hint_written = there.recorded_at
+                return slot
         except (NotFoundError, FormatError):
             return 0
 

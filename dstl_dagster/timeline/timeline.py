@@ -223,7 +223,7 @@ class Timeline:
         except DstlError as error:
             log.info("timeline %s: no snapshot after slot %d this time: %s", self.job, view.slot, error)
             return
-        self._tail_reader.write_hint(snapshot.slot)
+        self._tail_reader.write_hint(snapshot.slot, snapshot.recorded_at)
 
     def _still_readable(self, view: TimelineView) -> set[int]:
         """The subsumed checkpoints whose readers have grace time left."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
+from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ABSENT
+from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.unit.conftest import Job
 
 
 @pytest.fixture(params=[True])
@@ -30,6 +34,50 @@ def store_on(server: GCSServer, tries: int) -> GCSObjectStore:
     )
     retries = Retries(BackoffPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
     return GCSObjectStore(client, "bucket", retries=retries)
+
+
+def quick_job(server: GCSServer) -> None:
+    """12 checkpoints as fast as they go, each by a new coordinator, with all that a clean-up finds to delete.
+
+    A base each time and no grace: the last checkpoint's files go. An aborted attempt: what it wrote a moment
+    ago goes. A snapshot every 8 records: so often the hint would move.
+    """
+    store = store_on(server, tries=10)
+    options = {"num_retained": 1, "reader_grace": timedelta(0), "snapshot_interval": 8}
+    for number in range(12):
+        job = Job(store)
+        coordinator = job.coordinator(**options)
+        if number % 3 == 0:
+            dead = coordinator.trigger()
+            job.changes(dead)
+            job.file(dead, "out/never", b"a", b"b")
+            coordinator.abort(dead)
+        attempt = coordinator.trigger(idempotency_key=f"batch {number}")
+        file = job.file(attempt, f"out/{number}", b"a", b"b")
+        coordinator.record(attempt, [job.base(attempt)], [file], {"source": number})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        coordinator.clean_up()
+    assert coordinator.clean_up().objects == 0
+    assert [stat.name for stat in store.list("out/")] == sorted(f"out/{number}" for number in range(12))
+    attempts = {stat.name.split("/")[3] for stat in store.list("dstl/orders/attempts/")}
+    assert attempts == {str(attempt.attempt)}
+
+
+def test_a_quick_job_is_never_refused(server: GCSServer) -> None:
+    """No object is changed twice within a second over a whole job. (9 hints and 90 deletions were.)"""
+    quick_job(server)
+    assert 429 not in server.statuses
+
+
+def test_a_clean_up_that_does_not_wait_is_refused(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: without the wait the service refuses."""
+    monkeypatch.setattr(cleanup, "let_settle", lambda *_: None)
+    # However slow this machine is, no second passes by the clock of the limit.
+    monkeypatch.setattr(server._model, "_seconds", lambda: 0.0)
+    with suppress(UnavailableError):
+        quick_job(server)
+    assert server.statuses[429] > 0
 
 
 def test_quick_clean_ups_are_not_refused(server: GCSServer) -> None:
@@ -59,3 +107,11 @@ def test_a_clean_up_survives_refusals_within_its_batches(server: GCSServer) -> N
     server.faults.add(ServerFault(FaultKind.DROP_ANSWER, "objects.delete", "*/8"))
     assert coordinator.clean_up().objects >= 28
     assert list(store.list("dstl/orders/attempts/")) == []
+
+
+@pytest.mark.parametrize("server", [False], indirect=True)
+def test_a_batch_is_as_far_away_as_one_request(server: GCSServer) -> None:
+    """Latency is that of the way, which the parts of a batch go together: it hits a batch once."""
+    store = store_on(server, tries=1)
+    server.faults.add(ServerFault(FaultKind.LATENCY, seconds=60.0, method="objects.delete", times=None))
+    assert store.delete_all([(str(number), ANY) for number in range(100)]) == [False] * 100

@@ -1,8 +1,7 @@
 """The storage protocol that we rely on, request by request, without any client.
 
-It runs against the strict server, or against any endpoint: set DSTL_GCS_ENDPOINT (for example
-http://127.0.0.1:4443) and, for a real bucket, DSTL_GCS_BUCKET and DSTL_GCS_TOKEN. So the server can be
-compared with others. All objects are below a fresh prefix and are deleted at the end.
+It runs against the strict server, or against any endpoint that the environment names (`endpoint`), so that
+the server can be compared with others. All objects are below a fresh prefix and are deleted at the end.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import base64
 import hashlib
 import http.client
 import json
-import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +22,10 @@ import google_crc32c
 import pytest
 import requests
 
-from dstl_dagster.testing.gcs_server import GCSServer
+from tests.contract.endpoint import Endpoint, endpoint_from
 
 CHUNK = 256 * 1024
+_REFUSALS = 5
 
 
 def crc(payload: bytes) -> str:
@@ -35,20 +35,23 @@ def crc(payload: bytes) -> str:
 class Wire:
     """Bare requests on one bucket, below one prefix."""
 
-    def __init__(self, endpoint: str, bucket: str, token: str | None) -> None:
-        self.endpoint, self.bucket = endpoint, bucket
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint, self.bucket = endpoint.url, endpoint.bucket
         self.prefix = f"protocol-{uuid.uuid4()}/"
-        self.session = requests.Session()
-        self.session.trust_env = False
-        if token:
-            self.session.headers["Authorization"] = f"Bearer {token}"
+        self.session = endpoint.session()
 
     def url(self, name: str, area: str = "") -> str:
         path = quote(self.prefix + name, safe="")
         return f"{self.endpoint}{area}/storage/v1/b/{self.bucket}/o/{path}"
 
     def ask(self, method: str, url: str, **options: Any) -> requests.Response:
-        return self.session.request(method, url, timeout=60, **options)
+        for _ in range(_REFUSALS):
+            answer = self.session.request(method, url, timeout=60, **options)
+            if answer.status_code != 429:
+                break
+            # A real bucket takes about one change of an object a second.
+            threading.Event().wait(float(answer.headers.get("Retry-After", "1")))
+        return answer
 
     def media(
         self, name: str, payload: bytes, headers: dict[str, str] | None = None, **params: Any
@@ -136,23 +139,14 @@ class Wire:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[tuple[str, str, str | None]]:
-    endpoint = os.environ.get("DSTL_GCS_ENDPOINT")
-    if endpoint:
-        bucket = os.environ.get("DSTL_GCS_BUCKET", "protocol")
-        token = os.environ.get("DSTL_GCS_TOKEN")
-        if token is None:
-            requests.post(f"{endpoint}/storage/v1/b?project=test", json={"name": bucket}, timeout=30)
-        yield endpoint.rstrip("/"), bucket, token
-        return
-    with GCSServer() as server:
-        server.create_bucket("protocol")
-        yield server.url, "protocol", None
+def endpoint() -> Iterator[Endpoint]:
+    with endpoint_from() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
-def wire(place: tuple[str, str, str | None]) -> Iterator[Wire]:
-    wire = Wire(*place)
+def wire(endpoint: Endpoint) -> Iterator[Wire]:
+    wire = Wire(endpoint)
     yield wire
     for name in wire.names():
         wire.delete(name)
@@ -517,11 +511,14 @@ def test_batch_of_deletes(wire: Wire) -> None:
     )
     assert reply.status_code == 200
     assert reply.headers["Content-Type"].startswith("multipart/mixed")
-    for number, (_name, _generation, status) in enumerate(calls):
+    for number, (name, generation, status) in enumerate(calls):
         answer = reply.text.partition(f"n+{number}>")[2]
         # A missing object may be told as a failed precondition, too.
         allowed = {404, 412} if status == 404 else {status}
-        assert int(answer.partition("HTTP/1.1 ")[2][:3]) in allowed
+        found = int(answer.partition("HTTP/1.1 ")[2][:3])
+        if found == 429:  # the limit holds within a batch, too; the other parts are done all the same
+            found = wire.delete(name, ifGenerationMatch=generation).status_code
+        assert found in allowed
     assert wire.names() == ["a"]
 
 
@@ -563,7 +560,7 @@ def test_bad_names(wire: Wire) -> None:
 
 def test_missing_bucket(wire: Wire) -> None:
     """Everything in a bucket that does not exist is 404."""
-    wire.bucket = f"missing-{uuid.uuid4()}"
+    own, wire.bucket = wire.bucket, f"missing-{uuid.uuid4()}"
     assert wire.media("a", b"").status_code == 404
     assert wire.stat("a").status_code == 404
-    wire.bucket = os.environ.get("DSTL_GCS_BUCKET", "protocol")
+    wire.bucket = own

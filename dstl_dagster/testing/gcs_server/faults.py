@@ -23,7 +23,7 @@ class FaultKind(Enum):
     GARBLE = "garble"  # the effect happens; the response is HTML labelled as JSON, as from a broken proxy
     CUT = "cut"  # the response ends in the middle of its body
     CORRUPT = "corrupt"  # one bit of the response body is flipped
-    LATENCY = "latency"  # served normally after the given seconds
+    LATENCY = "latency"  # served normally after the given seconds; a batch as a whole
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class ServerFault:
             itself; where the fault cuts the connection, its part alone is hit, and answered with 503.
         name: a glob over object names.
         status: for STATUS.
+        retry_after: for STATUS: the `Retry-After` of the answer, in seconds or as an HTTP date.
         seconds: for STALL and LATENCY.
         times: how many requests it hits; None: all.
         skip: how many matching requests pass before the first hit.
@@ -49,6 +50,7 @@ class ServerFault:
     method: str = "*"
     name: str = "*"
     status: int = 503
+    retry_after: str | None = None
     seconds: float = 0.0
     times: int | None = 1
     skip: int = 0
@@ -75,6 +77,13 @@ class FaultPlan:
         self._lock = threading.Lock()
         self._rules: list[tuple[ServerFault, list[int]]] = []
         self._random: tuple[random.Random, RandomFaults] | None = None
+        self._hits = 0
+
+    @property
+    def hits(self) -> int:
+        """How many faults have hit requests so far."""
+        with self._lock:
+            return self._hits
 
     def add(self, fault: ServerFault) -> None:
         """Add a rule, in force from now on."""
@@ -101,6 +110,7 @@ class FaultPlan:
                 seeded, faults = self._random
                 if seeded.random() < faults.rate:
                     hits.append(seeded.choice(list(faults.faults)))
+            self._hits += len(hits)
             return hits
 
 

@@ -54,6 +54,7 @@ class ServerState:
     url: Callable[[], str]
     wait: Callable[[float], None]
     count: Callable[[str], None]
+    count_answer: Callable[[int, int, int], None]  # status, bytes received, bytes sent: of bodies alone
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # with it, each small answer waits 40 ms for an acknowledgement
     state: ClassVar[ServerState]
+    _received = 0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """Silent, to keep test output clean."""
@@ -96,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
             # The client died midway: the request never arrived.
             self.close_connection = True
             return
+        self._received = len(body)
         try:
             call = _refusing_malformed(lambda: self._route(body))
             self.state.count(call.method)
@@ -114,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault.kind is FaultKind.LATENCY:
                 self.state.wait(fault.seconds)
             elif fault.kind is FaultKind.STATUS:
-                raise ApiError(fault.status, "backendError", f"Injected {fault.status}")
+                raise ApiError(fault.status, "backendError", f"Injected {fault.status}", fault.retry_after)
             elif fault.kind is FaultKind.MISMATCH:
                 raise ApiError(400, "invalid", "Provided CRC32C 'AAAAAA==' doesn't match calculated CRC32C.")
             elif fault.kind is FaultKind.RESET:
@@ -157,11 +160,15 @@ class Handler(BaseHTTPRequestHandler):
             if part.path[:3] != ["storage", "v1", "b"] or len(part.path) != 6:
                 raise ApiError(400, "badRequest", "A batch takes calls on objects alone.")
             call = self._route_bucket(part.command, part.path[3:], part.query, part.body, media=False)
-            return self._perform(call, self.state.faults.take(call.method, call.name))
+            hits = self.state.faults.take(call.method, call.name)
+            # The way to the service is the batch's, once for all of its parts.
+            answer = self._perform(call, [each for each in hits if each.kind is not FaultKind.LATENCY])
         except ApiError as error:
-            return error_answer(error)
+            answer = error_answer(error)
         except _Dropped:
-            return error_answer(ApiError(503, "backendError", "The part has no answer."))
+            answer = error_answer(ApiError(503, "backendError", "The part has no answer."))
+        self.state.count_answer(answer.status, 0, 0)
+        return answer
 
     def _route_bucket(
         self, command: str, parts: list[str], query: dict[str, str], body: bytes, media: bool
@@ -348,6 +355,7 @@ class Handler(BaseHTTPRequestHandler):
         if answer.status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.state.count_answer(answer.status, self._received, len(sent))
         self.wfile.write(sent)
         if len(sent) < len(body):
             self._reset()

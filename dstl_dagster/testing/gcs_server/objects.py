@@ -31,8 +31,9 @@ __all__ = [
 class ApiError(Exception):
     """An error response, as the service words it."""
 
-    def __init__(self, code: int, reason: str, message: str) -> None:
+    def __init__(self, code: int, reason: str, message: str, retry_after: str | None = None) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.code = code
         self.reason = reason
         self.message = message

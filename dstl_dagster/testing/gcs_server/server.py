@@ -14,6 +14,7 @@ from typing import Any
 from dstl_dagster.testing.gcs_server.faults import FaultPlan
 from dstl_dagster.testing.gcs_server.handler import Handler, ServerState
 from dstl_dagster.testing.gcs_server.model import Model
+from dstl_dagster.testing.gcs_server.objects import Preconditions
 from dstl_dagster.testing.gcs_server.uploads import Sessions
 
 __all__ = ["GCSServer"]
@@ -40,6 +41,8 @@ class GCSServer:
         self._model = Model(folder, one_update_a_second=one_update_a_second)
         self._stopping = threading.Event()
         self._counts: collections.Counter[str] = collections.Counter()
+        self._statuses: collections.Counter[int] = collections.Counter()
+        self._body_bytes = (0, 0)
         self._count_lock = threading.Lock()
         self.faults = FaultPlan()
         state = ServerState(
@@ -50,6 +53,7 @@ class GCSServer:
             url=lambda: self.url,
             wait=lambda seconds: _ignore(self._stopping.wait(seconds)),
             count=self._count,
+            count_answer=self._count_answer,
         )
         handler = type("BoundHandler", (Handler,), {"state": state})
         self._http = _HTTPServer(("127.0.0.1", port), handler)
@@ -66,10 +70,24 @@ class GCSServer:
         with self._count_lock:
             return dict(self._counts)
 
+    @property
+    def statuses(self) -> dict[int, int]:
+        """Answers so far by HTTP status, those to the parts of a batch included."""
+        with self._count_lock:
+            return dict(self._statuses)
+
+    @property
+    def body_bytes(self) -> tuple[int, int]:
+        """Bytes of bodies so far: (received, sent)."""
+        with self._count_lock:
+            return self._body_bytes
+
     def reset_counts(self) -> None:
         """Reset all counts to zero."""
         with self._count_lock:
             self._counts.clear()
+            self._statuses.clear()
+            self._body_bytes = (0, 0)
 
     def create_bucket(self, name: str, **resource: Any) -> None:
         """Create a bucket without HTTP. Does nothing if it exists.
@@ -78,6 +96,10 @@ class GCSServer:
         """
         if name not in self._model.bucket_names():
             self._model.create_bucket(name, resource)
+
+    def raw_write(self, bucket: str, name: str, payload: bytes) -> None:
+        """Create an object, or a new generation of it, without HTTP."""
+        self._model.insert(bucket, name, payload, {}, Preconditions())
 
     def raw_read(self, bucket: str, name: str) -> bytes | None:
         """An object's bytes without HTTP; None if it does not exist."""
@@ -119,6 +141,11 @@ class GCSServer:
     def _count(self, method: str) -> None:
         with self._count_lock:
             self._counts[method] += 1
+
+    def _count_answer(self, status: int, received: int, sent: int) -> None:
+        with self._count_lock:
+            self._statuses[status] += 1
+            self._body_bytes = (self._body_bytes[0] + received, self._body_bytes[1] + sent)
 
 
 class _HTTPServer(ThreadingHTTPServer):

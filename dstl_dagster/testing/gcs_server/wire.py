@@ -53,7 +53,8 @@ def error_answer(error: ApiError) -> Answer:
             "errors": [{"message": error.message, "domain": "global", "reason": error.reason}],
         }
     }
-    return Answer(error.code, None if error.code == 304 else document)
+    headers = None if error.retry_after is None else {"Retry-After": error.retry_after}
+    return Answer(error.code, None if error.code == 304 else document, headers=headers)
 
 
 def object_answer(stored: StoredObject) -> Answer:

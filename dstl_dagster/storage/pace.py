@@ -1,0 +1,108 @@
+"""How fast requests to one bucket may begin, after the service has refused some: the decision alone.
+
+Owns the rule, as a value without clock, lock or thread. Does not own waiting, or which answer is a refusal
+(`pacing`, `gcs_errors`), nor when a refused request is tried again (`retrying`).
+
+Nothing is limited until a refusal. Then requests begin at an even rate: *half* of what it was, once for all
+refusals of requests that began before; and every answer *adds* a little. So a rate that the service takes is
+found from below again and again, and what is refused meanwhile is a few in a hundred. A limit that makes
+nobody wait stays what it is, and is dropped after half a minute.
+
+The rate is of all threads together, not of requests in flight: it means the same whatever a request takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = ["MAX_RETRY_AFTER_SECONDS", "MIN_RATE", "Pace"]
+
+MIN_RATE: Final = 5.0
+"""Requests a second that a process may always begin: that hammers nobody."""
+
+MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+"""A longer `Retry-After` counts as this: no answer may stop a process for good."""
+
+_DECREASE: Final = 0.5
+_INCREASE_PER_ANSWER: Final = 0.25  # twice as fast after about three seconds, whatever the rate
+_IN_USE_SECONDS: Final = 1.0
+_DROPPED_AFTER_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Frozen. All times are seconds of one monotonic clock.
+
+    Attributes:
+        rate: requests a second that may begin; None: no limit.
+        not_before: no request begins earlier, because the service said so.
+        next_start: the next request begins no earlier, so that starts are even.
+        decreased_at: when the rate was last halved.
+        limited_at: when a request last had to wait for it.
+        second, starts, starts_before: the starts in this second of the clock, and in the one before.
+    """
+
+    rate: float | None = None
+    not_before: float = 0.0
+    next_start: float = 0.0
+    decreased_at: float = float("-inf")
+    limited_at: float = float("-inf")
+    second: int = 0
+    starts: int = 0
+    starts_before: int = 0
+
+    def start_at(self, now: float) -> float:
+        """When a request that is asked for now may begin: `now` or later."""
+        return max(now, self.not_before, self.next_start)
+
+    def holds(self, asked_at: float, start: float) -> bool:
+        """Whether a `start` that was given at `asked_at` still stands: nothing was refused since."""
+        return self.decreased_at < asked_at and self.not_before <= start
+
+    def begun(self, now: float, start: float) -> Pace:
+        """A request that is asked for now begins at `start`, and the next one a little later."""
+        counted = self._counted(start, 1)
+        if self.rate is None:
+            return counted
+        limited_at = now if self.next_start > now else self.limited_at
+        return replace(counted, next_start=start + 1.0 / self.rate, limited_at=limited_at)
+
+    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> Pace:
+        """A request that began at `began` was refused, with this `Retry-After` if there was one."""
+        not_before = self.not_before
+        if retry_after_seconds is not None:
+            not_before = max(not_before, now + min(retry_after_seconds, MAX_RETRY_AFTER_SECONDS))
+        if began < self.decreased_at:
+            return replace(self, not_before=not_before)  # its refusal tells what is known already
+        rate = max(MIN_RATE, (self.observed_rate(now) if self.rate is None else self.rate) * _DECREASE)
+        return replace(
+            self,
+            rate=rate,
+            not_before=not_before,
+            next_start=now + 1.0 / rate,  # whoever waits asks again: see `holds`
+            decreased_at=now,
+        )
+
+    def answered(self, now: float) -> Pace:
+        """A request was answered, whatever the answer."""
+        if self.rate is None:
+            return self
+        unused_seconds = now - max(self.limited_at, self.decreased_at)
+        if unused_seconds > _DROPPED_AFTER_SECONDS:
+            return replace(self, rate=None, next_start=min(self.next_start, now))
+        if unused_seconds > _IN_USE_SECONDS:
+            return self
+        return replace(self, rate=self.rate + _INCREASE_PER_ANSWER)
+
+    def observed_rate(self, now: float) -> float:
+        """Starts a second: those of this second, and of the one before as far as it is less than one ago."""
+        current = self._counted(now, 0)
+        return current.starts_before * (1.0 - now % 1.0) + current.starts
+
+    def _counted(self, now: float, starts: int) -> Pace:
+        second = int(now)
+        if second <= self.second:
+            return replace(self, starts=self.starts + starts)
+        before = self.starts if second == self.second + 1 else 0
+        return replace(self, second=second, starts=starts, starts_before=before)
