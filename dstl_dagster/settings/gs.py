@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.table import Option, OptionTable
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -22,11 +23,10 @@ from dstl_dagster.settings.units import (
     parse_int,
     parse_memory_size,
     parse_text,
-    pick,
     refuse_unknown,
 )
 
-__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GSFileSystemOptions"]
+__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GS_KEYS", "GSFileSystemOptions"]
 
 CHUNK_SIZE_UNIT_BYTES = 256 * 1024
 """The service requires upload chunks to be a multiple of this."""
@@ -58,6 +58,8 @@ _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "retry_total_timeout": parse_duration,
     "storage_root_url": parse_text,
 }
+
+GS_KEYS = OptionTable(Option(name, key, _PARSERS[name]) for name, key in _UPSTREAM_KEYS.items())
 
 
 @dataclass(frozen=True)
@@ -115,25 +117,11 @@ class GSFileSystemOptions:
 
         Raises: InvalidInputError naming the key.
         """
-        known = {*_UPSTREAM_KEYS, *_UPSTREAM_KEYS.values()}
         ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.")
-        refuse_unknown(mapping, known, ("",) if alone else ours)
-        given: dict[str, Any] = {}
-        for name, upstream_key in _UPSTREAM_KEYS.items():
-            found = pick(mapping, upstream_key, name)
-            if found is not None:
-                given[name] = _PARSERS[name](*found)
-        return cls(**given)
+        refuse_unknown(mapping, GS_KEYS.spellings, ("",) if alone else ours)
+        return cls(**GS_KEYS.values(mapping))
 
     def to_mapping(self) -> dict[str, str]:
         """Upstream keys and strings that `from_mapping` reads back to equal options."""
-        texts: dict[str, str] = {}
-        for name, upstream_key in _UPSTREAM_KEYS.items():
-            value = getattr(self, name)
-            if value is None or value is False:
-                continue
-            if isinstance(value, timedelta):
-                texts[upstream_key] = f"{value // timedelta(microseconds=1)} us"
-            else:
-                texts[upstream_key] = "true" if value is True else str(value)
-        return texts
+        values = {name: getattr(self, name) for name in _UPSTREAM_KEYS}
+        return GS_KEYS.texts({name: value for name, value in values.items() if value is not False})
