@@ -291,8 +291,7 @@ def test_writer_options_act_where_files_are_written(place: Place, way: str) -> N
     assert list(open_store(f"gs://{place.scratch}").list()) == []
 
 
-@pytest.mark.parametrize("way", ["function", "sink"])
-def test_retries_act_in_tasks(place: Place, way: str) -> None:
+def test_retries_act_in_tasks(place: Place) -> None:
     """With one attempt a request, three refusals take the task's three tries; by default they take one."""
     once = {"gs.retry.max-attempt": "1", "dstl.dfs.upload.retry-policy": "none"}
     rows = place.rows().repartition(1)
@@ -300,12 +299,8 @@ def test_retries_act_in_tasks(place: Place, way: str) -> None:
     def write(**options: str) -> None:
         fault = ServerFault(FaultKind.STATUS, method="objects.insert", name="*/changelog/*", times=3)
         place.server.faults.add(fault)
-        if way == "sink":
-            given = place.sink(idempotency_key="monday", **options)
-            rows.write.format("dstl").mode("append").options(**given).save()
-        else:
-            attempt = CheckpointCoordinator("job", place.store, owner="test").trigger()
-            write_state(rows, attempt, operator="op", keys=["id"], partitions=1, job_options=options)
+        attempt = CheckpointCoordinator("job", place.store, owner="test").trigger()
+        write_state(rows, attempt, operator="op", keys=["id"], partitions=1, job_options=options)
 
     with pytest.raises(PySparkException):
         write(**once)
