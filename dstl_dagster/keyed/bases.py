@@ -20,7 +20,7 @@ from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.settings import CheckpointOptions, JobOptions
+from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
@@ -79,6 +79,7 @@ def due_operators(
     Raises: InvalidInputError (kind `no_operator`) if one of `operators` does not exist; NotFoundError,
     FormatError.
     """
+    operators = None if operators is None else parse_names("operators", operators)
     unknown = sorted(set(operators or ()) - set(manifest.operators))
     if unknown:
         raise InvalidInputError(

@@ -28,7 +28,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.settings import JobOptions
+from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
 
@@ -112,6 +112,7 @@ def export_state(
     """
     if not _FOLDER.fullmatch(state.operator) or state.operator in (".", ".."):
         raise InvalidInputError(f"operator {state.operator!r} cannot name a folder of an export")
+    as_bytes = parse_names("as_bytes", as_bytes)
     unknown = [name for name in as_bytes if name not in state.schema.columns.names]
     if unknown:
         raise InvalidInputError(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.checkpoint import CheckpointOptions
     from dstl_dagster.settings.gs import GSFileSystemOptions
     from dstl_dagster.settings.job import JobOptions, Options, parse_lines
-    from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int
+    from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int, parse_names
 
 __all__ = [
     "CheckpointOptions",
@@ -27,6 +27,7 @@ __all__ = [
     "parse_duration",
     "parse_int",
     "parse_lines",
+    "parse_names",
 ]
 
 __getattr__, __dir__ = lazy_face(
@@ -36,6 +37,6 @@ __getattr__, __dir__ = lazy_face(
         "checkpoint": ["CheckpointOptions"],
         "gs": ["GSFileSystemOptions"],
         "job": ["JobOptions", "Options", "parse_lines"],
-        "units": ["parse_bool", "parse_duration", "parse_int"],
+        "units": ["parse_bool", "parse_duration", "parse_int", "parse_names"],
     },
 )

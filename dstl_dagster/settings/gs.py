@@ -45,12 +45,23 @@ _UPSTREAM_KEYS: Mapping[str, str] = {
     "storage_root_url": "gs.storage.root.url",
 }
 
+
+def _parse_milliseconds(key: str, value: ConfigValue) -> int:
+    """As upstream's: a number alone, unlike other durations."""
+    try:
+        return parse_int(key, value, minimum=0)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{key}: {value!r} cannot be used: expected milliseconds as a number alone, such as 60000"
+        ) from error
+
+
 _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "writer_temporary_bucket_name": parse_text,
     "writer_chunk_size": parse_memory_size,
     "filesink_entropy_enabled": parse_bool,
-    "http_connect_timeout": lambda key, value: parse_int(key, value, minimum=0),
-    "http_read_timeout": lambda key, value: parse_int(key, value, minimum=0),
+    "http_connect_timeout": _parse_milliseconds,
+    "http_read_timeout": _parse_milliseconds,
     "retry_max_attempt": lambda key, value: parse_int(key, value, minimum=0),
     "retry_init_rpc_timeout": parse_duration,
     "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import StateAt
-from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
@@ -76,6 +76,7 @@ def merge_state(
 
     The other arguments, and the errors, are those of `write_state`.
     """
+    keys = parse_names("keys", keys)
     columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
         plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns)

@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import StateAt
-from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
@@ -88,6 +88,7 @@ def write_state(
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, or a kind that says
     what else is wrong with the call); what tasks appended until then is in no report.
     """
+    keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
         plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes)

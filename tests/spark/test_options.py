@@ -334,3 +334,15 @@ def test_a_slip_is_refused_with_the_nearest_key(place: Place, wrong: str, near: 
     writer = place.rows().write.format("dstl").mode("append")
     with pytest.raises(PySparkException, match=near):
         writer.options(**given, keys="id", idempotency_key="x").save()
+
+
+def test_a_table_of_the_catalog_has_the_options_of_a_job(place: Place) -> None:
+    """The catalog passes each option twice; a statement reads the state by them."""
+    _by_batch(place)
+    given = {"store": place.uri, "job": "job", "operator": "op", "gs.retry.max-attempt": "3"}
+    listed = ", ".join(f"'{key}' '{value}'" for key, value in given.items())
+    place.spark.sql(f"CREATE TABLE of_options USING dstl OPTIONS ({listed})")
+    try:
+        assert place.spark.sql("SELECT sum(value) FROM of_options").collect()[0][0] == sum(range(8))
+    finally:
+        place.spark.sql("DROP TABLE of_options")

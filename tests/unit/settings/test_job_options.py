@@ -131,6 +131,7 @@ def test_typed_values_are_a_layer() -> None:
         ({"gs.retry.max-attempts": "3"}, "did you mean gs.retry.max-attempt?"),
         ({"parallelism.default": "4"}, "not an option of a job; the keys begin with"),
         ({"gs.retry.max-attempt": "many"}, "expected a whole number"),
+        ({"gs.http.read-timeout": "30 s"}, "expected milliseconds as a number alone, such as 60000"),
         ({"dstl.dfs.upload.timeout": "soon"}, "expected a duration such as '30s'"),
         ({"gs.writer.chunk.size": "big"}, "expected a size such as '5MB'"),
         ({"dstl.state.materialize.enabled": "yes"}, "expected true or false"),
