@@ -27,10 +27,9 @@ from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
 from dstl_dagster.orchestration.preflight import log_bucket_findings
-from dstl_dagster.orchestration.stores import open_with
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +98,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         # Those given are for a request that must not wait; the host, for example, is the job's.
-        return open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
+        return _open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
 
     def coordinator(
         self, job: str, *, owner: str | None = None, options: Mapping[str, str] | None = None
@@ -257,7 +256,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
                 options = given.options.with_call(self.options)
             attempt = None if given is None else given.attempt
             uri = self.uri if attempt is None else attempt.store_uri
-            with closing(open_with(self.gcs, uri, options)) as store:
+            with closing(_open_with(self.gcs, uri, options)) as store:
                 yield GSRecoverableWriter(
                     store, options.files, attempt=None if attempt is None else attempt.attempt
                 )
@@ -293,6 +292,16 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
 
             stop_session(self._started)
             self._started = None
+
+
+def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
+    """The store at `uri`; a bucket by the client of `gcs` (with `get_client()`), unless that is None."""
+    if gcs is None or not uri.startswith("gs://"):
+        return open_store(uri, options.files)
+    from dstl_dagster.storage import GCSObjectStore  # half a second: only for a bucket
+
+    bucket_name, prefix = split_bucket_uri(uri, "gs")
+    return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
 
 
 def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:

@@ -203,7 +203,9 @@ def test_sparks_own_options_are_none_of_a_job() -> None:
     assert SinkOptions.of({**given, **spark}, streaming=True).job_options == JobOptions()
     copies = {f"option.{key}": value for key, value in given.items() if key != "keys"}
     read = {key: value for key, value in given.items() if key != "keys"}
-    assert SourceOptions.of({**read, **copies}).job_options == JobOptions()
+    assert SourceOptions.of({**read, **copies, "owner": "me", "provider": "dstl"}).job_options == JobOptions()
+    with pytest.raises(InvalidInputError, match="does not know option 'owner' for reading"):
+        SourceOptions.of({**read, "owner": "me"})
     with pytest.raises(InvalidInputError, match=r"option\.jub is not an option"):
         SourceOptions.of({**read, "option.jub": "job"})
 
