@@ -65,8 +65,13 @@ class JobOptions:
 
         Raises: InvalidInputError as `from_mapping`, also for values that fit only apart from each other.
         """
+        given = [layer for layer in layers if layer is not None]
+        if not given:
+            return cls()
+        if len(given) == 1 and isinstance(given[0], JobOptions):
+            return given[0]  # checked when it was made
         merged: dict[str, str] = {}
-        for layer in reversed(layers):
+        for layer in reversed(given):
             merged.update(_given_by(layer))
         return cls(tuple(sorted(merged.items())))._checked()
 
@@ -184,10 +189,8 @@ def parse_lines(text: str, where: str) -> dict[str, ConfigValue]:
     return found
 
 
-def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions | None) -> dict[str, str]:
+def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[str, str]:
     match layer:
-        case None:
-            return {}
         case JobOptions():
             return dict(layer.given)
         case CheckpointOptions():
