@@ -104,7 +104,10 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         self, job: str, *, owner: str | None = None, options: Mapping[str, str] | None = None
     ) -> CheckpointCoordinator:
         """The control plane of one job, for any step in any process. `options`: of this call, on top."""
-        return CheckpointCoordinator(job, self.store(), self.job_options(options), owner=owner)
+        job_options = self.job_options(options)
+        return CheckpointCoordinator(
+            job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
+        )
 
     @contextmanager
     def storage(
@@ -127,13 +130,14 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         Raises: InvalidInputError for an attempt of another store; ConflictError (kind `already_applied`) for
         a batch that a completed checkpoint holds.
         """
-        with without_useless_retries(), closing(self.store()) as store:
+        with without_useless_retries():
             given = HandWork.of(work)
-            given.require_store(store.uri)
             options = given.options or self.job_options()
-            with open_attempt_changelog(store, given.attempt, options, metrics=metrics) as storage:
-                context.log.debug(f"writing the changelog of attempt {given.attempt.attempt}")
-                yield storage
+            with closing(_open_with(self.gcs, self.uri, options)) as store:
+                given.require_store(store.uri)
+                with open_attempt_changelog(store, given.attempt, options, metrics=metrics) as storage:
+                    context.log.debug(f"writing the changelog of attempt {given.attempt.attempt}")
+                    yield storage
 
     @contextmanager
     def checkpoint(
@@ -223,11 +227,14 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         ),
     )
     gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # as above
-    """As for `ChangelogStorageResource`; a batch brings its own."""
+    """As for `ChangelogStorageResource`, of the writers made here: give both the same one."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Log a warning for bucket settings that would break guarantees or cost money."""
-        log_bucket_findings(context.log, self.uri)
+        log_bucket_findings(context.log, self.uri, open_bucket=self._open)
+
+    def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
+        return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
 
     def uri_of(self, name: str) -> str:
         """The URI of a file in the folder."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport, load_report
-from dstl_dagster.errors import ClosedError, InvalidInputError
+from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store
-from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 
 pytestmark = pytest.mark.dagster
 
@@ -204,6 +205,24 @@ def test_what_goes_before_what(place: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert options.checkpoint.num_retained == 4
     assert options.files.retry_max_attempt == 3
     assert options.checkpoint.commit_threads == 2
+
+
+def test_the_requests_of_a_call_follow_its_options(
+    buckets: tuple[str, str], strict_gcs: GCSServer, context: dg.OpExecutionContext
+) -> None:
+    """One attempt a request: the first refusal is an error, of the control plane and of an op by hand."""
+    changelog = ChangelogStorageResource(uri=f"gs://{buckets[0]}")
+    once = {"gs.retry.max-attempt": "1", "dstl.dfs.upload.retry-policy": "none"}
+    patient, impatient = changelog.coordinator("job"), changelog.coordinator("job", options=once)
+    for coordinator, expected in ((patient, nullcontext()), (impatient, pytest.raises(UnavailableError))):
+        strict_gcs.faults.add(ServerFault(FaultKind.STATUS))
+        with expected:
+            coordinator.latest()
+        strict_gcs.faults.clear()
+    with CheckpointBatch(impatient) as batch, changelog.storage(context, batch) as storage:
+        strict_gcs.faults.add(ServerFault(FaultKind.STATUS, name="*/changelog/*"))
+        with pytest.raises(UnavailableError):
+            append(storage, b"x", 1)
 
 
 def test_the_options_of_a_call_reach_a_run(place: str) -> None:
