@@ -4,6 +4,7 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.local_copies import limit_local_copies
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.changelog.reader import ChangelogReader
 from dstl_dagster.changelog.sources import StoreSource
@@ -25,4 +26,5 @@ __all__ = [
     "MailboxFuture",
     "StoreSource",
     "TaskMailbox",
+    "limit_local_copies",
 ]

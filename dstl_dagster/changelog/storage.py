@@ -169,10 +169,19 @@ def _delete_local(handle: StreamStateHandle) -> None:
 
 
 class FsStateChangelogStorageView:
-    """Reads only: for recovery. Files of a remote store are cached on disk while they are read."""
+    """Reads only: for recovery. Files of a remote store are cached on disk while they are read.
 
-    def __init__(self, store: ObjectStore, options: FsStateChangelogOptions | None = None) -> None:
+    `local_directory`: where a job's local copies are looked for first, as `FsStateChangelogStorage` does.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        options: FsStateChangelogOptions | None = None,
+        local_directory: Path | None = None,
+    ) -> None:
         self._store = store
+        self._local_directory = local_directory
         options = options or FsStateChangelogOptions()
         self._cache = ChangelogFileCache(
             options.cache_directories, options.cache_idle_timeout.total_seconds(), options.max_cache_bytes
@@ -180,7 +189,7 @@ class FsStateChangelogStorageView:
 
     def create_reader(self) -> ChangelogReader:
         """A reader of handles, with this view's cache."""
-        return ChangelogReader(self._store, cache=self._cache)
+        return ChangelogReader(self._store, cache=self._cache, local_directory=self._local_directory)
 
     def close(self) -> None:
         """Delete what is cached and end the thread. May be called again."""

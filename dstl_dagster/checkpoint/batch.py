@@ -112,8 +112,11 @@ class Batch:
         """
         if operator not in self._states:
             parent = self.parent
+            coordinator = self.coordinator
             self._states[operator] = (
-                None if parent is None else StateAt.of(self.coordinator.store, parent.manifest, operator)
+                None
+                if parent is None
+                else StateAt.of(coordinator.store, parent.manifest, operator, coordinator.job_options)
             )
         return self._states[operator]
 
@@ -141,7 +144,7 @@ class Batch:
             return
         with self.aborted_on_error():
             self._operators = with_due_bases(
-                coordinator.store, self.attempt, parent.manifest, self._operators, coordinator.options
+                coordinator.store, self.attempt, parent.manifest, self._operators, coordinator.job_options
             )
 
     def report(self) -> AttemptReport:

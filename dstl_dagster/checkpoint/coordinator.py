@@ -32,10 +32,11 @@ class CheckpointCoordinator(CheckpointSteps):
     Args:
         job: the job's name.
         store: where the job is stored.
-        options: retention and commit settings.
+        options: of the job: a mapping of keys, `JobOptions`, or `CheckpointOptions` alone. Clean-up looks for
+            components of files where they say (temporary bucket, entropy), and who writes for the job with
+            `job_options` puts them there.
         owner: who opens attempts here (a Dagster run, a query). An owner that comes back after a crash may
             fence its own attempt without take-over. By default every coordinator is an owner of its own.
-        file_options: how components of files are named (temporary bucket, entropy).
         clock, new_id: time and UUIDs, injected for tests.
 
     Raises: InvalidInputError for a job's name that cannot be one, or names with entropy without a temporary

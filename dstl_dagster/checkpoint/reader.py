@@ -22,7 +22,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, OperatorState, load_manifest, operator_state
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
 from dstl_dagster.storage import ObjectStore, concurrently
 from dstl_dagster.timeline import (
     Attempt,
@@ -89,14 +89,15 @@ class CheckpointReader:
         self,
         job: str,
         store: ObjectStore,
-        options: CheckpointOptions | None = None,
+        options: Options | CheckpointOptions | None = None,
         *,
         clock: Clock | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         self._names = JobNames(job)
         self._store = store
-        self._options = options or CheckpointOptions()
+        self._job_options = JobOptions.of(options)
+        self._options = self._job_options.checkpoint
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self.timeline = Timeline(
@@ -116,6 +117,11 @@ class CheckpointReader:
     @property
     def store(self) -> ObjectStore:
         return self._store
+
+    @property
+    def job_options(self) -> JobOptions:
+        """All options of the job, for whoever works for it in another process."""
+        return self._job_options
 
     @property
     def options(self) -> CheckpointOptions:

@@ -37,7 +37,7 @@ from dstl_dagster.keyed import (
     load_manifest,
     store_manifest,
 )
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, Fenced, Opened, PlannedAttempt, TimelineView, decisions
 
@@ -58,15 +58,14 @@ class CheckpointSteps(CheckpointReader):
         self,
         job: str,
         store: ObjectStore,
-        options: CheckpointOptions | None = None,
+        options: Options | CheckpointOptions | None = None,
         *,
         owner: str | None = None,
-        file_options: GSFileSystemOptions | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         super().__init__(job, store, options, clock=clock, new_id=new_id)
-        self._file_options = file_options or GSFileSystemOptions()
+        self._file_options = self._job_options.files
         _require_a_bucket_for_entropy(store, self._file_options)
         self._owner = owner or f"coordinator-{new_id()}"
 

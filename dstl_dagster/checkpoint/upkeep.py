@@ -24,7 +24,6 @@ from dstl_dagster.keyed import (
     write_base,
 )
 from dstl_dagster.state import ColumnChanges, StateSchema
-from dstl_dagster.storage import ObjectStore
 
 __all__ = ["change_columns", "changed_schema", "materialize"]
 
@@ -63,14 +62,15 @@ def materialize(
     batch = Batch(coordinator, coordinator.trigger(expected_parent=latest.checkpoint_id), latest)
     with batch.aborted_on_error():
         for each in due:
-            batch.add(write_base(store, batch.attempt, _state(store, manifest, each), progress=progress))
+            state = _state(coordinator, manifest, each)
+            batch.add(write_base(store, batch.attempt, state, progress=progress))
     checkpoint = batch.complete()
     log.info("checkpoint %d holds bases of %s", checkpoint.checkpoint_id, ", ".join(due))
     return checkpoint
 
 
-def _state(store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState:
-    state = KeyedState.of(store, manifest, operator)
+def _state(coordinator: CheckpointCoordinator, manifest: Manifest, operator: str) -> KeyedState:
+    state = KeyedState.of(coordinator.store, manifest, operator, coordinator.job_options)
     if state is None:
         raise InternalError(f"operator {operator!r} has a log but no state")
     return state

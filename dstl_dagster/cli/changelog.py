@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import click
 
+from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.settings import JobOptions
 
 __all__ = ["changelog_group"]
 
@@ -29,21 +31,22 @@ def changelog_group() -> None:
 @click.argument("file")
 @click.option("--changes", is_flag=True, help="Also list each change, with its first bytes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
-def show(file: str, changes: bool, as_json: bool) -> None:
+@with_job_options
+def show(file: str, changes: bool, as_json: bool, job_options: JobOptions) -> None:
     """Show the contents of a changelog FILE: a path, or the URI of an object (file:///..., gs://bucket/...).
 
     Reads files of this package and of Flink. Every change set is verified; a corrupt one ends the command
     with an error.
     """
-    for document in _documents(file, with_changes=changes):
+    for document in _documents(file, job_options, with_changes=changes):
         click.echo(json.dumps(document) if as_json else _line(document))
 
 
-def _documents(file: str, *, with_changes: bool) -> Iterator[dict[str, Any]]:
+def _documents(file: str, options: JobOptions, *, with_changes: bool) -> Iterator[dict[str, Any]]:
     # Imported when the command runs: Arrow alone takes longer than `dstl --help` may.
     from dstl_dagster.format import ChangelogFileReader
 
-    source = _open(file)
+    source = _open(file, options)
     try:
         reader = ChangelogFileReader(source)
         index = reader.index()
@@ -99,7 +102,7 @@ def _group_name(key_group: int) -> str:
     return "metadata" if key_group < 0 else str(key_group)
 
 
-def _open(file: str) -> Any:
+def _open(file: str, options: JobOptions) -> Any:
     from dstl_dagster.changelog import StoreSource
     from dstl_dagster.format import StreamStateHandle
     from dstl_dagster.storage import FileRanges, open_store
@@ -112,7 +115,7 @@ def _open(file: str) -> Any:
     folder, slash, name = file.rpartition("/")
     if not slash or not name or folder.endswith("/"):
         raise InvalidInputError(f"{file!r} names no object: expected scheme://place/object")
-    return StoreSource(open_store(folder), StreamStateHandle(name, None))
+    return StoreSource(open_store(folder, options.files), StreamStateHandle(name, None))
 
 
 def _line(document: dict[str, Any]) -> str:

@@ -7,6 +7,9 @@ import sys
 
 import click
 
+from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.settings import JobOptions
+
 __all__ = ["storage_group"]
 
 
@@ -31,8 +34,14 @@ def storage_group() -> None:
 )
 @click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@with_job_options
 def check_command(
-    uri: str, checkpoint_retention: str | None, timeout: str, write: bool, as_json: bool
+    uri: str,
+    checkpoint_retention: str | None,
+    timeout: str,
+    write: bool,
+    as_json: bool,
+    job_options: JobOptions,
 ) -> None:
     """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exits with 1 if it is unfit."""
     from dstl_dagster.settings import GSFileSystemOptions, parse_duration
@@ -45,18 +54,20 @@ def check_command(
     )
     limit = parse_duration("--timeout", timeout)
     attempt_milliseconds = max(1, round(limit.total_seconds() * 500))
-    options = GSFileSystemOptions(
+    impatient = GSFileSystemOptions(
         http_connect_timeout=attempt_milliseconds,
         http_read_timeout=attempt_milliseconds,
         retry_total_timeout=limit,
     )
+
+    options = JobOptions.of(job_options, impatient)
 
     def tell(step: str) -> None:
         if not as_json:
             click.echo(f"{uri}: {step} (waits up to {timeout} for a response)", err=True)
 
     findings = check_store(
-        open_store(uri, options), checkpoint_retention=retention, write_probe=write, progress=tell
+        open_store(uri, options.files), checkpoint_retention=retention, write_probe=write, progress=tell
     )
     if as_json:
         click.echo(json.dumps([vars(finding) for finding in findings], indent=2))

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         split_count,
     )
     from dstl_dagster.keyed.keyed_writer import (
-        batch_options,
         open_attempt_changelog,
         write_range,
         write_rows,
@@ -64,7 +63,6 @@ __all__ = [
     "as_file_reports",
     "as_operator_reports",
     "base_and_log",
-    "batch_options",
     "compared_runs",
     "diff_checkpoints",
     "diff_states",
@@ -108,6 +106,6 @@ __getattr__, __dir__ = lazy_face(
             "schema_of",
             "split_count",
         ],
-        "keyed_writer": ["batch_options", "open_attempt_changelog", "write_range", "write_rows"],
+        "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],
     },
 )

@@ -20,7 +20,7 @@ from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.settings import CheckpointOptions, FsStateChangelogOptions
+from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
@@ -79,6 +79,7 @@ def due_operators(
     Raises: InvalidInputError (kind `no_operator`) if one of `operators` does not exist; NotFoundError,
     FormatError.
     """
+    operators = None if operators is None else parse_names("operators", operators)
     unknown = sorted(set(operators or ()) - set(manifest.operators))
     if unknown:
         raise InvalidInputError(
@@ -97,7 +98,6 @@ def write_base(
     attempt: Attempt,
     state: KeyedState,
     *,
-    files: FsStateChangelogOptions | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
     """Write the whole state as ordinary changelog files of `attempt`, durably, and report it as a base.
@@ -107,8 +107,7 @@ def write_base(
     without rows produces the schema alone.
 
     Args:
-        state: at the attempt's parent.
-        files: how the changelog files are written; `None`: `batch_options`.
+        state: at the attempt's parent. Its options say how the changelog files are written, too.
         progress: called with (ranges done, ranges in total).
 
     Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
@@ -117,7 +116,7 @@ def write_base(
     ranges = state.ranges()
     handles = []
     with (
-        open_attempt_changelog(store, attempt, files) as storage,
+        open_attempt_changelog(store, attempt, state.at.options) as storage,
         state.reading(cached=len(ranges) > 1) as reader,
     ):
         for count, key_groups in enumerate(ranges, 1):
@@ -170,17 +169,17 @@ def with_due_bases(
     attempt: Attempt,
     parent: Manifest,
     reports: Iterable[OperatorReport],
-    options: CheckpointOptions,
+    options: JobOptions,
 ) -> list[OperatorReport]:
     """The reports, with a base ahead of the changes of each operator whose log at the parent is due.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
     combined = list(reports)
-    if not options.materialize:
+    if not options.checkpoint.materialize:
         return combined
-    for operator in due_operators(store, parent, options):
-        state = KeyedState.of(store, parent, operator)
+    for operator in due_operators(store, parent, options.checkpoint):
+        state = KeyedState.of(store, parent, operator, options)
         if state is None:
             continue
         own = [report for report in combined if report.operator == operator]

@@ -28,6 +28,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded
 from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
 
@@ -64,19 +65,23 @@ def export_checkpoint(
     *,
     as_bytes: Collection[str] = (),
     progress: Progress | None = None,
+    options: JobOptions | None = None,
 ) -> Export:
     """Export the state of `operator` at a checkpoint to below `uri`, a folder in any store.
 
+    `options`: the job's, by which the state is read and the other store is opened.
+
     Raises: NotFoundError (kind `no_state`) if the operator has none; as `export_state`.
     """
-    state = KeyedState.of(store, manifest, operator)
+    options = options or JobOptions()
+    state = KeyedState.of(store, manifest, operator, options)
     if state is None:
         raise NotFoundError(
             f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id} of job "
             f"{manifest.job!r}: nothing to export",
             kind=ErrorKind.NO_STATE,
         )
-    with closing(open_store(uri)) as target:
+    with closing(open_store(uri, options.files)) as target:
         return export_state(
             state, target, export_id=str(manifest.attempt), as_bytes=as_bytes, progress=progress
         )
@@ -105,6 +110,7 @@ def export_state(
     there meanwhile; InvalidInputError if `as_bytes` names an unknown column, or (kind `not_utf8`) if another
     column has text that is not UTF-8; UnavailableError (call again); as reading the state does.
     """
+    as_bytes = parse_names("as_bytes", as_bytes)
     unknown = [name for name in as_bytes if name not in state.schema.columns.names]
     if unknown:
         raise InvalidInputError(

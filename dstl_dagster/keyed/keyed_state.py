@@ -22,8 +22,10 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, python_rows, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.upload import local_changelog_directory
 
 __all__ = [
     "KeyedState",
@@ -104,6 +106,7 @@ class StateAt:
         store_uri: the job's store.
         schema: evolved over all checkpoints that the state is made of.
         handles: of all changes, in log order; empty if the state is.
+        options: of the job, by which tasks open the store and read: requests, cache, local copies.
     """
 
     store_uri: str
@@ -112,9 +115,12 @@ class StateAt:
     operator: str
     schema: StateSchema
     handles: tuple[ChangelogStateHandle, ...] = field(repr=False)
+    options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
-    def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> StateAt | None:
+    def of(
+        cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
+    ) -> StateAt | None:
         """The state at this checkpoint; `None` if the operator never wrote any. Reads manifests only.
 
         Raises: NotFoundError (a manifest in the chain is gone), FormatError; InvalidInputError (kind
@@ -130,7 +136,8 @@ class StateAt:
                 kind=ErrorKind.NOT_KEYED,
             )
         schema = evolved_schema(state.reports)
-        return cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
+        at = cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
+        return at if options is None else replace(at, options=options)
 
     @property
     def all_key_groups(self) -> KeyGroupRange:
@@ -182,9 +189,11 @@ class KeyedState:
     at: StateAt
 
     @classmethod
-    def of(cls, store: ObjectStore, manifest: Manifest, operator: str) -> KeyedState | None:
+    def of(
+        cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
+    ) -> KeyedState | None:
         """The state at this checkpoint; `None` if the operator has none. Raises: as `StateAt.of`."""
-        at = StateAt.of(store, manifest, operator)
+        at = StateAt.of(store, manifest, operator, options)
         return None if at is None else cls(store, at)
 
     @property
@@ -260,9 +269,13 @@ class KeyedState:
 
         With `cached`, remote files are kept on the local disk until the block is left.
         """
-        view = FsStateChangelogStorageView(self.store) if cached else None
+        options = self.at.options
+        copies = local_changelog_directory(options.local_recovery, self.job)
+        view = FsStateChangelogStorageView(self.store, options.changelog, copies) if cached else None
         try:
-            yield ChangelogReader(self.store) if view is None else view.create_reader()
+            yield (
+                ChangelogReader(self.store, local_directory=copies) if view is None else view.create_reader()
+            )
         except NotFoundError as error:
             raise NotFoundError(
                 f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "

@@ -1,6 +1,6 @@
 """Keyed state written from one process, without Spark.
 
-Owns how the rows of one range of key groups become one handle, and the options for files written in one go.
+Owns how the rows of one range of key groups become one handle.
 Does not own which rows these are, or the checkpoint that they end up in (`checkpoint`).
 """
 
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
 
-from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, MailboxFuture
+from dstl_dagster.changelog import (
+    FsStateChangelogStorage,
+    FsStateChangelogWriter,
+    MailboxFuture,
+    limit_local_copies,
+)
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     EncodedChanges,
     StateSchema,
@@ -30,34 +35,31 @@ from dstl_dagster.state import (
 from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
+from dstl_dagster.upload import local_changelog_directory
 
-__all__ = ["batch_options", "open_attempt_changelog", "write_range", "write_rows"]
-
-_MIB = 1 << 20
-
-
-def batch_options() -> FsStateChangelogOptions:
-    """The options for a changelog that one task writes in one go.
-
-    Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
-    reach, and no wait for other writers to share a file (a task is alone in its process).
-    """
-    return FsStateChangelogOptions(
-        compression="zstd",
-        preemptive_persist_threshold_in_bytes=16 * _MIB,
-        batch_persist_size_threshold_bytes=16 * _MIB,
-        batch_persist_delay=timedelta(0),
-        num_upload_threads=2,
-        upload_timeout=timedelta(seconds=60),
-    )
+__all__ = ["open_attempt_changelog", "write_range", "write_rows"]
 
 
 def open_attempt_changelog(
-    store: ObjectStore, attempt: Attempt, options: FsStateChangelogOptions | None = None
+    store: ObjectStore,
+    attempt: Attempt,
+    options: JobOptions | None = None,
+    *,
+    metrics: MetricsHook | None = None,
 ) -> FsStateChangelogStorage:
-    """The changelog whose file names carry the attempt. The caller closes it. `None`: `batch_options`."""
-    base_path = attempt.names.changelog_base_path(attempt.attempt)
-    return FsStateChangelogStorage(attempt.job, store, options or batch_options(), base_path=base_path)
+    """The changelog whose file names carry the attempt. The caller closes it. `options`: the job's."""
+    options = options or JobOptions()
+    limit_local_copies(
+        local_changelog_directory(options.local_recovery, attempt.job), options.changelog.max_cache_bytes
+    )
+    return FsStateChangelogStorage(
+        attempt.job,
+        store,
+        options.changelog,
+        base_path=attempt.names.changelog_base_path(attempt.attempt),
+        local_recovery=options.local_recovery,
+        metrics=metrics,
+    )
 
 
 def write_range(
@@ -105,7 +107,7 @@ def write_rows(
     deleted: pa.Array | pa.ChunkedArray | None = None,
     partitions: int = 1,
     case_sensitive: bool = False,
-    options: FsStateChangelogOptions | None = None,
+    options: JobOptions | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
 
@@ -117,6 +119,7 @@ def write_rows(
         deleted: which rows delete their key; null means no.
         partitions: number of handles, each for its own range of key groups; a range without rows gets none.
         case_sensitive: whether column names may differ only in case (`spark.sql.caseSensitive`).
+        options: the job's.
 
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, or one that says what does not fit. Then
     no report names anything that was appended.

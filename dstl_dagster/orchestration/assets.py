@@ -6,18 +6,22 @@ Owns the specs and their dependencies. Does not own what the ops do (`steps`) or
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
 from dstl_dagster.orchestration.ops import build_checkpoint_ops
+from dstl_dagster.settings import parse_names
 
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
+
+_AFTER = "after"
 
 
 def checkpoint_asset_specs(
@@ -47,7 +51,9 @@ def checkpoint_asset_specs(
         file_columns: the columns of the output files.
     """
     assets = JobAssets.of(job)
-    spec = partial(_spec, assets, list(owners), kinds)
+    if isinstance(sources, str | dg.AssetKey):
+        raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
+    spec = partial(_spec, assets, list(parse_names("owners", owners)), parse_names("kinds", kinds))
     specs = [
         spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
         for operator in assets.operators
@@ -106,7 +112,7 @@ def build_state_asset(
     *,
     partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
     sources: Sequence[dg.AssetKey] = (),
-    kinds: set[str] | None = None,
+    kinds: Collection[str] | None = None,
     owners: Sequence[str] = (),
     description: str | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
@@ -115,13 +121,19 @@ def build_state_asset(
 
     Args:
         job: the job's name, or its asset keys.
-        update: the user's op. It has one `Nothing` input named `after`, and returns `batch.reference`.
+        update: the user's op, which returns `batch.reference`. It takes no data: an input `after` of type
+            `Nothing`, by which it waits for its sources, is added if the op does not have it.
         partitions_def: time partitions. The asset then depends on its own previous partition, so that a
             backfill runs them in order, one run each.
         sources: the assets that `update` reads.
         retry_policy: of the four ops behind `update`, which brings its own.
+
+    Raises: InvalidInputError for an `update` that takes data, or a text where names are wanted.
     """
     assets = JobAssets.of(job)
+    update, owners = _waiting(update), parse_names("owners", owners)
+    if isinstance(sources, str | dg.AssetKey):
+        raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
     ops = build_checkpoint_ops(
         lambda _job: assets, prefix=f"{assets.group_name}_{assets.state}_", retry_policy=retry_policy
     )
@@ -148,9 +160,24 @@ def build_state_asset(
         ins=ins,
         partitions_def=partitions_def,
         group_name=assets.group_name,
-        kinds=kinds or {"pyspark"},
+        kinds=set(parse_names("kinds", kinds or ("pyspark",))),
         owners=list(owners) or None,
         tags={TAG_JOB: assets.job},
         backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
         description=description or f"The state of {assets.job}: one run, one checkpoint.",
     )(steps)
+
+
+def _waiting(update: dg.OpDefinition) -> dg.OpDefinition:
+    """The op, with the input by which it waits for its sources."""
+    if not isinstance(update, dg.OpDefinition):
+        raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
+    data = [name for name in update.ins if name != _AFTER]
+    if data:
+        raise InvalidInputError(
+            f"op {update.name!r} takes {data[0]!r}, which nothing gives it here: read the data inside the "
+            "op, for example by the partition of the run"
+        )
+    if _AFTER in update.ins:
+        return update
+    return update.with_replaced_properties(name=update.name, ins={_AFTER: dg.In(dg.Nothing)})

@@ -77,11 +77,11 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     options: dict[str, Option] = Field(
         default_factory=dict,
-        description="Options of the coordinator.",
+        description="Options of the job, the same as in its program.",
         examples=[{"execution.checkpointing.num-retained": "30"}],
     )
     file_options: dict[str, Option] = Field(
-        default_factory=dict, description="Options of the files' temporary objects, the same as the job's."
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
     )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
@@ -97,7 +97,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         assets = JobAssets(self.job, operators=tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
-            uri=self.store, checkpoints=_as_text(self.options), files=_as_text(self.file_options)
+            uri=self.store, options=_as_text(self.options), files=_as_text(self.file_options)
         )
         freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
         commit_job = build_commit_job(assets, changelog=changelog)
@@ -136,4 +136,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _as_text(options: Mapping[str, Option]) -> dict[str, str]:
-    return {name: str(value) for name, value in options.items()}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }

@@ -9,6 +9,7 @@ from dagster import AssetKey, DynamicPartitionsDefinition
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
+from dstl_dagster.settings import parse_names
 
 __all__ = [
     "TAG_ATTEMPT",
@@ -62,6 +63,7 @@ class JobAssets:
 
     def __post_init__(self) -> None:
         validated_job(self.job)
+        object.__setattr__(self, "operators", parse_names("operators", self.operators))
 
     @classmethod
     def of(cls, job: str | JobAssets) -> JobAssets:

@@ -9,21 +9,26 @@ of a `gs://` bucket.
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.changelog import FsStateChangelogStorage
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import open_attempt_changelog
+from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.orchestration.by_hand import HandWork
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
 from dstl_dagster.orchestration.preflight import log_bucket_findings
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
 
 if TYPE_CHECKING:
@@ -44,16 +49,19 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     uri: str = Field(
         description="A store: `gs://bucket/prefix`, or `file:///folder` with nothing to set up. No secrets."
     )
-    checkpoints: dict[str, str] = Field(
-        default_factory=dict,
-        description="Options of the coordinator, for example {'execution.checkpointing.num-retained': '30'}.",
-    )
-    files: dict[str, str] = Field(
+    options: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Temporary objects of files, time-outs and retries, under upstream's keys, for example "
-            "{'gs.writer.temporary.bucket.name': 'scratch'}. Set here because clean-up needs them too."
+            "Options of the jobs, for the control plane and for tasks: execution.checkpointing.*, "
+            "dstl.checkpoint.*, dstl.state.*, dstl.dfs.*, gs.*; for example "
+            "{'execution.checkpointing.num-retained': '30', 'dstl.dfs.upload.timeout': '5 min'}."
         ),
+    )
+    checkpoints: dict[str, str] = Field(
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
+    )
+    files: dict[str, str] = Field(
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
     )
     gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # Dagster's way to make it optional
     """dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the control plane
@@ -61,35 +69,75 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Log a warning for bucket settings that would break guarantees or cost money."""
-        scratch = self.files.get("gs.writer.temporary.bucket.name")
+        try:
+            scratch = self.job_options().files.writer_temporary_bucket_name
+        except InvalidInputError:
+            return  # the op that uses the options names the wrong one, and fails for good
         log_bucket_findings(
             context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
         )
 
     def store(self) -> ObjectStore:
         """The store that `uri` names. Raises: InvalidInputError."""
-        return self._open(self.uri, self._file_options() if self.files else None)
+        return self._open(self.uri)
 
-    def _file_options(self) -> GSFileSystemOptions:
-        return GSFileSystemOptions.from_mapping(dict(self.files), alone=True)
+    def job_options(self, call: Mapping[str, str] | None = None) -> JobOptions:
+        """The options of the jobs, with those of one call on top (see `settings.job` for the precedence).
+
+        Raises: InvalidInputError naming the option.
+        """
+        configured: dict[str, str] = {}
+        for each in (self.options, self.checkpoints, self.files):
+            for key, text in JobOptions.from_mapping(each).given:
+                if configured.setdefault(key, text) != text:
+                    raise InvalidInputError(
+                        f"{key} is {configured[key]!r} and {text!r} in the fields of one resource: "
+                        "set it once, in `options`"
+                    )
+        return JobOptions.resolve(None, configured).with_call(call)
 
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
-        if self.gcs is None or not uri.startswith("gs://"):
-            return open_store(uri, options) if options is not None else open_store(uri)
-        from dstl_dagster.storage import GCSObjectStore  # half a second: only for a bucket
+        # Those given are for a request that must not wait; the host, for example, is the job's.
+        return _open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
 
-        bucket_name, prefix = split_bucket_uri(uri, "gs")
-        return GCSObjectStore(self.gcs.get_client(), bucket_name, prefix, options=options)
-
-    def coordinator(self, job: str, *, owner: str | None = None) -> CheckpointCoordinator:
-        """The control plane of one job, for any step in any process."""
+    def coordinator(
+        self, job: str, *, owner: str | None = None, options: Mapping[str, str] | None = None
+    ) -> CheckpointCoordinator:
+        """The control plane of one job, for any step in any process. `options`: of this call, on top."""
+        job_options = self.job_options(options)
         return CheckpointCoordinator(
-            job,
-            self.store(),
-            CheckpointOptions.from_mapping(dict(self.checkpoints), alone=True),
-            owner=owner,
-            file_options=self._file_options(),
+            job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
         )
+
+    @contextmanager
+    def storage(
+        self,
+        context: dg.OpExecutionContext,
+        work: "CheckpointBatch | Attempt | Mapping[str, Any]",
+        *,
+        metrics: MetricsHook | None = None,
+    ) -> Iterator[FsStateChangelogStorage]:
+        """The changelog of an attempt, for an op that appends by itself: closed when the block ends.
+
+        Its writers' files carry the attempt, so what an op wrote that failed is in no checkpoint, and
+        clean-up deletes it. Add what a writer persisted to the batch, as an `OperatorReport`. Its reader
+        reads the handles of any checkpoint of the job, such as `batch.handles(operator)`.
+
+        Args:
+            work: the open batch; or its attempt, or the reference of it that another op was handed.
+            metrics: where measurements go.
+
+        Raises: InvalidInputError for an attempt of another store; ConflictError (kind `already_applied`) for
+        a batch that a completed checkpoint holds.
+        """
+        with without_useless_retries():
+            given = HandWork.of(work)
+            options = given.options or self.job_options()
+            with closing(_open_with(self.gcs, self.uri, options)) as store:
+                given.require_store(store.uri)
+                with open_attempt_changelog(store, given.attempt, options, metrics=metrics) as storage:
+                    context.log.debug(f"writing the changelog of attempt {given.attempt.attempt}")
+                    yield storage
 
     @contextmanager
     def checkpoint(
@@ -100,6 +148,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         source: str | None = None,
         idempotency_key: str | None = None,
         check: Callable[[Checkpoint | None], None] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Iterator["CheckpointBatch"]:
         """One batch of `job`, as a context manager.
 
@@ -110,13 +159,14 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                 run without partitions this op in the run and in all its re-executions.
             check: gets the last completed checkpoint, or `None`, before the attempt is opened, and raises
                 to refuse the batch.
+            options: of this batch and its tasks, on top of the resource's.
 
         The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
         does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
         """
         with (
             without_useless_retries(),
-            self._batch(context, job, source, idempotency_key, check) as batch,
+            self._batch(context, job, source, idempotency_key, check, options) as batch,
         ):
             yield batch
 
@@ -127,11 +177,12 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         source: str | None,
         idempotency_key: str | None,
         check: Callable[[Checkpoint | None], None] | None,
+        options: Mapping[str, str] | None,
     ) -> "CheckpointBatch":
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         run = context.run
-        coordinator = self.coordinator(job, owner=owner_of(run))
+        coordinator = self.coordinator(job, owner=owner_of(run), options=options)
         partition = partition_of(context)
         if source is not None and partition is None:
             raise InvalidInputError(
@@ -168,14 +219,54 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
     uri: str = Field(
         description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
     )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Options of the writers made here: gs.*, for example {'gs.writer.chunk.size': '1 mb'}. What "
+            "`batch.write_files` writes follows the job's, and takes these as `job_options=files.options`."
+        ),
+    )
+    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # as above
+    """As for `ChangelogStorageResource`, of the writers made here: give both the same one."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Log a warning for bucket settings that would break guarantees or cost money."""
-        log_bucket_findings(context.log, self.uri)
+        log_bucket_findings(context.log, self.uri, open_bucket=self._open)
+
+    def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
+        return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
 
     def uri_of(self, name: str) -> str:
         """The URI of a file in the folder."""
         return f"{self.uri.rstrip('/')}/{name.lstrip('/')}"
+
+    @contextmanager
+    def writer(
+        self, work: "CheckpointBatch | Attempt | Mapping[str, Any] | None" = None
+    ) -> Iterator[GSRecoverableWriter]:
+        """The recoverable writer of an op that writes files by itself; its store is closed with the block.
+
+        With `work` (the open batch, its attempt, or the reference of it) the components carry the attempt.
+        Add the committer of each file to the batch, and do not commit it: step 6 publishes it, exactly once.
+        Without, the writer is its own attempt: commit by hand, or give another op the recoverable; `uri` is
+        the store then, and `recoverable.sweep` deletes what is never committed.
+
+        Raises: InvalidInputError for a wrong option, or a temporary bucket or entropy other than the batch's;
+        ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
+        """
+        with without_useless_retries():
+            GSFileSystemOptions.from_mapping(self.options, alone=True)  # no other would act
+            given = None if work is None else HandWork.of(work)
+            if given is None or given.options is None:
+                options = JobOptions.resolve(None, self.options)
+            else:
+                options = given.options.with_call(self.options)
+            attempt = None if given is None else given.attempt
+            uri = self.uri if attempt is None else attempt.store_uri
+            with closing(_open_with(self.gcs, uri, options)) as store:
+                yield GSRecoverableWriter(
+                    store, options.files, attempt=None if attempt is None else attempt.attempt
+                )
 
 
 class SparkSessionResource(dg.ConfigurableResource[Any]):
@@ -208,6 +299,16 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
 
             stop_session(self._started)
             self._started = None
+
+
+def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
+    """The store at `uri`; a bucket by the client of `gcs` (with `get_client()`), unless that is None."""
+    if gcs is None or not uri.startswith("gs://"):
+        return open_store(uri, options.files)
+    from dstl_dagster.storage import GCSObjectStore  # half a second: only for a bucket
+
+    bucket_name, prefix = split_bucket_uri(uri, "gs")
+    return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
 
 
 def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:

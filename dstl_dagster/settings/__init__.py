@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
     from dstl_dagster.settings.checkpoint import CheckpointOptions
     from dstl_dagster.settings.gs import GSFileSystemOptions
-    from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int
+    from dstl_dagster.settings.job import JobOptions, Options, parse_lines
+    from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int, parse_names
 
 __all__ = [
     "CheckpointOptions",
     "FsStateChangelogOptions",
     "GSFileSystemOptions",
+    "JobOptions",
     "LocalRecoveryConfig",
+    "Options",
     "parse_bool",
     "parse_duration",
     "parse_int",
+    "parse_lines",
+    "parse_names",
 ]
 
 __getattr__, __dir__ = lazy_face(
@@ -31,6 +36,7 @@ __getattr__, __dir__ = lazy_face(
         "changelog": ["FsStateChangelogOptions", "LocalRecoveryConfig"],
         "checkpoint": ["CheckpointOptions"],
         "gs": ["GSFileSystemOptions"],
-        "units": ["parse_bool", "parse_duration", "parse_int"],
+        "job": ["JobOptions", "Options", "parse_lines"],
+        "units": ["parse_bool", "parse_duration", "parse_int", "parse_names"],
     },
 )

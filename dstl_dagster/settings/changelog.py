@@ -8,13 +8,14 @@ Source: Flink's `FsStateChangelogOptions` and `LocalRecoveryConfig`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.table import Option, OptionTable, Parse
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -22,11 +23,10 @@ from dstl_dagster.settings.units import (
     parse_int,
     parse_memory_size,
     parse_text,
-    pick,
     refuse_unknown,
 )
 
-__all__ = ["FsStateChangelogOptions", "LocalRecoveryConfig"]
+__all__ = ["CHANGELOG_KEYS", "LOCAL_RECOVERY_KEYS", "FsStateChangelogOptions", "LocalRecoveryConfig"]
 
 _MB: Final = 1 << 20
 _PREFIX: Final = "state.changelog."
@@ -127,22 +127,25 @@ class FsStateChangelogOptions:
         Keys of other components are ignored; an unknown key under our prefixes is an error. None counts as
         not given. Raises: InvalidInputError naming the key.
         """
-        refuse_unknown(mapping, _KNOWN_KEYS, ("state.changelog.dstl.dfs.", "dstl.dfs."))
-        given: dict[str, Any] = {}
-        for name, (key, parse) in _KEYS.items():
-            found = pick(mapping, f"{_PREFIX}{key}", key, name)
-            if found is not None:
-                given[name] = parse(*found)
-        enabled = pick(
-            mapping, f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled"
-        )
-        if enabled is not None:
-            if "compression" in given:
-                raise InvalidInputError(
-                    f"{enabled[0]} and compression both choose the compression: set only one of them"
-                )
-            given["compression"] = "snappy" if parse_bool(*enabled) else "none"
-        return cls(**given)
+        refuse_unknown(mapping, CHANGELOG_KEYS.spellings, ("state.changelog.dstl.dfs.", "dstl.dfs."))
+        return cls(**CHANGELOG_KEYS.values(mapping))
+
+    @classmethod
+    def for_batches(cls, **values: Any) -> FsStateChangelogOptions:
+        """The options for a changelog that one task writes in one go, with these values on top.
+
+        Unlike upstream's defaults they suit a batch: larger files, a time-out that a busy machine does not
+        reach, and no wait for other writers to share a file (a task is alone in its process).
+        """
+        defaults: dict[str, Any] = {
+            "compression": "zstd",
+            "preemptive_persist_threshold_in_bytes": 16 * _MB,
+            "batch_persist_size_threshold_bytes": 16 * _MB,
+            "batch_persist_delay": timedelta(0),
+            "num_upload_threads": 2,
+            "upload_timeout": timedelta(seconds=60),
+        }
+        return cls(**{**defaults, **values})
 
 
 def _require(holds: bool, key: str, value: object, expected: str) -> None:
@@ -164,8 +167,30 @@ def _parse_directories(key: str, value: ConfigValue) -> tuple[Path, ...]:
     return tuple(Path(part) for part in parse_text(key, value).split(os.pathsep) if part)
 
 
-_COMPRESSION_ENABLED: Final = "dstl.dfs.compression.enabled"
-_KEYS: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], Any]]]] = {
+def _parse_roots(key: str, value: ConfigValue) -> tuple[Path, ...]:
+    """Separated by commas as well, as upstream's; relative ones would mean another place in each process."""
+    roots = _parse_directories(key, value.replace(",", os.pathsep) if isinstance(value, str) else value)
+    if not roots or not all(root.is_absolute() for root in roots):
+        raise InvalidInputError(
+            f"{key}: {value!r} cannot be used: expected absolute folders such as /var/tmp/dstl"
+        )
+    return roots
+
+
+def _parse_compression_enabled(key: str, value: ConfigValue) -> str:
+    return "snappy" if parse_bool(key, value) else "none"
+
+
+def _aliases(name: str, key: str, parse: Parse) -> dict[str, Parse]:
+    """The keys of an option beside `state.changelog.<key>`, each with its parser."""
+    if name != "compression":
+        return {key: parse}
+    enabled = f"{key}.enabled"
+    switches = (f"{_PREFIX}{enabled}", enabled, "compression_enabled")
+    return {key: parse, **dict.fromkeys(switches, _parse_compression_enabled)}
+
+
+_KEYS: Final[Mapping[str, tuple[str, Parse]]] = {
     "base_path": ("dstl.dfs.base-path", parse_text),
     "compression": ("dstl.dfs.compression", _parse_choice),
     "preemptive_persist_threshold_in_bytes": ("dstl.dfs.preemptive-persist-threshold", parse_memory_size),
@@ -184,9 +209,8 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], Any]]]] = {
     "max_cache_bytes": ("dstl.dfs.download.local-cache.max-size", parse_memory_size),
     "cache_directories": ("dstl.dfs.download.local-cache.directories", _parse_directories),
 }
-_KNOWN_KEYS: Final = frozenset(
-    {spelling for name, (key, _) in _KEYS.items() for spelling in (f"{_PREFIX}{key}", key, name)}
-    | {f"{_PREFIX}{_COMPRESSION_ENABLED}", _COMPRESSION_ENABLED, "compression_enabled"}
+CHANGELOG_KEYS: Final = OptionTable(
+    Option(name, f"{_PREFIX}{key}", parse, _aliases(name, key, parse)) for name, (key, parse) in _KEYS.items()
 )
 assert {field.name for field in fields(FsStateChangelogOptions)} == set(_KEYS), "every option has a key"
 
@@ -216,7 +240,42 @@ class LocalRecoveryConfig:
         """Local copies below `directory` (or one of several), which is created on first use."""
         return cls(tuple(Path(path).absolute() for path in (directory, *more)))
 
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> LocalRecoveryConfig:
+        """From upstream's keys: `execution.checkpointing.local-backup.enabled` (default: false) and `.dirs`.
+
+        Other keys are ignored. Raises: InvalidInputError if one of the two is given without the other.
+        """
+        found = LOCAL_RECOVERY_KEYS.values(mapping)
+        enabled, directories = found.get("local_backup_enabled"), found.get("local_backup_directories")
+        if enabled is None and directories is not None:
+            raise InvalidInputError(f"{_LOCAL}dirs does nothing alone: set {_LOCAL}enabled to true as well")
+        if not enabled:
+            return cls.disabled()
+        if directories is None:
+            raise InvalidInputError(f"{_LOCAL}enabled needs {_LOCAL}dirs, such as /var/tmp/dstl")
+        return cls.enabled(*directories)
+
     @property
     def is_local_backup_enabled(self) -> bool:
         """Whether copies are kept."""
         return self.directories is not None
+
+
+_LOCAL: Final = "execution.checkpointing.local-backup."
+LOCAL_RECOVERY_KEYS: Final = OptionTable(
+    (
+        Option(
+            "local_backup_enabled",
+            f"{_LOCAL}enabled",
+            parse_bool,
+            {"state.backend.local-recovery": parse_bool},
+        ),
+        Option(
+            "local_backup_directories",
+            f"{_LOCAL}dirs",
+            _parse_roots,
+            {"taskmanager.state.local.root-dirs": _parse_roots},
+        ),
+    )
+)

@@ -7,11 +7,12 @@ Owns the keys, their defaults and bounds; keys follow Flink where it has the opt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.table import Option, OptionTable
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -19,11 +20,10 @@ from dstl_dagster.settings.units import (
     parse_float,
     parse_int,
     parse_memory_size,
-    pick,
     refuse_unknown,
 )
 
-__all__ = ["CheckpointOptions"]
+__all__ = ["CHECKPOINT_KEYS", "CheckpointOptions"]
 
 _NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 _READER_GRACE = ("dstl.checkpoint.reader-grace",)
@@ -33,12 +33,6 @@ _MATERIALIZE = ("dstl.state.materialize.enabled",)
 _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
 _MIN_LOG = ("dstl.state.materialize.min-log-size",)
 _MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
-_KNOWN = (
-    *(*_MATERIALIZE, *_LOG_RATIO, *_MIN_LOG, *_MAX_CHAIN),
-    *("materialize", "materialize_log_ratio", "materialize_min_log_bytes", "materialize_max_checkpoints"),
-    *(*_NUM_RETAINED, *_READER_GRACE, *_COMMIT_THREADS, *_SNAPSHOT_INTERVAL),
-    *("num_retained", "reader_grace", "commit_threads", "snapshot_interval"),
-)
 
 
 @dataclass(frozen=True)
@@ -107,22 +101,26 @@ class CheckpointOptions:
             "execution.checkpointing.num-",
             "state.checkpoints.num-",
         )
-        refuse_unknown(mapping, _KNOWN, ("",) if alone else prefixes)
-        values: dict[str, Any] = {}
-        if found := pick(mapping, *_NUM_RETAINED, "num_retained"):
-            values["num_retained"] = parse_int(*found, minimum=1)
-        if found := pick(mapping, *_READER_GRACE, "reader_grace"):
-            values["reader_grace"] = parse_duration(*found)
-        if found := pick(mapping, *_COMMIT_THREADS, "commit_threads"):
-            values["commit_threads"] = parse_int(*found, minimum=1)
-        if found := pick(mapping, *_SNAPSHOT_INTERVAL, "snapshot_interval"):
-            values["snapshot_interval"] = parse_int(*found, minimum=8)
-        if found := pick(mapping, *_MATERIALIZE, "materialize"):
-            values["materialize"] = parse_bool(*found)
-        if found := pick(mapping, *_LOG_RATIO, "materialize_log_ratio"):
-            values["materialize_log_ratio"] = parse_float(*found)
-        if found := pick(mapping, *_MIN_LOG, "materialize_min_log_bytes"):
-            values["materialize_min_log_bytes"] = parse_memory_size(*found)
-        if found := pick(mapping, *_MAX_CHAIN, "materialize_max_checkpoints"):
-            values["materialize_max_checkpoints"] = parse_int(*found, minimum=1)
-        return cls(**values)
+        refuse_unknown(mapping, CHECKPOINT_KEYS.spellings, ("",) if alone else prefixes)
+        return cls(**CHECKPOINT_KEYS.values(mapping))
+
+
+def _parse_count(key: str, value: ConfigValue) -> int:
+    return parse_int(key, value, minimum=1)
+
+
+CHECKPOINT_KEYS: Final = OptionTable(
+    (
+        Option("num_retained", _NUM_RETAINED[0], _parse_count, {_NUM_RETAINED[1]: _parse_count}),
+        Option("reader_grace", *_READER_GRACE, parse_duration),
+        Option("commit_threads", *_COMMIT_THREADS, _parse_count),
+        Option("snapshot_interval", *_SNAPSHOT_INTERVAL, lambda key, value: parse_int(key, value, minimum=8)),
+        Option("materialize", *_MATERIALIZE, parse_bool),
+        Option("materialize_log_ratio", *_LOG_RATIO, parse_float),
+        Option("materialize_min_log_bytes", *_MIN_LOG, parse_memory_size),
+        Option("materialize_max_checkpoints", *_MAX_CHAIN, _parse_count),
+    )
+)
+assert {field.name for field in fields(CheckpointOptions)} == {
+    option.attribute for option in CHECKPOINT_KEYS.options
+}, "every option has a key"

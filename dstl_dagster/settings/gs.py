@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.table import Option, OptionTable
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -22,11 +23,10 @@ from dstl_dagster.settings.units import (
     parse_int,
     parse_memory_size,
     parse_text,
-    pick,
     refuse_unknown,
 )
 
-__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GSFileSystemOptions"]
+__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GS_KEYS", "GSFileSystemOptions"]
 
 CHUNK_SIZE_UNIT_BYTES = 256 * 1024
 """The service requires upload chunks to be a multiple of this."""
@@ -46,12 +46,23 @@ _UPSTREAM_KEYS: Mapping[str, str] = {
     "storage_root_url": "gs.storage.root.url",
 }
 
+
+def _parse_milliseconds(key: str, value: ConfigValue) -> int:
+    """As upstream's: a number alone, unlike other durations."""
+    try:
+        return parse_int(key, value, minimum=0)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{key}: {value!r} cannot be used: expected milliseconds as a number alone, such as 60000"
+        ) from error
+
+
 _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "writer_temporary_bucket_name": parse_text,
     "writer_chunk_size": parse_memory_size,
     "filesink_entropy_enabled": parse_bool,
-    "http_connect_timeout": lambda key, value: parse_int(key, value, minimum=0),
-    "http_read_timeout": lambda key, value: parse_int(key, value, minimum=0),
+    "http_connect_timeout": _parse_milliseconds,
+    "http_read_timeout": _parse_milliseconds,
     "retry_max_attempt": lambda key, value: parse_int(key, value, minimum=0),
     "retry_init_rpc_timeout": parse_duration,
     "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),
@@ -60,6 +71,8 @@ _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "read_hedging_enabled": parse_bool,
     "storage_root_url": parse_text,
 }
+
+GS_KEYS = OptionTable(Option(name, key, _PARSERS[name]) for name, key in _UPSTREAM_KEYS.items())
 
 
 @dataclass(frozen=True)
@@ -120,25 +133,11 @@ class GSFileSystemOptions:
 
         Raises: InvalidInputError naming the key.
         """
-        known = {*_UPSTREAM_KEYS, *_UPSTREAM_KEYS.values()}
         ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.", "gs.read.")
-        refuse_unknown(mapping, known, ("",) if alone else ours)
-        given: dict[str, Any] = {}
-        for name, upstream_key in _UPSTREAM_KEYS.items():
-            found = pick(mapping, upstream_key, name)
-            if found is not None:
-                given[name] = _PARSERS[name](*found)
-        return cls(**given)
+        refuse_unknown(mapping, GS_KEYS.spellings, ("",) if alone else ours)
+        return cls(**GS_KEYS.values(mapping))
 
     def to_mapping(self) -> dict[str, str]:
         """Upstream keys and strings that `from_mapping` reads back to equal options."""
-        texts: dict[str, str] = {}
-        for name, upstream_key in _UPSTREAM_KEYS.items():
-            value = getattr(self, name)
-            if value is None or value is False:
-                continue
-            if isinstance(value, timedelta):
-                texts[upstream_key] = f"{value // timedelta(microseconds=1)} us"
-            else:
-                texts[upstream_key] = "true" if value is True else str(value)
-        return texts
+        values = {name: getattr(self, name) for name in _UPSTREAM_KEYS}
+        return GS_KEYS.texts({name: value for name, value in values.items() if value is not False})

@@ -10,7 +10,7 @@ number is bytes in a size, milliseconds in a duration.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 from dstl_dagster.errors import InvalidInputError
@@ -22,6 +22,7 @@ __all__ = [
     "parse_float",
     "parse_int",
     "parse_memory_size",
+    "parse_names",
     "parse_text",
     "pick",
     "refuse_unknown",
@@ -146,6 +147,22 @@ def parse_text(key: str, value: ConfigValue) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise _wrong(key, value, "expected a non-blank string")
+
+
+def parse_names(key: str, value: ConfigValue) -> tuple[str, ...]:
+    """Names in a list, a tuple or a set. A text is refused: its letters would each be a name.
+
+    Raises: InvalidInputError naming `key`.
+    """
+    if isinstance(value, str | bytes):
+        raise _wrong(key, value, f"expected names in a list, such as [{value!r}]")
+    if not isinstance(value, Iterable):
+        raise _wrong(key, value, "expected names in a list")
+    names = tuple(value)
+    others = [each for each in names if not isinstance(each, str)]
+    if others:
+        raise _wrong(key, others[0], "expected a name, as text")
+    return names
 
 
 def pick(mapping: Mapping[str, ConfigValue], *spellings: str) -> tuple[str, ConfigValue] | None:

@@ -22,6 +22,9 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.recoverable import GSRecoverableWriterCommitter
+from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
@@ -94,6 +97,21 @@ class CheckpointBatch:
         """The checkpoint that this batch builds on; `None` for a job's first batch."""
         return None if self._batch is None else self._batch.parent
 
+    @property
+    def job_options(self) -> JobOptions:
+        """The options of the job, and of this batch."""
+        return self._coordinator.job_options
+
+    def handles(self, operator: str) -> tuple[ChangelogStateHandle, ...]:
+        """Where the parent has the log of `operator`, oldest changes first; empty if it has none.
+
+        For a log of the program's own; keyed state is read by `read_state`.
+
+        Raises: NotFoundError, FormatError.
+        """
+        state = None if self.parent is None else self._coordinator.operator_state(self.parent, operator)
+        return () if state is None else state.handles
+
     def __enter__(self) -> Self:
         self._applied = None if self._key is None else self._coordinator.applied_attempt(self._key)
         if self._applied is not None:
@@ -133,7 +151,14 @@ class CheckpointBatch:
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
-        return read_state(spark, self.parent, operator, store=self._coordinator.store, schema=schema)
+        return read_state(
+            spark,
+            self.parent,
+            operator,
+            store=self._coordinator.store,
+            schema=schema,
+            job_options=self._coordinator.job_options,
+        )
 
     def write_state(
         self,
@@ -145,6 +170,7 @@ class CheckpointBatch:
         deleted: str | None = None,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
+        job_options: Options | None = None,
     ) -> OperatorReport:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`)."""
         self._require_new()
@@ -157,6 +183,7 @@ class CheckpointBatch:
             deleted=deleted,
             drop_columns=drop_columns,
             rename_columns=rename_columns,
+            job_options=job_options,
             progress=self._progress,
         )
         self.add(report)
@@ -174,6 +201,7 @@ class CheckpointBatch:
         max_parallelism: int | None = None,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
+        job_options: Options | None = None,
     ) -> OperatorReport:
         """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
         self._require_new()
@@ -188,6 +216,7 @@ class CheckpointBatch:
             max_parallelism=max_parallelism,
             drop_columns=drop_columns,
             rename_columns=rename_columns,
+            job_options=job_options,
             progress=self._progress,
         )
         self.add(report)
@@ -201,8 +230,12 @@ class CheckpointBatch:
         format: str = "jsonl",  # noqa: A002 - Spark's own word
         single_file: bool | None = None,
         options: Mapping[str, str] | None = None,
+        job_options: Options | None = None,
     ) -> tuple[FileReport, ...]:
-        """Write files that appear with this checkpoint (see `dstl_dagster.spark.write_files`)."""
+        """Write files that appear with this checkpoint (see `dstl_dagster.spark.write_files`).
+
+        `job_options`: of this call, on top of the job's.
+        """
         self._require_new()
         reports = write_files(
             rows,
@@ -211,23 +244,26 @@ class CheckpointBatch:
             format=format,
             single_file=single_file,
             options=options,
-            file_options=self._coordinator.file_options,
+            job_options=self._coordinator.job_options.with_call(job_options),
             progress=self._progress,
         )
         for report in reports:
             self.add(report)
         return reports
 
-    def add(self, report: OperatorReport | FileReport) -> None:
+    def add(self, report: OperatorReport | FileReport | GSRecoverableWriterCommitter) -> None:
         """Add to this batch what something other than Spark made durable under `attempt`.
 
         State changes are written with `FsStateChangelogStorage` below
         `attempt.names.changelog_base_path(attempt.attempt)`, and the components of a file with
-        `GSRecoverableWriter(store, attempt=attempt.attempt)`. Step 4 checks both against the store.
+        `GSRecoverableWriter(store, attempt=attempt.attempt)`; in Dagster the resources' `storage` and
+        `writer` do so. A committer stands for its file. Step 4 checks both against the store.
 
         Raises: ConflictError (kind `already_applied`); InvalidInputError for any other type.
         """
         self._require_new()
+        if isinstance(report, GSRecoverableWriterCommitter):
+            report = FileReport(report.recoverable, report.components)
         self._open.add(report)
 
     def move_position(self, source: str, position: Any) -> None:

@@ -116,7 +116,9 @@ class _SaveWriter(DataSourceArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return message_of(write_partition(self._plan, None, _task().partitionId(), iterator))
+        return message_of(
+            write_partition(self._plan, None, _task().partitionId(), iterator), self._options.job_options
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_sink(self._options, self._schema, messages, None)
@@ -150,7 +152,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         if query_id is None or batch_id is None:
             raise InternalError("the Spark task has no query id or batch id: it is not of a micro-batch")
         micro_batch = MicroBatch(query_id, int(batch_id))
-        return message_of(write_partition(self._plan, micro_batch, context.partitionId(), iterator))
+        outcome = write_partition(self._plan, micro_batch, context.partitionId(), iterator)
+        return message_of(outcome, self._options.job_options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         commit_sink(self._options, self._schema, messages, batchId)

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from dstl_dagster.checkpoint import Attempt, FileReport
 from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.file_formats import Encoder
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.storage import open_store
@@ -37,22 +37,22 @@ class FileJob:
         file_format: recorded in the report.
         encoder: rows to bytes.
         header: written before the rows; may be empty.
-        file_options: names of temporary objects, chunk size.
+        options: of the job: names of temporary objects, chunk size, requests.
     """
 
     attempt: Attempt
     file_format: str
     encoder: Encoder
     header: bytes
-    file_options: GSFileSystemOptions
+    options: JobOptions
 
     def write(self, uri: str, batches: Iterator[pa.RecordBatch]) -> FileReport:
         """Write one file, or a part of one, durably and invisibly.
 
         Raises: InvalidInputError, UnavailableError.
         """
-        with closing(open_store(self.attempt.store_uri, self.file_options)) as store:
-            writer = GSRecoverableWriter(store, self.file_options, attempt=self.attempt.attempt)
+        with closing(open_store(self.attempt.store_uri, self.options.files)) as store:
+            writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
             with writer.open(uri) as stream:
                 if self.header:
                     stream.write(self.header)

@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, FileReport
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.file_formats import (
     EXTENSIONS,
     LINE_FORMATS,
@@ -41,7 +41,7 @@ def write_files(
     format: str = "jsonl",  # noqa: A002 - Spark's own word
     single_file: bool | None = None,
     options: Mapping[str, str] | None = None,
-    file_options: GSFileSystemOptions | None = None,
+    job_options: Options | None = None,
     progress: Progress | None = None,
 ) -> tuple[FileReport, ...]:
     """Write the rows of `df` durably and invisibly: steps 2 and 3 for files.
@@ -60,7 +60,7 @@ def write_files(
         options: of Spark's `to_json` or `to_csv` (so null fields are left out of JSON unless
             `ignoreNullFields` is `false`); for `csv` also `header`; for `parquet` and `arrow` only
             `compression` (default: `snappy` for `parquet`, none for `arrow`).
-        file_options: names of temporary objects; the same as the coordinator's.
+        job_options: of the job, the same as the coordinator's: temporary objects, chunk size, requests.
         progress: called with (finished tasks, known tasks) while they run.
 
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
@@ -76,18 +76,17 @@ def write_files(
     given = dict(options or {})
     header = _header(df, given) if format == "csv" else b""
     rows, encoder = _rows_and_encoder(df, format, given)
-    target = absolute_uri(uri, attempt.store_uri)
+    wanted = JobOptions.of(job_options)
+    target = absolute_uri(uri, attempt.store_uri, wanted)
     names = FileNames.one_file(target) if one_file else FileNames.numbered(target, EXTENSIONS[format])
-    job = FileJob(
-        attempt, format, encoder, b"" if one_file else header, file_options or GSFileSystemOptions()
-    )
+    job = FileJob(attempt, format, encoder, b"" if one_file else header, wanted)
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:
-        heading = FileJob(attempt, format, encoder, header, job.file_options).write(target, iter(()))
+        heading = FileJob(attempt, format, encoder, header, wanted).write(target, iter(()))
         return (joined([heading, *reports]),)
     return tuple(reports) or (job.write(names.uri(0), iter(())),)
 
@@ -156,9 +155,9 @@ def _header(df: DataFrame, options: dict[str, str]) -> bytes:
     return f"{line[0]}\n".encode()
 
 
-def absolute_uri(uri: str, store_uri: str) -> str:
+def absolute_uri(uri: str, store_uri: str, options: JobOptions) -> str:
     """The URI that tasks open; a name without a scheme is resolved in the job's store."""
-    store = open_shared_store(store_uri)
+    store = open_shared_store(store_uri, options)
     try:
         absolute = uri if "://" in uri else store.uri_of(uri.rstrip("/"))
         store.locate(absolute)

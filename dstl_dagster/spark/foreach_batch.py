@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InternalError
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
@@ -30,8 +30,7 @@ def checkpointed_batches(
     *,
     store: str,
     job: str,
-    options: CheckpointOptions | None = None,
-    file_options: GSFileSystemOptions | None = None,
+    options: Options | None = None,
     adopt_after: str | None = None,
     take_over: bool = False,
     clean_up_every: int = 10,
@@ -46,18 +45,20 @@ def checkpointed_batches(
 
     Args:
         store: the job's, as a URI that tasks can open.
+        options: of the job: for its checkpoints and for the tasks of `update`'s writes.
         adopt_after, take_over, clean_up_every: as in the options of the sink.
+
+    Raises: InvalidInputError for an option that is none, or cannot be used.
 
     The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
+    job_options = JobOptions.resolve(options)
 
     def run(rows: DataFrame, batch_id: int) -> None:
         micro_batch = MicroBatch(_query_id(rows), batch_id)
-        with closing(open_shared_store(store)) as opened:
-            coordinator = CheckpointCoordinator(
-                job, opened, options, owner=micro_batch.owner, file_options=file_options
-            )
+        with closing(open_shared_store(store, job_options)) as opened:
+            coordinator = CheckpointCoordinator(job, opened, job_options, owner=micro_batch.owner)
             _run(coordinator, micro_batch, rows)
 
     def _run(coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:

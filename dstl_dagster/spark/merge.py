@@ -15,8 +15,8 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import StateAt, batch_options
-from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.keyed import StateAt
+from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
@@ -51,7 +51,7 @@ def merge_state(
     partitions: int | None = None,
     drop_columns: Collection[str] = (),
     rename_columns: Mapping[str, str] | None = None,
-    options: FsStateChangelogOptions | None = None,
+    job_options: Options | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
     """Merge a batch's rows, one per key, into the state of `operator`: steps 2 and 3 for its state.
@@ -76,9 +76,10 @@ def merge_state(
 
     The other arguments, and the errors, are those of `write_state`.
     """
+    keys = parse_names("keys", keys)
     columns = ColumnChanges.of(drop_columns, rename_columns)
-    with batch_of(attempt) as batch:
-        plan = _Merge(changes, batch, operator, keys, schema, max_parallelism, columns)
+    with batch_of(attempt, job_options) as (batch, options):
+        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns)
     update = plan.known_columns(update)
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
@@ -87,7 +88,7 @@ def merge_state(
         columns=tuple(plan.schema.columns.names),
         schema=plan.schema,
         ranges=ranges_of_tasks(count, plan.schema.max_parallelism),
-        options=options or batch_options(),
+        options=options,
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
     # The only action: a second one would write everything again.
@@ -103,6 +104,7 @@ class _Merge:
         self,
         changes: DataFrame,
         batch: Batch,
+        options: JobOptions,
         operator: str,
         keys: Sequence[str],
         schema: st.StructType | str,
@@ -122,9 +124,9 @@ class _Merge:
         self.schema: StateSchema = schema_to_write(given, keys, max_parallelism, known)
         attempt, before = batch.attempt, batch.state(operator)
         self._before = (
-            StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, ())
+            StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, (), options)
             if before is None
-            else replace(before, schema=self.schema)
+            else replace(before, schema=self.schema, options=options)
         )
         self._columns = spark_schema(self.schema.columns)
         missing = [name for name in keys if name not in self._spelled(changes.columns, keys)]

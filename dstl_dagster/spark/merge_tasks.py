@@ -67,7 +67,7 @@ class LookUpTask:
 
     def _state(self, key_groups: npt.NDArray[np.int32]) -> pa.Table:
         tables = [self.state.schema.columns.empty_table()]
-        with closing(open_store(self.state.store_uri)) as store:
+        with closing(open_store(self.state.store_uri, self.state.options.files)) as store:
             state = self.state.opened(store)
             for each in touched_ranges(key_groups):
                 tables += state.tables(each)

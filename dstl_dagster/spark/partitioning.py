@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import exact_column
 from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, ranges_of_tasks
 
@@ -48,6 +49,7 @@ def by_key_group(
 
     Raises: InvalidInputError: no key, a name that is not a column, more partitions than key groups.
     """
+    keys = parse_names("keys", keys)
     missing = [name for name in keys if name not in df.columns]
     if missing or not keys:
         what = f"column {missing[0]!r}" if missing else "an empty list of keys"

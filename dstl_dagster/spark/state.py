@@ -19,8 +19,8 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed import StateAt, batch_options
-from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.keyed import StateAt
+from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
@@ -60,7 +60,7 @@ def write_state(
     deleted: str | Column | None = None,
     drop_columns: Collection[str] = (),
     rename_columns: Mapping[str, str] | None = None,
-    options: FsStateChangelogOptions | None = None,
+    job_options: Options | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` to the changelog, durably: steps 2 and 3 for its state.
@@ -82,14 +82,15 @@ def write_state(
             state), or an expression. Null means no.
         drop_columns, rename_columns: of the state, by their exact names (new by old); the batch has the new
             columns. No row is rewritten. Asking again changes nothing, so they may stay for later batches.
-        options: of the changelog; `None`: `keyed.batch_options()`.
+        job_options: on top of the batch's, or all there are for a bare attempt (`dstl.dfs.*`, `gs.*`).
         progress: called with (finished tasks, known tasks) while they run.
 
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, or a kind that says
     what else is wrong with the call); what tasks appended until then is in no report.
     """
+    keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
-    with batch_of(attempt) as batch:
+    with batch_of(attempt, job_options) as (batch, options):
         plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes)
     task = WriteStateTask(
         attempt=batch.attempt,
@@ -97,7 +98,7 @@ def write_state(
         columns=plan.columns,
         schema=plan.schema,
         ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
-        options=options or batch_options(),
+        options=options,
     )
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
@@ -128,6 +129,7 @@ def read_state(
     store: ObjectStore,
     schema: st.StructType | str | None = None,
     partitions: int | None = None,
+    job_options: Options | None = None,
 ) -> DataFrame:
     """The rows of `operator` at a checkpoint, as a DataFrame. Lazy, and deterministic.
 
@@ -139,6 +141,7 @@ def read_state(
             the operator has no state. Its columns come first; those that the state lacks are null, and
             types widen to hold both. No column of the state is left out.
         partitions: tasks that read; `None`: by the size of the state.
+        job_options: by which the tasks read.
 
     Raises: InvalidInputError: no state and no schema (kind `no_state`), or a schema that does not fit
     (kind `schema_change`). NotFoundError (kind `state_missing`), FormatError. If the checkpoint is deleted
@@ -146,7 +149,8 @@ def read_state(
     """
     what = f"state of operator {operator!r}"
     expected = expected_schema(spark, schema)
-    state = None if checkpoint is None else StateAt.of(store, checkpoint.manifest, operator)
+    options = JobOptions.of(job_options)
+    state = None if checkpoint is None else StateAt.of(store, checkpoint.manifest, operator, options)
     if state is None:
         if expected is None:
             where = (

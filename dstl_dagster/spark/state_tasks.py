@@ -21,7 +21,7 @@ from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
-from dstl_dagster.settings import FsStateChangelogOptions
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
@@ -43,6 +43,7 @@ class WriteStateTask:
         columns: the names of the given columns, in the order of the record batches.
         schema: the state's, which may have more columns.
         ranges: of all tasks; the rows' key groups determine which one is this task's.
+        options: of the job.
     """
 
     attempt: Attempt
@@ -50,7 +51,7 @@ class WriteStateTask:
     columns: tuple[str, ...]
     schema: StateSchema
     ranges: tuple[KeyGroupRange, ...]
-    options: FsStateChangelogOptions
+    options: JobOptions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -69,7 +70,7 @@ class WriteStateTask:
         key_groups = self._own_range(first)
         encoder = ChangeEncoder(self.schema)
         with (
-            closing(open_store(self.attempt.store_uri)) as store,
+            closing(open_store(self.attempt.store_uri, self.options.files)) as store,
             open_attempt_changelog(store, self.attempt, self.options) as storage,
         ):
             changes = self._changes(encoder, first, batches)
@@ -111,7 +112,10 @@ class ReadStateTask:
 
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
         state = self.state
-        with closing(open_store(state.store_uri)) as store, state.opened(store).reading() as reader:
+        with (
+            closing(open_store(state.store_uri, state.options.files)) as store,
+            state.opened(store).reading() as reader,
+        ):
             fold = folded(reader, state.handles, state.schema, key_groups)
         for table in fold.tables():
             yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = ["batch_of", "open_shared_store", "require_shared"]
@@ -25,21 +26,24 @@ def require_shared(store_uri: str) -> None:
         )
 
 
-def open_shared_store(store_uri: str) -> ObjectStore:
+def open_shared_store(store_uri: str, options: JobOptions) -> ObjectStore:
     """The store, if tasks can open it too. Raises: InvalidInputError (kind `store_not_shared`)."""
     require_shared(store_uri)
-    return open_store(store_uri)
+    return open_store(store_uri, options.files)
 
 
 @contextmanager
-def batch_of(work: Attempt | Batch) -> Iterator[Batch]:
-    """The given batch; or a bare attempt's, whose parent is read from its store.
+def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[tuple[Batch, JobOptions]]:
+    """The given batch, or a bare attempt's, whose parent is read from its store; and the options to write by.
 
-    Raises: InvalidInputError (kind `store_not_shared`); as `Batch.resume`.
+    `options`: of this call, on top of the batch's.
+
+    Raises: InvalidInputError (kind `store_not_shared`, or a wrong option); as `Batch.resume`.
     """
     if isinstance(work, Batch):
         require_shared(work.attempt.store_uri)
-        yield work
+        yield work, work.coordinator.job_options.with_call(options)
         return
-    with closing(open_shared_store(work.store_uri)) as store:
-        yield Batch.resume(CheckpointCoordinator(work.job, store), work)
+    given = JobOptions.of(options)
+    with closing(open_shared_store(work.store_uri, given)) as store:
+        yield Batch.resume(CheckpointCoordinator(work.job, store, given), work), given

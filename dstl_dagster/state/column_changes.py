@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.settings import parse_names
 from dstl_dagster.state.names import refuse_alike
 from dstl_dagster.state.schema import StateSchema
 
@@ -44,9 +45,7 @@ class ColumnChanges:
     @classmethod
     def of(cls, drop: Collection[str] = (), rename: Mapping[str, str] | None = None) -> ColumnChanges:
         """Raises: InvalidInputError."""
-        if isinstance(drop, str):
-            raise InvalidInputError(f"columns to drop are a list of names, not the text {drop!r}")
-        return cls(tuple(drop), dict(rename or {}))
+        return cls(parse_names("drop_columns", drop), dict(rename or {}))
 
     def __bool__(self) -> bool:
         return bool(self.drop or self.rename)

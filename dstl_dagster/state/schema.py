@@ -20,6 +20,7 @@ import pyarrow as pa
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.settings import parse_names
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
@@ -86,7 +87,7 @@ class StateSchema:
         `__dstl_`, a type that cannot be stored or cannot be a key.
         """
         stored = pa.schema([pa.field(field.name, stored_type(field.type, field.name)) for field in columns])
-        return cls(stored, tuple(key_columns), max_parallelism)
+        return cls(stored, parse_names("key_columns", key_columns), max_parallelism)
 
     @property
     def wire(self) -> pa.Schema:

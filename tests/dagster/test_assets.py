@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import JobAssets, checkpoint_asset_specs
+from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.dagster
 
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 JOB = JobAssets("orders", operators=("totals", "sessions"))
 
 
@@ -136,3 +138,51 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
             links = [entry for entry in event.metadata.values() if isinstance(entry, dg.UrlMetadataValue)]
             assert links, "no link to the objects"
             assert all(str(link.url).startswith("https://console.cloud.google.com/") for link in links)
+
+
+@dg.op(out=dg.Out(dict))
+def plain_update() -> dict:  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
+    return {}
+
+
+@dg.op(ins={"rows": dg.In(int)}, out=dg.Out(dict))
+def update_with_data(rows: int) -> dict:  # type: ignore[type-arg] # as above
+    return {"rows": rows}
+
+
+def test_an_op_without_an_input_waits_for_its_sources() -> None:
+    """The README's op becomes an asset as it stands: partitions and sources come before it."""
+    state = build_state_asset(JOB, plain_update, partitions_def=DAYS, sources=[dg.AssetKey("inbox")])
+    assert set(state.keys_by_input_name.values()) == {dg.AssetKey("inbox"), JOB.state_key}
+    graph = state.node_def
+    assert isinstance(graph, dg.GraphDefinition)
+    assert set(graph.node_named("plain_update").definition.ins) == {"after"}
+    assert build_state_asset("other", plain_update).keys_by_input_name == {}
+
+
+def test_an_op_that_wants_data_is_refused() -> None:
+    """Nothing gives it any; and something that is no op is told what it should be."""
+    with pytest.raises(InvalidInputError, match="op 'update_with_data' takes 'rows'"):
+        build_state_asset(JOB, update_with_data, partitions_def=DAYS)
+    with pytest.raises(InvalidInputError, match=r"decorate .* with @dg\.op"):
+        build_state_asset(JOB, dict)  # type: ignore[arg-type] # the point
+
+
+@pytest.mark.parametrize("names", ["owners", "kinds", "sources"])
+def test_a_text_is_no_list_of_names(names: str) -> None:
+    """By any builder; its letters would each be one."""
+    for build in (
+        lambda: checkpoint_asset_specs(JOB, **{names: "ab"}),  # type: ignore[arg-type] # the point
+        lambda: build_state_asset(JOB, plain_update, **{names: "ab"}),  # type: ignore[arg-type] # the point
+    ):
+        with pytest.raises(InvalidInputError, match=f"{names}: .*in a list, such as \\['ab'\\]"):
+            build()
+    with pytest.raises(Exception, match="sequence"):
+        CheckpointLineageComponent(job="orders", store="file:///x", **{names: "ab"})  # type: ignore[arg-type] # the point
+
+
+def test_operators_are_names_in_a_list() -> None:
+    """A text is refused, a list is kept as a tuple."""
+    with pytest.raises(InvalidInputError, match=r"such as \['totals'\]"):
+        JobAssets("orders", operators="totals")  # type: ignore[arg-type] # the point
+    assert JobAssets("orders", operators=["totals"]).operators == ("totals",)  # type: ignore[arg-type] # as users do

@@ -149,7 +149,7 @@ def test_a_store_that_is_away_is_no_finding(days: Days, monkeypatch: pytest.Monk
         def deliver_late_effect(self) -> bool:
             return False
 
-    monkeypatch.setattr(resources, "open_store", lambda uri: FaultStore(open_store(uri), Away()))
+    monkeypatch.setattr(resources, "open_store", lambda uri, _: FaultStore(open_store(uri), Away()))
     monkeypatch.setattr("dagster.RetryPolicy.calculate_delay", lambda self, attempt: 0.0)
     result = _run(days)
     assert not result.success

@@ -172,7 +172,7 @@ def test_a_decision_whose_answer_fails_is_made_once(
     schedule = Once(
         fault, lambda request: request.method == "put" and f"timeline/{slot:020d}" in request.name
     )
-    monkeypatch.setattr(resources, "open_store", lambda uri: FaultStore(open_store(uri), schedule))
+    monkeypatch.setattr(resources, "open_store", lambda uri, _: FaultStore(open_store(uri), schedule))
     result = days.run("2024-01-01")
     assert result.success
     assert schedule.fault is None, "the fault never struck"
@@ -188,7 +188,7 @@ def test_a_compose_whose_answer_fails_makes_one_file(
 ) -> None:
     """Whether or not the compose with the lost answer took effect, the file is published once and whole."""
     schedule = Once(fault, lambda request: request.method == "compose")
-    monkeypatch.setattr(resources, "open_store", lambda uri: FaultStore(open_store(uri), schedule))
+    monkeypatch.setattr(resources, "open_store", lambda uri, _: FaultStore(open_store(uri), schedule))
     result = days.run("2024-01-01")
     assert result.success, days.failure(result)
     assert schedule.fault is None

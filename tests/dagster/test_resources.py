@@ -192,7 +192,11 @@ def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({"checkpoints": {"dstl.dfs.upload.timeout": "garbage"}}, "dstl.dfs.upload.timeout is not an option"),
+        (
+            {"checkpoints": {"dstl.dfs.upload.timeout": "garbage"}},
+            "dstl.dfs.upload.timeout: 'garbage' .* a duration such as '30s'",
+        ),
+        ({"options": {"dstl.dfs.upload.timeouts": "1 s"}}, "did you mean dstl.dfs.upload.timeout"),
         ({"checkpoints": {"execution.checkpointing.num-retain": "3"}}, "did you mean .*num-retained"),
         ({"files": {"gs.storage.root.urls": "x"}}, "did you mean gs.storage.root.url"),
     ],

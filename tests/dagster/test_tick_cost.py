@@ -22,7 +22,7 @@ def _tick(
 ) -> tuple[dg.SensorResult, Counter[str]]:
     """One tick over the store, and its requests by method."""
     watched = FaultStore(store)
-    monkeypatch.setattr(resources, "open_store", lambda uri: watched)
+    monkeypatch.setattr(resources, "open_store", lambda *_: watched)
     sensor = build_checkpoint_sensor("days", changelog=ChangelogStorageResource(uri=store.uri))
     with (
         dg.DagsterInstance.ephemeral() as instance,

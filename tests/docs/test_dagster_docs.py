@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from dstl_dagster.storage import open_store
 pytestmark = pytest.mark.dagster
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
+DAYS = ("2024-01-01", "2024-01-02")
 COLUMNS = pa.schema([("customer", pa.string()), ("total", pa.float64())])
 STATE = StateSchema.from_parts(COLUMNS.serialize().to_pybytes(), ("customer",), 128)
 
@@ -36,7 +39,13 @@ def program(tmp_path: Path) -> dict[str, Any]:
         rows = pa.table({"customer": [day], "total": [1.0]}, schema=COLUMNS)
         batch.add(write_rows(open_store(store), batch.attempt, "totals", STATE, rows))
 
-    names: dict[str, Any] = {"STORE": store, "merge_day": merge_day, "__name__": "orders"}
+    names: dict[str, Any] = {
+        "STORE": store,
+        "merge_day": merge_day,
+        "words_of": {"2024-01-01": ["a", "b", "a"], "2024-01-02": ["b", "c"]}.__getitem__,
+        "report_of": lambda counts: json.dumps(dict(sorted(counts.items()))),
+        "__name__": "orders",
+    }
     for block in blocks("python"):
         exec(compile(block, "docs/dagster.md", "exec", dont_inherit=True), names)
     return names
@@ -63,6 +72,41 @@ def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance:
     assert day_job.execute_in_process(partition_key="2024-01-02", instance=instance).success
     for job in ("orders_cleanup", "orders_materialize", "orders_verify"):
         assert defs.resolve_job_def(job).execute_in_process(instance=instance).success, job
+
+
+def test_an_op_by_hand_that_is_retried_counts_once(
+    program: dict[str, Any], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try of each day dies with its changes persisted and its file begun; the second succeeds."""
+    real, tries = program["report_of"], Counter[str]()
+
+    def report_of(counts: Counter[str]) -> str:
+        report: str = real(counts)
+        tries[report] += 1
+        if tries[report] == 1:
+            raise RuntimeError("the first try")
+        return report
+
+    monkeypatch.setitem(program, "report_of", report_of)
+    changelog = dstl.ChangelogStorageResource(
+        uri=program["STORE"], options={"dstl.checkpoint.reader-grace": "0"}
+    )
+    resources = {
+        "changelog": changelog,
+        "files": dstl.RecoverableWriterResource(uri=f"{program['STORE']}/reports"),
+    }
+    for day in DAYS:
+        result = program["words"].execute_in_process(
+            partition_key=day, instance=instance, resources=resources
+        )
+        assert result.success
+        assert result.retry_attempts_for_node("count_words") == 1
+    store, coordinator = changelog.store(), changelog.coordinator("words")
+    assert json.loads(store.get("reports/2024-01-01.txt")) == {"a": 2, "b": 1}
+    assert json.loads(store.get("reports/2024-01-02.txt")) == {"a": 2, "b": 2, "c": 1}
+    assert [each.positions["text"] for each in coordinator.list()] == list(DAYS)
+    assert coordinator.clean_up(dry_run=True).objects == 0, "step 7 deleted what the first tries left"
+    assert coordinator.verify().ok
 
 
 def test_the_jobs_outside_load(program: dict[str, Any], instance: dg.DagsterInstance) -> None:

@@ -69,6 +69,21 @@ def test_the_op_keeps_totals_over_days(tmp_path):
     assert (store / "totals/2024-01-01.jsonl").read_text().count("\n") == 2
 
 
+def test_the_op_becomes_an_asset_as_it_stands():
+    """With partitions and a source, whose order the asset keeps."""
+    names = {"INBOX": "", "DAYS": DAYS, "__name__": "readme"}
+    exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
+    state = dstl.build_state_asset(
+        "orders", names["update"], partitions_def=DAYS, sources=[dg.AssetKey("inbox")]
+    )
+    resources = {
+        "changelog": dstl.ChangelogStorageResource(uri="memory://orders"),
+        "files": dstl.RecoverableWriterResource(uri="memory://orders/totals"),
+        "spark": dstl.SparkSessionResource(),
+    }
+    dg.Definitions.validate_loadable(dg.Definitions(assets=[state], resources=resources))
+
+
 @pytest.mark.parametrize(("name", "ends_with"), [("demo", "dstl demo"), ("test", "-m pytest")])
 def test_the_two_commands_stand_in_the_readme(name, ends_with):
     """CI finds the commands by their markers, so that it runs what people read."""

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.spark import CheckpointBatch, by_key_group, read_state, register
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
@@ -50,7 +50,7 @@ def test_state_and_files_of_two_batches(
         filesink_entropy_enabled=kind == "entropy",
     )
     store = open_store(f"gs://{bucket}/below")
-    coordinator = CheckpointCoordinator("job", store, file_options=options)
+    coordinator = CheckpointCoordinator("job", store, JobOptions.of(options))
     first = spark.range(0, 40, 1, 3).selectExpr("id", "id * 2 AS value")
     second = spark.range(30, 50, 1, 2).selectExpr("id", "-id AS value")
     for name, df in (("monday", first), ("tuesday", second)):

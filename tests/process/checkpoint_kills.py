@@ -25,7 +25,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport, materiali
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, JobOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage.base import ANY, ObjectStore
 
@@ -55,7 +55,7 @@ STATE = {key: total for batch in APPLIED for key, total in totals(batch).items()
 
 def coordinator_of(store: ObjectStore, place: Place) -> CheckpointCoordinator:
     options = CheckpointOptions(num_retained=3, reader_grace=timedelta(0), commit_threads=2)
-    return CheckpointCoordinator(JOB, store, options, owner="scheduler", file_options=place.options)
+    return CheckpointCoordinator(JOB, store, JobOptions.of(options, place.options), owner="scheduler")
 
 
 def live(place: Place, store: ObjectStore) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request
 from dstl_dagster.testing.fault_store import FaultStore
@@ -43,5 +43,8 @@ def stop_where_asked(module: Any, opener: str = "open_store") -> None:
     asked = os.environ.get(STOP_AT)
     if asked:
         schedule = StopAt(**json.loads(asked))
-        opened: Callable[[str], ObjectStore] = lambda uri: FaultStore(open_store(uri), schedule)  # noqa: E731
+
+        def opened(uri: str, options: GSFileSystemOptions) -> ObjectStore:
+            return FaultStore(open_store(uri, options), schedule)
+
         setattr(module, opener, opened)

@@ -34,6 +34,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.keyed import write_rows
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
@@ -182,7 +183,7 @@ class Query(Actor):
             with self.process():
                 try:
                     rows = self.rows(batch, partition, partitions)
-                    won = message_of(write_partition(plan, micro_batch, partition, rows))
+                    won = message_of(write_partition(plan, micro_batch, partition, rows), JobOptions())
                 except (SimulatedCrash, DstlError):
                     continue
             if self.chance.random() < 0.8:
@@ -258,7 +259,7 @@ class Day(Actor):
         options = SinkOptions.of({**given, "dstl.checkpoint.commit-threads": "1"}, streaming=False)
         plan = open_sink(options, query.schema)
         try:
-            message = message_of(write_partition(plan, None, 0, query.rows(0, 0, 1)))
+            message = message_of(write_partition(plan, None, 0, query.rows(0, 0, 1)), JobOptions())
             commit_sink(options, query.schema, [message], None)
         except DstlError:
             abort_sink(options, [], None if plan is None else plan.attempt)

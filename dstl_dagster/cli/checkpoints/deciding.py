@@ -124,14 +124,17 @@ def resolve_command(
 @click.option(
     "--keep",
     type=click.IntRange(1),
-    help="First subsume checkpoints beyond the last KEEP. By default none is subsumed.",
+    help="First subsume checkpoints beyond the last KEEP. By default as many as the option num-retained "
+    "says, and none if that is not given either.",
 )
 @job_options
 @as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
     """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left."""
-    # Retention is a setting of the job that this command does not know: only --keep subsumes.
-    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep or _KEEP_ALL)
+    # The command knows the job's retention only if it is told: its default must not subsume anything.
+    if keep is None and not coordinator.job_options.gives("execution.checkpointing.num-retained"):
+        keep = _KEEP_ALL
+    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
     if as_json:
         click.echo(json.dumps(clean_up_json(report)))
         return

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import open_store
 
 __all__ = ["as_json_option", "job_options"]
@@ -20,7 +21,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--store`, `--job` and `-o`, and passes the command a `coordinator` in their place."""
+    """Adds `--store`, `--job` and the job's options, and passes on a `coordinator` in their place."""
 
     @click.option(
         "--store",
@@ -30,36 +31,15 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="file:///folder or gs://bucket/prefix. Default: $DSTL_STORE.",
     )
     @click.option("--job", required=True, envvar="DSTL_JOB", help="The job's name. Default: $DSTL_JOB.")
-    @click.option(
-        "-o",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A setting of the job that is not the default: dstl.checkpoint.* or gs.writer.*.",
-    )
+    @with_job_options
     @functools.wraps(command)
-    def with_coordinator(uri: str, job: str, settings: tuple[str, ...], **others: Any) -> Any:
-        return command(coordinator=_coordinator(uri, job, settings), **others)
+    def with_coordinator(uri: str, job: str, job_options: JobOptions, **others: Any) -> Any:
+        coordinator = CheckpointCoordinator(
+            job, open_store(uri, job_options.files), job_options, owner=f"dstl-command:{_user()}"
+        )
+        return command(coordinator=coordinator, **others)
 
     return with_coordinator
-
-
-def _coordinator(uri: str, job: str, settings: Iterable[str]) -> CheckpointCoordinator:
-    ours: dict[str, Any] = {}
-    files: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"-o takes KEY=VALUE, not {setting!r}")
-        (files if key.startswith("gs.") else ours)[key] = value
-    file_options = GSFileSystemOptions.from_mapping(files, alone=True)
-    return CheckpointCoordinator(
-        job,
-        open_store(uri, file_options),
-        CheckpointOptions.from_mapping(ours, alone=True),
-        owner=f"dstl-command:{_user()}",
-        file_options=file_options,
-    )
 
 
 def _user() -> str:

@@ -192,7 +192,15 @@ def export_to(
         )
     for name in names:
         progress = progress_of(f"parts of {name}")
-        done = export_checkpoint(coordinator.store, manifest, name, uri, as_bytes=as_bytes, progress=progress)
+        done = export_checkpoint(
+            coordinator.store,
+            manifest,
+            name,
+            uri,
+            as_bytes=as_bytes,
+            progress=progress,
+            options=coordinator.job_options,
+        )
         if as_json:
             document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
             click.echo(json.dumps(document))

@@ -37,7 +37,6 @@ from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, 
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.storage import ObjectStore
 
 __all__ = ["abort_sink", "commit_sink"]
 
@@ -58,7 +57,7 @@ def commit_sink(
     ConflictError (kind `other_query`, `batch_gap`, `attempt_open`, `parent_moved`), FencedError,
     UnavailableError (Spark repeats the micro-batch).
     """
-    store = open_shared_store(options.store)
+    store = open_shared_store(options.store, options.job_options)
     try:
         coordinator = sink_coordinator(options, store)
         outcomes = outcomes_of(store, messages)
@@ -85,7 +84,7 @@ def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt
     If the attempt is unknown, because no task returned a message, it stays open until the same owner's next
     write fences it.
     """
-    store = open_shared_store(options.store)
+    store = open_shared_store(options.store, options.job_options)
     try:
         attempt = opened or _attempt_of(outcomes_of(store, messages))
         if attempt is None:
@@ -109,7 +108,7 @@ def _fill(
     """Add what the tasks wrote, the query's position, and the bases that are due."""
     match sink_of(options, schema, batch.parent, batch.attempt):
         case StateSink() as sink:
-            batch.add(_state_report(batch.coordinator.store, batch.attempt, sink, outcomes))
+            batch.add(_state_report(batch, sink, outcomes))
         case FileSink() as sink:
             for report in _file_reports(sink, outcomes, micro_batch):
                 batch.add(report)
@@ -118,18 +117,15 @@ def _fill(
     batch.fold_due_logs()
 
 
-def _state_report(
-    store: ObjectStore, attempt: Attempt, sink: StateSink, outcomes: list[Outcome]
-) -> OperatorReport:
+def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> OperatorReport:
     states = [outcome["state"] for outcome in outcomes if "state" in outcome]
     handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
-    _refuse_shared_keys(store, attempt, sink, states, handles)
+    _refuse_shared_keys(batch, sink, states, handles)
     return report_of(sink.operator, sink.schema, states)
 
 
 def _refuse_shared_keys(
-    store: ObjectStore,
-    attempt: Attempt,
+    batch: Batch,
     sink: StateSink,
     states: list[Outcome],
     handles: list[ChangelogStateHandle],
@@ -146,8 +142,9 @@ def _refuse_shared_keys(
     if (counts <= 1).all():
         return
     row_count = sum(state["upserts"] + state["deletes"] for state in states)
+    store, attempt, options = batch.coordinator.store, batch.attempt, batch.coordinator.job_options
     written = StateAt(
-        store.uri, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles)
+        store.uri, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles), options
     ).opened(store)
     distinct = sum(run.rows.num_rows for run in written.runs())
     if distinct != row_count:

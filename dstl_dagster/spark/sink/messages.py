@@ -16,6 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InternalError
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import ABSENT, ObjectStore, open_store
 
 __all__ = ["LARGEST_MESSAGE_BYTES", "TaskMessage", "message_of", "outcomes_of"]
@@ -31,8 +32,8 @@ class TaskMessage(WriterCommitMessage):
     object_name: str | None = None
 
 
-def message_of(outcome: dict[str, Any]) -> TaskMessage:
-    """The message to return to Spark; writes an object if the outcome is large.
+def message_of(outcome: dict[str, Any], options: JobOptions) -> TaskMessage:
+    """The message to return to Spark; writes an object if the outcome is large. `options`: the job's.
 
     Raises: UnavailableError.
     """
@@ -41,7 +42,7 @@ def message_of(outcome: dict[str, Any]) -> TaskMessage:
         return TaskMessage(text=text)
     attempt = Attempt.from_json(outcome["attempt"])
     name = f"{attempt.names.attempt_folder(attempt.attempt)}outcomes/{uuid.uuid4()}"
-    store = open_store(attempt.store_uri)
+    store = open_store(attempt.store_uri, options.files)
     try:
         store.put(name, text.encode(), precondition=ABSENT)
     finally:

@@ -1,7 +1,6 @@
 """The options of `format("dstl")` for writing, as one validated value.
 
-Owns their names, parsing, and which go together. Does not own their effect (`plan`). Spark passes strings,
-with keys in lower case.
+Owns their names, parsing, and which go together. Does not own their effect (`plan`).
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings import CheckpointOptions, parse_bool, parse_int
+from dstl_dagster.settings import JobOptions, parse_bool, parse_int
 from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
+from dstl_dagster.spark.given_options import own_and_job_options
 
 __all__ = ["SinkOptions", "names_of"]
 
@@ -22,7 +22,6 @@ _KNOWN = (
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
-_SETTINGS = ("dstl.", "execution.checkpointing.", "state.checkpoints.")
 _BATCH = "{batch}"
 
 
@@ -41,6 +40,7 @@ class SinkOptions:
         take_over: fence another owner's open attempt.
         owner: of the attempts. By default (empty) named by the query's id, or by the batch's key.
         clean_up_every: run step 7 after every so many checkpoints; 0: never.
+        job_options: every option whose key has a dot.
     """
 
     store: str
@@ -60,18 +60,12 @@ class SinkOptions:
     take_over: bool = False
     owner: str = ""
     clean_up_every: int = 0
-    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         """Raises: InvalidInputError naming the option."""
-        given = {key.lower(): value for key, value in options.items()}
-        settings = {key: value for key, value in given.items() if key.startswith(_SETTINGS)}
-        unknown = sorted(key for key in given if key not in _KNOWN and key not in settings)
-        if unknown:
-            raise InvalidInputError(
-                f'format("dstl") does not know option {unknown[0]!r} for writing, only: {", ".join(_KNOWN)}'
-            )
+        given, job_options = own_and_job_options(options, _KNOWN, "writing")
         groups = given.get("max_parallelism")
         file_format = checked_format(given.get("file_format", "parquet"))
         parsed = cls(
@@ -96,7 +90,7 @@ class SinkOptions:
             clean_up_every=parse_int(
                 "clean_up_every", given.get("clean_up_every", "10" if streaming else "0"), minimum=0
             ),
-            checkpoint=CheckpointOptions.from_mapping(settings),
+            job_options=job_options,
         )
         parsed._check(streaming=streaming)
         return parsed

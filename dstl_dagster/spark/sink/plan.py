@@ -20,7 +20,6 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import schema_of
-from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.files import absolute_uri
@@ -106,7 +105,7 @@ class SinkPlan:
         Raises: as `CheckpointCoordinator.begin`.
         """
         attempt = replace(self.attempt, idempotency_key=micro_batch.idempotency_key)
-        with closing(open_store(attempt.store_uri)) as store:
+        with closing(open_store(attempt.store_uri, self.options.job_options.files)) as store:
             coordinator = sink_coordinator(self.options, store, owner=micro_batch.owner)
             coordinator.begin(PlannedAttempt(attempt, self.slot), self.options.take_over)
         return attempt
@@ -116,7 +115,7 @@ def sink_coordinator(
     options: SinkOptions, store: ObjectStore, *, owner: str | None = None
 ) -> CheckpointCoordinator:
     """The coordinator of the job in these options. `owner`: of attempts, if the options name none."""
-    return CheckpointCoordinator(options.job, store, options.checkpoint, owner=options.owner or owner)
+    return CheckpointCoordinator(options.job, store, options.job_options, owner=options.owner or owner)
 
 
 def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
@@ -126,7 +125,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
     Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`, for
     a single write).
     """
-    with closing(open_shared_store(options.store)) as store:
+    with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = sink_coordinator(options, store)
         key = options.idempotency_key
         if key is not None and coordinator.applied(key) is not None:
@@ -197,10 +196,10 @@ def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) ->
         encoder = encoder_of(options.file_format, columns, options.compression)
     # Braces would be percent-encoded in a URI.
     path = options.path.replace("{batch}", _BATCH_MARK).replace("{query}", _QUERY_MARK)
-    target = absolute_uri(path, options.store)
+    target = absolute_uri(path, options.store, options.job_options)
     header = f"{options.header_line}\n".encode() if options.header_line else b""
     in_each_file = b"" if options.single_file else header
-    job = FileJob(attempt, options.file_format, encoder, in_each_file, GSFileSystemOptions())
+    job = FileJob(attempt, options.file_format, encoder, in_each_file, options.job_options)
     if options.single_file:
         return FileSink(job, header, FileNames.one_file(target))
     return FileSink(job, None, FileNames.numbered(target, EXTENSIONS[options.file_format]))

@@ -109,8 +109,8 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
 
     every_group = KeyGroupRange.of(0, schema.max_parallelism - 1)
     with (
-        closing(open_store(plan.attempt.store_uri)) as store,
-        open_attempt_changelog(store, plan.attempt) as storage,
+        closing(open_store(plan.attempt.store_uri, plan.options.job_options.files)) as store,
+        open_attempt_changelog(store, plan.attempt, plan.options.job_options) as storage,
     ):
         handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())
     # Which key groups occurred is known only now: a reader skips files that have none of its own.

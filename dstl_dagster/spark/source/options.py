@@ -6,13 +6,14 @@ Owns their names, parsing, and which go together. Does not own their effect (`so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.settings import parse_bool, parse_int
+from dstl_dagster.settings import JobOptions, parse_bool, parse_int
+from dstl_dagster.spark.given_options import own_and_job_options
 from dstl_dagster.spark.sink.options import names_of
 
 __all__ = ["CHANGES", "CHECKPOINTS", "STATE", "SourceOptions"]
@@ -51,6 +52,7 @@ class SourceOptions:
         columns: only these, in this order; empty: all.
         partitions: tasks that read; `None`: by the size of the state.
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
+        job_options: every option whose key has a dot.
     """
 
     store: str
@@ -64,21 +66,16 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     partitions: int | None = None
     case_sensitive: bool = False
+    job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Raises: InvalidInputError naming the option."""
-        given = {key.lower(): value for key, value in options.items()}
-        table = given.get("table", STATE)
+        table = next((value for key, value in options.items() if key.lower() == "table"), STATE)
         if table not in _OF_TABLE:
             raise InvalidInputError(f"option table is one of {', '.join(_OF_TABLE)}, not {table!r}")
         known = (*_OF_EVERY_TABLE, *_OF_TABLE[table])
-        unknown = sorted(key for key in given if key not in known)
-        if unknown:
-            raise InvalidInputError(
-                f'format("dstl") does not know option {unknown[0]!r} for reading {table}, only: '
-                f"{', '.join(known)}"
-            )
+        given, job_options = own_and_job_options(options, known, f"reading {table}")
         needed = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
         missing = [key for key in needed if not given.get(key)]
         if missing:
@@ -95,6 +92,7 @@ class SourceOptions:
             columns=names_of(given.get("columns", ""), "columns"),
             partitions=_number(given, "partitions"),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
+            job_options=job_options,
         )
 
 

@@ -71,8 +71,8 @@ def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.Str
 
     Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
     """
-    with closing(open_shared_store(options.store)) as store:
-        coordinator = CheckpointCoordinator(options.job, store)
+    with closing(open_shared_store(options.store, options.job_options)) as store:
+        coordinator = CheckpointCoordinator(options.job, store, options.job_options)
         checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
         if checkpoint is None:
             raise NotFoundError(f"job {options.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
@@ -84,8 +84,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
 
     Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last.
     """
-    with closing(open_shared_store(options.store)) as store:
-        coordinator = CheckpointCoordinator(options.job, store)
+    with closing(open_shared_store(options.store, options.job_options)) as store:
+        coordinator = CheckpointCoordinator(options.job, store, options.job_options)
         for asked in (options.from_checkpoint, options.to_checkpoint):
             if asked is not None:
                 coordinator.get(asked)
@@ -131,7 +131,7 @@ def _state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Check
 def _state_of(
     store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint, expected: st.StructType | None
 ) -> StateAt:
-    state = StateAt.of(store, checkpoint.manifest, options.operator)
+    state = StateAt.of(store, checkpoint.manifest, options.operator, options.job_options)
     if state is None:
         known = ", ".join(sorted(checkpoint.manifest.operators)) or "none"
         raise NotFoundError(
@@ -161,7 +161,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
             return
-        with closing(open_store(self._state.store_uri)) as store:
+        with closing(open_store(self._state.store_uri, self._state.options.files)) as store:
             state = self._state.within(partition.key_groups).opened(store)
             case_sensitive = self._options.case_sensitive
             names = spelled(
@@ -199,7 +199,7 @@ class ChangesReader(DataSourceReader):
 
     def partitions(self) -> list[RangePartition]:
         found: list[RangePartition] = []
-        with closing(open_store(self._states[0].store_uri)) as store:
+        with closing(open_store(self._states[0].store_uri, self._states[0].options.files)) as store:
             opened = [state.opened(store) for state in self._states]
         for pair in range(len(opened) - 1):
             runs = compared_runs(opened[pair], opened[pair + 1])
@@ -210,7 +210,7 @@ class ChangesReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         older, newer = self._states[partition.pair : partition.pair + 2]
-        with closing(open_store(newer.store_uri)) as store:
+        with closing(open_store(newer.store_uri, newer.options.files)) as store:
             states = [each.within(partition.key_groups).opened(store) for each in (older, newer)]
             for diff in diff_states(*states):
                 for change_type, rows in _by_type(diff):
@@ -261,8 +261,9 @@ class CheckpointsReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - there is one
-        with closing(open_store(self._options.store)) as store:
-            for each in CheckpointCoordinator(self._options.job, store).list():
+        options = self._options
+        with closing(open_store(options.store, options.job_options.files)) as store:
+            for each in CheckpointCoordinator(options.job, store, options.job_options).list():
                 yield _checkpoint_row(each)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, JobOptions
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.simulation.oracle import JOB
@@ -113,9 +113,8 @@ class Process:
         return CheckpointCoordinator(
             JOB,
             self.store,
-            self.setting.options,
+            JobOptions.of(self.setting.options, self.setting.file_options),
             owner=owner,
-            file_options=self.setting.file_options,
             clock=self.world.clock,
             new_id=self.new_id,
         )

@@ -9,7 +9,7 @@ import pytest
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ABSENT, ANY
 
 AT_ONCE = {"reader_grace": timedelta(0)}
@@ -186,7 +186,7 @@ def test_a_cleaned_up_checkpoint_says_so(job):
 def test_a_temporary_bucket_is_cleaned_too(job, entropy):
     """Components of a dead attempt are deleted, whatever bucket and names the options give them."""
     options = GSFileSystemOptions(writer_temporary_bucket_name="scratch", filesink_entropy_enabled=entropy)
-    coordinator = CheckpointCoordinator("orders", job.store, file_options=options)
+    coordinator = CheckpointCoordinator("orders", job.store, JobOptions.of(options))
     attempt = coordinator.trigger()
     stream = GSRecoverableWriter(job.store, options, attempt=attempt.attempt).open(job.store.uri_of("out/a"))
     stream.write(b"x")
@@ -206,4 +206,4 @@ def test_names_with_entropy_need_a_temporary_bucket(job, bucket):
     assert job.store.bucket_name == "memory"
     options = GSFileSystemOptions(writer_temporary_bucket_name=bucket, filesink_entropy_enabled=True)
     with pytest.raises(InvalidInputError, match=r"gs\.writer\.temporary\.bucket\.name"):
-        CheckpointCoordinator("orders", job.store, file_options=options)
+        CheckpointCoordinator("orders", job.store, JobOptions.of(options))

@@ -146,6 +146,32 @@ def test_settings_of_the_job_are_taken(store):
     assert "KEY=VALUE" in run(store, "gc", "-o", "keep", code=2)
 
 
+def kept(store: LocalObjectStore, *arguments: str, environ: str = "") -> list[int]:
+    """The checkpoints that are there after a clean-up with these arguments."""
+    where = {"DSTL_STORE": store.uri, "DSTL_JOB": JOB, "DSTL_OPTIONS": environ}
+    result = CliRunner().invoke(checkpoints_group, ["gc", *arguments], env=where)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return [each.checkpoint_id for each in CheckpointCoordinator(JOB, store).list()]
+
+
+def test_retention_that_is_given_acts(store, tmp_path):
+    """By -o, by its file, by the environment, in this order; -D is Flink's habit. Unasked nothing goes."""
+    key = "execution.checkpointing.num-retained"
+    file = tmp_path / "options"
+    file.write_text(f"# of the job\n{key}: 2\n")
+    assert kept(store) == [1, 2, 3]
+    assert kept(store, environ=f"{key}=3") == [1, 2, 3]
+    assert kept(store, "--options-file", str(file), environ=f"{key}=1") == [2, 3]
+    assert kept(store, f"-D{key}=2", "--options-file", str(file), "--keep", "2") == [2, 3]
+    assert kept(store, "--option", f"{key}=1", "--options-file", str(file)) == [3]
+
+
+def test_an_option_is_given_once(store):
+    """Of two values for one key none is the right one."""
+    both = ["-o", "dstl.checkpoint.reader-grace=1s", "-o", "dstl.checkpoint.reader-grace=2s"]
+    assert "gives dstl.checkpoint.reader-grace twice" in run(store, "gc", *both, code=2)
+
+
 def test_neither_spark_nor_dagster_is_loaded(store):
     """The command works where only the base package is installed."""
     code = (

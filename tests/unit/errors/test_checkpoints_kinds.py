@@ -13,7 +13,7 @@ from dstl_dagster.errors import ErrorKind
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.registry import TaskChangelogRegistry
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import UploadTask
@@ -133,7 +133,10 @@ class _FullDisk(MemoryObjectStore):
 
 def _upload_failed(case: Case) -> None:
     case.store = _FullDisk("b")
-    case.rows(case.coordinator().trigger(), options=FsStateChangelogOptions(retry_policy="none"))
+    case.rows(
+        case.coordinator().trigger(),
+        options=JobOptions.from_mapping({"dstl.dfs.upload.retry-policy": "none"}),
+    )
 
 
 @dataclass

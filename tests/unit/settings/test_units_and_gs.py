@@ -15,6 +15,7 @@ from dstl_dagster.settings.units import (
     parse_float,
     parse_int,
     parse_memory_size,
+    parse_names,
     parse_text,
     pick,
     refuse_unknown,
@@ -192,3 +193,15 @@ def test_frozen() -> None:
     """Options are immutable."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         GSFileSystemOptions().writer_chunk_size = 1
+
+
+def test_names() -> None:
+    """A list, a tuple or a set; never a text, whose letters would each be a name."""
+    assert parse_names("keys", ["a", "b"]) == parse_names("keys", ("a", "b")) == ("a", "b")
+    assert parse_names("keys", {"a"}) == ("a",)
+    assert parse_names("keys", ()) == ()
+    with pytest.raises(InvalidInputError, match=r"keys: 'ab' .* names in a list, such as \['ab'\]"):
+        parse_names("keys", "ab")
+    for wrong in (b"ab", 5, None, [1], [["a"]]):
+        with pytest.raises(InvalidInputError, match="keys: "):
+            parse_names("keys", wrong)

@@ -20,10 +20,11 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
 from dstl_dagster.keyed import KeyedState
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.data_source import _StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
-from dstl_dagster.spark.sink.messages import TaskMessage, message_of
+from dstl_dagster.spark.sink.messages import TaskMessage
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
@@ -32,6 +33,10 @@ from dstl_dagster.storage import open_store
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])
 STATE = {"operator": "op", "keys": "id"}
+
+
+def message_of(outcome: dict[str, Any]) -> TaskMessage:
+    return sink_messages.message_of(outcome, JobOptions())
 
 
 class Stream:

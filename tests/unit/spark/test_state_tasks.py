@@ -16,7 +16,8 @@ import pytest
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import StateAt, batch_options
+from dstl_dagster.keyed import StateAt
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
@@ -32,7 +33,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def writer_of(attempt: Attempt) -> WriteStateTask:
-    task = WriteStateTask(attempt, "op", ("id", "value"), SCHEMA, ranges_of_tasks(4, 16), batch_options())
+    task = WriteStateTask(attempt, "op", ("id", "value"), SCHEMA, ranges_of_tasks(4, 16), JobOptions())
     same: WriteStateTask = pickle.loads(pickle.dumps(task))
     return same
 

@@ -1,0 +1,233 @@
+"""The options of one job, as one value that travels: driver, control plane and tasks act on the same.
+
+Owns which keys there are together, their precedence, and their form as plain JSON. Does not own an option's
+meaning, default or bounds (`changelog`, `gs`, `checkpoint`), nor what the components do with it.
+
+Precedence, the first that gives a key wins:
+
+    call          options of one call: an op's, a write's, the command's `-o`
+    configured    what configures the job: resource, component, the command's `--options-file`
+    environment   `DSTL_OPTIONS` of the process that reads the other two; never a task's
+    default
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.changelog import (
+    CHANGELOG_KEYS,
+    LOCAL_RECOVERY_KEYS,
+    FsStateChangelogOptions,
+    LocalRecoveryConfig,
+)
+from dstl_dagster.settings.checkpoint import CHECKPOINT_KEYS, CheckpointOptions
+from dstl_dagster.settings.gs import GS_KEYS, GSFileSystemOptions
+from dstl_dagster.settings.table import OptionTable
+from dstl_dagster.settings.units import ConfigValue
+
+__all__ = ["ENVIRONMENT_VARIABLE", "JobOptions", "Options", "parse_lines"]
+
+ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
+_TABLES: Final = (CHECKPOINT_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
+_PREFIXES: Final = (
+    "state.changelog.dstl.dfs.",
+    "gs.",
+    "execution.checkpointing.",
+    "dstl.checkpoint.",
+    "dstl.state.",
+)
+_BASE_PATH: Final = "state.changelog.dstl.dfs.base-path"
+_ROOT_URL: Final = "gs.storage.root.url"
+_PLACES: Final = ("gs.writer.temporary.bucket.name", "gs.filesink.entropy.enabled")
+"""Where temporary objects lie: the job's clean-up must look in the same places."""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What is set for a job; everything else has its default. Compared by value; pickled as plain JSON.
+
+    Attributes:
+        given: (canonical key, text), sorted by key. Use `of` or `from_mapping`, which check it.
+    """
+
+    given: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, *layers: Options | CheckpointOptions | GSFileSystemOptions | None) -> JobOptions:
+        """One value from several; the first layer that gives a key wins. None gives nothing.
+
+        Raises: InvalidInputError as `from_mapping`, also for values that fit only apart from each other.
+        """
+        given = [layer for layer in layers if layer is not None]
+        if not given:
+            return cls()
+        if len(given) == 1 and isinstance(given[0], JobOptions):
+            return given[0]  # checked when it was made
+        merged: dict[str, str] = {}
+        for layer in reversed(given):
+            merged.update(_given_by(layer))
+        return cls(tuple(sorted(merged.items())))._checked()
+
+    @classmethod
+    def resolve(
+        cls,
+        call: Options | None,
+        configured: Options | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+    ) -> JobOptions:
+        """The options of an entry point, by the precedence of this module.
+
+        Raises: InvalidInputError as `of`, and for lines of the environment variable that are no options.
+        """
+        lines = environ.get(ENVIRONMENT_VARIABLE, "")
+        return cls.of(call, configured, parse_lines(lines, f"environment variable {ENVIRONMENT_VARIABLE}"))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> JobOptions:
+        """From strings or typed values under upstream's keys, ours, or the attributes' names.
+
+        Raises: InvalidInputError naming an unknown key and the nearest known one, two spellings of one
+        option, a value that cannot be used, or what a job decides itself (`base-path`).
+        """
+        return cls.of(mapping)
+
+    def with_call(self, call: Options | None) -> JobOptions:
+        """These options, below those of one call. The places of temporary objects cannot be a call's.
+
+        Raises: InvalidInputError as `of`, and for such a place.
+        """
+        changed = JobOptions.of(call, self)
+        for key in _PLACES:
+            if dict(changed.given).get(key) != dict(self.given).get(key):
+                raise InvalidInputError(
+                    f"{key} cannot be changed for one call: clean-up would not find the temporary objects. "
+                    "Set it where the job is configured"
+                )
+        return changed
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, str]) -> JobOptions:
+        """Reads back `to_json`. Raises: InvalidInputError, also for a key of a newer release."""
+        return cls.of(given)
+
+    def to_json(self) -> dict[str, str]:
+        """A plain JSON object of strings. Holds no secret."""
+        return dict(self.given)
+
+    def gives(self, key: str) -> bool:
+        """Whether this canonical key is set, be it to its default."""
+        return key in dict(self.given)
+
+    @cached_property
+    def checkpoint(self) -> CheckpointOptions:
+        """Of the control plane."""
+        return CheckpointOptions(**CHECKPOINT_KEYS.values(_only(CHECKPOINT_KEYS, self.given)))
+
+    @cached_property
+    def changelog(self) -> FsStateChangelogOptions:
+        """Of the changelog, with the defaults of a batch."""
+        return FsStateChangelogOptions.for_batches(**CHANGELOG_KEYS.values(_only(CHANGELOG_KEYS, self.given)))
+
+    @cached_property
+    def files(self) -> GSFileSystemOptions:
+        """Of the store's requests, and of the files' temporary objects."""
+        return GSFileSystemOptions(**GS_KEYS.values(_only(GS_KEYS, self.given)))
+
+    @cached_property
+    def local_recovery(self) -> LocalRecoveryConfig:
+        """Whether tasks keep copies of changelog files on their machine's disk."""
+        return LocalRecoveryConfig.from_mapping(dict(self.given))
+
+    def _checked(self) -> JobOptions:
+        _ = self.checkpoint, self.changelog, self.files, self.local_recovery
+        if self.gives(_BASE_PATH):
+            raise InvalidInputError(
+                f"{_BASE_PATH}: a job's files lie below the URI of its store, under the attempt: put the "
+                "folder into the URI"
+            )
+        root = urlsplit(self.files.storage_root_url or "")
+        if root.username is not None or root.password is not None or root.query:
+            raise InvalidInputError(
+                f"{_ROOT_URL} holds a user, a password or a query, and options are shown and stored: give "
+                "the address alone; Google's libraries find the credentials"
+            )
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (JobOptions.from_json, (self.to_json(),))
+
+
+Options = JobOptions | Mapping[str, ConfigValue]
+"""A job's options, or a mapping of keys to values."""
+
+
+def parse_lines(text: str, where: str) -> dict[str, ConfigValue]:
+    """Options from lines: `key=value` or `key: value`; blank lines and those with # at the start are skipped.
+
+    `where` names the text in errors. Raises: InvalidInputError for another line, or a key given twice.
+    """
+    found: dict[str, ConfigValue] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        ends = [at for at in (line.find("="), line.find(":")) if at > 0]
+        if not ends:
+            raise InvalidInputError(f"{where}, line {number}: expected key=value or key: value, not {line!r}")
+        key, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
+        if key in found:
+            raise InvalidInputError(f"{where}, line {number}: {key} is given twice")
+        found[key] = value
+    return found
+
+
+def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[str, str]:
+    match layer:
+        case JobOptions():
+            return dict(layer.given)
+        case CheckpointOptions():
+            return _changed(CHECKPOINT_KEYS, layer, CheckpointOptions())
+        case GSFileSystemOptions():
+            return _changed(GS_KEYS, layer, GSFileSystemOptions())
+        case Mapping():
+            return _texts(layer)
+        case _:
+            raise InvalidInputError(f"options are a mapping of keys to values, or JobOptions, not {layer!r}")
+
+
+def _changed(table: OptionTable, options: Any, defaults: Any) -> dict[str, str]:
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return table.texts({name: each for name, each in values.items() if each != getattr(defaults, name)})
+
+
+def _texts(mapping: Mapping[str, ConfigValue]) -> dict[str, str]:
+    _refuse_unknown(mapping)
+    texts: dict[str, str] = {}
+    for table in _TABLES:
+        texts |= table.texts(table.values(mapping))
+    return texts
+
+
+def _refuse_unknown(keys: Iterable[str]) -> None:
+    import difflib  # only the error path needs it
+
+    known = {each for table in _TABLES for each in table.spellings}
+    for key in keys:
+        if key in known:
+            continue
+        # Not the attributes' names: one of them is often the nearest to a slip, and of another component.
+        near = difflib.get_close_matches(key, [each for each in known if "." in each], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the keys begin with {', '.join(_PREFIXES)}"
+        raise InvalidInputError(f"{key} is not an option of a job; {hint}")
+
+
+def _only(table: OptionTable, given: tuple[tuple[str, str], ...]) -> dict[str, ConfigValue]:
+    return {key: text for key, text in given if key in table.keys}

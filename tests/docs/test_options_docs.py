@@ -1,0 +1,71 @@
+"""docs/options.md: its code runs as printed, its tables are true and complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dstl_dagster.cli import main
+from dstl_dagster.settings import FsStateChangelogOptions, JobOptions
+from dstl_dagster.settings.job import _PREFIXES, _TABLES
+from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.storage import LocalObjectStore
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "options.md").read_text(encoding="utf-8")
+
+
+def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, in one session; what it prints is what the options say."""
+    session: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(block, "docs/options.md", "exec"), session)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "30 0:05:00"
+    assert "'gs.retry.max-attempt': '5'" in second
+    job: dict[str, str] = session["job"]  # type: ignore[assignment] # the page's
+    read = SourceOptions.of({**job, "operator": "totals"})
+    written = SinkOptions.of({**job, "operator": "t", "keys": "k", "idempotency_key": "x"}, streaming=False)
+    assert (
+        read.job_options
+        == written.job_options
+        == JobOptions.from_mapping({key: value for key, value in job.items() if "." in key})
+    )
+
+
+def test_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a job without a checkpoint: the options are accepted."""
+    monkeypatch.chdir(tmp_path)
+    Path("orders.options").write_text("dstl.state.materialize.log-ratio: 2\n")
+    store = LocalObjectStore(tmp_path / "store", durable=False)
+    commands = re.findall(r"^\$ dstl (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        where = {"DSTL_STORE": store.uri, "DSTL_JOB": "orders"}
+        result = CliRunner().invoke(main, command.split(), env=where)
+        assert result.exit_code == 0, (command, result.output)
+
+
+def test_every_key_is_described() -> None:
+    """By its own name on one of the pages, and by a prefix on this one."""
+    described = ("options", "checkpoints", "changelog", "storage")
+    pages = "".join((DOCS / f"{name}.md").read_text() for name in described)
+    for table in _TABLES:
+        for option in table.options:
+            assert option.key.startswith(_PREFIXES)
+            prefix, _, last = option.key.removeprefix("state.changelog.dstl.dfs.").rpartition(".")
+            assert option.key in pages or f"{prefix}.{last}" in pages or f".{last}`" in pages, option.key
+
+
+def test_the_defaults_that_are_a_jobs_own_are_listed() -> None:
+    """No more and no fewer."""
+    ours, upstreams = JobOptions().changelog, FsStateChangelogOptions()
+    differ = {name for name, value in vars(ours).items() if value != getattr(upstreams, name)}
+    (listed,) = re.findall(r"\| key \| in a job.*?\n\n", PAGE, re.DOTALL)
+    keys = re.findall(r"`(dstl\.dfs\.[a-z.-]+)`", listed)
+    by_key = {f"dstl.dfs.{o.key.partition('dstl.dfs.')[2]}": o.attribute for t in _TABLES for o in t.options}
+    assert {by_key[key] for key in keys} == differ
