@@ -16,6 +16,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
@@ -23,15 +24,21 @@ from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.keyed import (
+    OWN_WRITE,
+    PERSIST,
+    TRIGGER,
     AttemptReport,
+    CheckpointCost,
     FileReport,
     OperatorReport,
     StateAt,
+    StepCost,
     schema_of,
     store_report,
     with_due_bases,
 )
 from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import TrafficMeter
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["Batch", "Check"]
@@ -64,6 +71,9 @@ class Batch:
         self.parent = parent
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
+        self._trigger = StepCost()
+        self._spending = coordinator.spending()
+        self._elsewhere = TrafficMeter()
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         # Sources that the batch does not move keep the parent's positions.
@@ -86,19 +96,28 @@ class Batch:
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
+        spending = coordinator.spending()
         attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
         batch = cls(coordinator, attempt, parent, clock=clock)
         batch._began_seconds = began_seconds
+        batch._trigger = spending.so_far()
         return batch
 
     @classmethod
-    def resume(cls, coordinator: CheckpointCoordinator, attempt: Attempt) -> Batch:
+    def resume(
+        cls, coordinator: CheckpointCoordinator, attempt: Attempt, *, trigger: StepCost | None = None
+    ) -> Batch:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
+
+        `trigger`: what step 1 cost there.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
+        spending = coordinator.spending()
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-        return cls(coordinator, attempt, parent)
+        batch = cls(coordinator, attempt, parent)
+        batch._trigger, batch._spending = trigger or StepCost(), spending
+        return batch
 
     def schema(self, operator: str) -> StateSchema | None:
         """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
@@ -131,6 +150,18 @@ class Batch:
         """Set how far `source` has been read once the batch is complete: any plain JSON value."""
         self._positions[source] = position
 
+    @property
+    def meter(self) -> TrafficMeter:
+        """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
+        return self._elsewhere
+
+    def cost(self) -> CheckpointCost:
+        """What steps 1 to 3 requested so far, in this process and in its tasks."""
+        cost = CheckpointCost()
+        if self._trigger.traffic:
+            cost = cost.with_step(TRIGGER, self._trigger)
+        return cost.with_step(PERSIST, self._spending.so_far() + StepCost(self._elsewhere.traffic))
+
     def fold_due_logs(self) -> None:
         """Write a base for each operator whose log at the parent is due (`materialize_*` options).
 
@@ -152,6 +183,7 @@ class Batch:
             files=tuple(self._files),
             positions=dict(self._positions),
             seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
+            cost=self.cost(),
         )
 
     def hand_over(self) -> None:
@@ -160,6 +192,7 @@ class Batch:
         Raises: ConflictError, UnavailableError; the attempt is aborted then.
         """
         report = self.report()
+        report = replace(report, cost=self.cost().with_step(PERSIST, OWN_WRITE))
         with self.aborted_on_error():
             store_report(self.coordinator.store, self.attempt, report)
         log.info(

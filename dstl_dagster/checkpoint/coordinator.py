@@ -48,6 +48,7 @@ class CheckpointCoordinator(CheckpointSteps):
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
+        spending = self.spending()
         keep = num_retained or self._options.num_retained
         if dry_run:
             record = decisions.to_subsume(self.timeline.tail(), keep)
@@ -55,6 +56,7 @@ class CheckpointCoordinator(CheckpointSteps):
             record = self.timeline.decide(lambda view: decisions.to_subsume(view, keep))
         report = self._collect(dry_run=dry_run)
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
+        log.info("step 7 clean up: %s", spending.in_words())
         return replace(report, subsumed=() if record is None else record.checkpoint_ids)
 
     def _collect(self, *, dry_run: bool, references: References | None = None) -> CleanUp:

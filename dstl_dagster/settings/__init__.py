@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
     from dstl_dagster.settings.checkpoint import CheckpointOptions
     from dstl_dagster.settings.gs import GSFileSystemOptions
+    from dstl_dagster.settings.prices import CostBudget, StoragePrices
     from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int
 
 __all__ = [
     "CheckpointOptions",
+    "CostBudget",
     "FsStateChangelogOptions",
     "GSFileSystemOptions",
     "LocalRecoveryConfig",
+    "StoragePrices",
     "parse_bool",
     "parse_duration",
     "parse_int",
@@ -31,6 +34,7 @@ __getattr__, __dir__ = lazy_face(
         "changelog": ["FsStateChangelogOptions", "LocalRecoveryConfig"],
         "checkpoint": ["CheckpointOptions"],
         "gs": ["GSFileSystemOptions"],
+        "prices": ["CostBudget", "StoragePrices"],
         "units": ["parse_bool", "parse_duration", "parse_int"],
     },
 )

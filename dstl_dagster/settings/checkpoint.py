@@ -7,11 +7,12 @@ Owns the keys, their defaults and bounds; keys follow Flink where it has the opt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.prices import StoragePrices
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -60,6 +61,7 @@ class CheckpointOptions:
         materialize_min_log_bytes: stored bytes.
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
+        prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
 
     num_retained: int = 10
@@ -70,6 +72,7 @@ class CheckpointOptions:
     materialize_log_ratio: float = 1.0
     materialize_min_log_bytes: int = 16 * 1024 * 1024
     materialize_max_checkpoints: int = 200
+    prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:
@@ -108,7 +111,7 @@ class CheckpointOptions:
             "state.checkpoints.num-",
         )
         refuse_unknown(mapping, _KNOWN, ("",) if alone else prefixes)
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {"prices": StoragePrices.from_mapping(mapping)}
         if found := pick(mapping, *_NUM_RETAINED, "num_retained"):
             values["num_retained"] = parse_int(*found, minimum=1)
         if found := pick(mapping, *_READER_GRACE, "reader_grace"):

@@ -26,7 +26,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 
-__all__ = ["RangeNotSatisfiableError", "refusal", "with_translated_errors"]
+__all__ = ["RangeNotSatisfiableError", "refusal", "was_refused", "with_translated_errors"]
 
 _T = TypeVar("_T")
 _MESSAGE_CHARACTERS: Final = 300
@@ -94,6 +94,14 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
         TimeoutError,
     ) as error:
         raise UnavailableError(f"no answer for {uri!r}: {type(error).__name__}: {error}") from error
+
+
+def was_refused(error: BaseException) -> bool:
+    """Whether the service answered with an error status: it did nothing, and charges nothing.
+
+    False where there was no answer, or one that could not be believed. `error`: of `with_translated_errors`.
+    """
+    return isinstance(error.__cause__, google.api_core.exceptions.GoogleAPICallError | InvalidResponse)
 
 
 def _message_of(response: Any) -> str | None:

@@ -17,6 +17,7 @@ from dstl_dagster.storage.gcs_resources import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSReader
 from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.retrying import Try
+from dstl_dagster.storage.traffic import Operation, Traffic
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -49,7 +50,7 @@ class GCSReading:
             return self.stat_of(blob)
 
         try:
-            return self._transport.ask(self._names.uri_of(name), reload)
+            return self._transport.ask(self._names.uri_of(name), Operation.STAT, reload)
         except NotFoundError:
             self._transport.require_bucket()
             return None
@@ -75,6 +76,7 @@ class GCSReading:
                 # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
                 if reads_left == 0:
                     raise
+                self._transport.count(Traffic(retries=1))
         raise AssertionError("unreachable")
 
     def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
@@ -95,9 +97,10 @@ class GCSReading:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
             )
+            self._transport.count(Traffic(bytes_down=len(payload)))
             return bytes(payload)
 
-        return self._transport.ask(uri, download)
+        return self._transport.ask(uri, Operation.READ, download)
 
     def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
         """As `ObjectStore.open_read`."""
@@ -139,4 +142,4 @@ class GCSReading:
             page = next(walk.pages, ())
             return [self.stat_of(blob) for blob in page], walk.next_page_token
 
-        return self._transport.ask(self._names.uri, fetch)
+        return self._transport.ask(self._names.uri, Operation.LIST, fetch)

@@ -15,9 +15,10 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs_client import listen_for_time, split_at_fork
-from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
+from dstl_dagster.storage.gcs_errors import refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
+from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -39,6 +40,7 @@ class GCSTransport:
         bucket_name: the bucket.
         options: time-outs and retries; unset ones default as in `BackoffPolicy`.
         retries: override those of the options.
+        meters: count each request, as it is answered or lost.
     """
 
     def __init__(
@@ -47,15 +49,21 @@ class GCSTransport:
         bucket_name: str,
         options: GSFileSystemOptions | None = None,
         retries: Retries | None = None,
+        meters: Sequence[TrafficMeter] = (),
     ) -> None:
         self.client = client
         self.bucket = client.bucket(bucket_name)
         self.options = options or GSFileSystemOptions()
         self.retries = retries or Retries(BackoffPolicy.from_options(self.options))
+        self.meters = tuple(meters)
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
         listen_for_time(client)
+
+    def to(self, bucket_name: str, *meters: TrafficMeter) -> GCSTransport:
+        """The way to a bucket for the same caller: its options, retries and meters, and these meters."""
+        return GCSTransport(self.client, bucket_name, self.options, self.retries, (*self.meters, *meters))
 
     def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
@@ -67,16 +75,40 @@ class GCSTransport:
 
     # -- requests
 
-    def ask(self, uri: str, request: Callable[[Try], _T]) -> _T:
+    def count(self, traffic: Traffic) -> None:
+        """Count what was requested, in every meter."""
+        for meter in self.meters:
+            meter.add(traffic)
+
+    def _counted(
+        self, uri: str, operation: Operation, request: Callable[[Try], _T], attempt: Try, bytes_up: int = 0
+    ) -> _T:
+        """One request, counted: the one place through which every request of the client goes."""
+        refused = False
+        try:
+            return with_translated_errors(uri, lambda: request(attempt))
+        except Exception as error:
+            refused = was_refused(error)
+            raise
+        finally:
+            self.count(Traffic.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
+
+    def ask(self, uri: str, operation: Operation, request: Callable[[Try], _T]) -> _T:
         """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
-        answer = self.retries.run(lambda attempt: with_translated_errors(uri, lambda: request(attempt)))
+        answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt))
         self._answered.add(self.bucket.name)
         return answer
 
     def change(
-        self, uri: str, request: Callable[[Try], ObjectStat], find_own: Callable[[], ObjectStat | None]
+        self,
+        uri: str,
+        operation: Operation,
+        request: Callable[[Try], ObjectStat],
+        find_own: Callable[[], ObjectStat | None],
+        *,
+        bytes_up: int = 0,
     ) -> ObjectStat:
-        """As `ask`, for a request that makes an object.
+        """As `ask`, for a request that makes an object, of which `bytes_up` are sent with it.
 
         Where a try is refused after an earlier one's answer was lost, the object may be our own, and the
         sources of a compose may be gone because of it. Then `find_own` looks for an object that is provably
@@ -85,7 +117,7 @@ class GCSTransport:
 
         def once(attempt: Try) -> ObjectStat:
             try:
-                return with_translated_errors(uri, lambda: request(attempt))
+                return self._counted(uri, operation, request, attempt, bytes_up)
             except (ConflictError, NotFoundError):
                 found = find_own() if attempt.in_doubt else None
                 if found is None:
@@ -98,6 +130,13 @@ class GCSTransport:
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
         """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
+        self.count(Traffic.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
+        return self.send_uncounted(method, url, headers, body, attempt)
+
+    def send_uncounted(
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
+    ) -> Reply:
+        """`send` for a request that its caller counts."""
         place = url.partition("?")[0]
         # The client's own session carries the credentials; it has no public name.
         session = self.client._http
@@ -143,7 +182,7 @@ class GCSTransport:
             next(pages, None)
 
         try:
-            self.ask(self._uri, list_one)
+            self.ask(self._uri, Operation.LIST, list_one)
         except InvalidInputError as error:
             if error.kind != ErrorKind.NO_PERMISSION:
                 raise
@@ -157,7 +196,7 @@ class GCSTransport:
             bucket.reload(timeout=self.timeout_seconds(attempt), retry=None)
             return dict(bucket._properties)
 
-        return self.ask(self._uri, reload)
+        return self.ask(self._uri, Operation.BUCKET, reload)
 
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         """As `InspectableStore.missing_permissions`."""
@@ -168,7 +207,7 @@ class GCSTransport:
             )
             return [permission for permission in wanted if permission not in granted]
 
-        return self.ask(self._uri, test)
+        return self.ask(self._uri, Operation.PERMISSIONS, test)
 
 
 def _seconds(milliseconds: int | None) -> float | None:
