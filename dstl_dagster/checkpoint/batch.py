@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
@@ -31,6 +31,7 @@ from dstl_dagster.keyed import (
     CheckpointCost,
     FileReport,
     OperatorReport,
+    Spending,
     StateAt,
     StepCost,
     schema_of,
@@ -38,7 +39,7 @@ from dstl_dagster.keyed import (
     with_due_bases,
 )
 from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.storage import Traffic, TrafficMeter
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["Batch", "Check"]
@@ -47,6 +48,15 @@ log = logging.getLogger(__name__)
 
 Check = Callable[[Checkpoint | None], None]
 """Called with the parent before an attempt opens; raises if the batch must not run on it."""
+
+
+class Counter(Protocol):
+    """A sum of requests that only grows."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """So far."""
+        ...
 
 
 class Batch:
@@ -74,6 +84,7 @@ class Batch:
         self._trigger = StepCost()
         self._spending = coordinator.spending()
         self._elsewhere = TrafficMeter()
+        self._along: dict[Counter, Traffic] = {}
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         # Sources that the batch does not move keep the parent's positions.
@@ -105,15 +116,20 @@ class Batch:
 
     @classmethod
     def resume(
-        cls, coordinator: CheckpointCoordinator, attempt: Attempt, *, trigger: StepCost | None = None
+        cls,
+        coordinator: CheckpointCoordinator,
+        attempt: Attempt,
+        *,
+        trigger: StepCost | None = None,
+        spending: Spending | None = None,
     ) -> Batch:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
 
-        `trigger`: what step 1 cost there.
+        `trigger`: what step 1 cost there. `spending`: counts from where this process began with the batch.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
-        spending = coordinator.spending()
+        spending = spending or coordinator.spending()
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
         batch = cls(coordinator, attempt, parent)
         batch._trigger, batch._spending = trigger or StepCost(), spending
@@ -155,12 +171,20 @@ class Batch:
         """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
         return self._elsewhere
 
+    def count_along(self, counter: Counter | None) -> None:
+        """Count also what `counter` counts from now on. Asked again for the same one, it changes nothing."""
+        if counter is not None and counter not in self._along:
+            self._along[counter] = counter.traffic
+
     def cost(self) -> CheckpointCost:
         """What steps 1 to 3 requested so far, in this process and in its tasks."""
         cost = CheckpointCost()
         if self._trigger.traffic:
             cost = cost.with_step(TRIGGER, self._trigger)
-        return cost.with_step(PERSIST, self._spending.so_far() + StepCost(self._elsewhere.traffic))
+        elsewhere = self._elsewhere.traffic
+        for counter, before in self._along.items():
+            elsewhere += counter.traffic - before
+        return cost.with_step(PERSIST, self._spending.so_far() + StepCost(elsewhere))
 
     def fold_due_logs(self) -> None:
         """Write a base for each operator whose log at the parent is due (`materialize_*` options).

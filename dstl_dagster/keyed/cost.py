@@ -45,6 +45,16 @@ class StepCost:
     def __add__(self, other: StepCost) -> StepCost:
         return StepCost(self.traffic + other.traffic, self.seconds + other.seconds)
 
+    def to_json(self) -> dict[str, Any]:
+        """A plain JSON object, the inverse of `from_json`."""
+        return {"seconds": round(self.seconds, 6), **self.traffic.to_json()}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> StepCost:
+        """Raises: FormatError."""
+        with reading("the cost of a step is not valid"):
+            return cls(Traffic.from_json(plain), float(plain["seconds"]))
+
     def in_words(self) -> str:
         """For a line of a log."""
         spent = self.traffic
@@ -72,21 +82,13 @@ class CheckpointCost:
 
     def to_json(self) -> list[dict[str, Any]]:
         """A plain JSON array, in the order of the steps."""
-        return [
-            {"step": name, "seconds": round(cost.seconds, 6), **cost.traffic.to_json()}
-            for name, cost in self.steps.items()
-        ]
+        return [{"step": name, **cost.to_json()} for name, cost in self.steps.items()]
 
     @classmethod
     def from_json(cls, plain: Any) -> CheckpointCost:
         """Raises: FormatError."""
         with reading("the cost of a checkpoint is not valid"):
-            return cls(
-                {
-                    str(step["step"]): StepCost(Traffic.from_json(step), float(step["seconds"]))
-                    for step in plain
-                }
-            )
+            return cls({str(step["step"]): StepCost.from_json(step) for step in plain})
 
 
 OWN_WRITE: Final = StepCost(Traffic.of(Operation.INSERT))

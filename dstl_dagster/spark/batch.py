@@ -25,6 +25,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
+from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.state import read_state, write_state
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class CheckpointBatch:
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
+        if self._batch is not None:
+            self._batch.count_along(reads_of(spark))
         return read_state(spark, self.parent, operator, store=self._coordinator.store, schema=schema)
 
     def write_state(
@@ -207,7 +210,7 @@ class CheckpointBatch:
         reports = write_files(
             rows,
             uri,
-            attempt=self.attempt,
+            attempt=self._open,
             format=format,
             single_file=single_file,
             options=options,
