@@ -100,14 +100,17 @@ class Batch:
         take_over: bool | uuid.UUID = False,
         check: Check | None = None,
         clock: Clock | None = None,
+        spending: Spending | None = None,
     ) -> Batch:
         """Step 1, on the checkpoint that `check` was called with.
+
+        `spending`: of step 1, from where the caller began with the batch.
 
         Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; no attempt is open then.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
-        spending = coordinator.spending()
+        spending = spending or coordinator.spending()
         attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
         batch = cls(coordinator, attempt, parent, clock=clock)
         batch._began_seconds = began_seconds

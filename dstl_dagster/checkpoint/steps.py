@@ -36,6 +36,7 @@ from dstl_dagster.keyed import (
     Files,
     Handles,
     Manifest,
+    Spending,
     as_file_reports,
     as_operator_reports,
     load_manifest,
@@ -248,15 +249,21 @@ class CheckpointSteps(CheckpointReader):
         return self._record(attempt, handles, files, dict(positions or {}), persist_seconds)
 
     def record_report(
-        self, attempt: Attempt, report: AttemptReport, *, parent: Checkpoint | None = None
+        self,
+        attempt: Attempt,
+        report: AttemptReport,
+        *,
+        parent: Checkpoint | None = None,
+        spending: Spending | None = None,
     ) -> Manifest:
         """`record` for a whole report. `parent`: the attempt's, if the caller has read it already.
 
+        `spending`: of step 4, from where the caller began with it.
+
         Raises: as `record`.
         """
-        return self._record(
-            attempt, report.operators, report.files, report.positions, report.seconds, parent, report.cost
-        )
+        of = (report.operators, report.files, report.positions, report.seconds)
+        return self._record(attempt, *of, parent, report.cost, spending)
 
     def _record(
         self,
@@ -267,8 +274,9 @@ class CheckpointSteps(CheckpointReader):
         persist_seconds: float,
         parent: Checkpoint | None = None,
         cost: CheckpointCost | None = None,
+        spending: Spending | None = None,
     ) -> Manifest:
-        spending = self.spending()
+        spending = spending or self.spending()
         view = self.timeline.tail()
         decisions.require_open(view, attempt)
         threads = self._options.commit_threads

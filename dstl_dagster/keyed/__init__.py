@@ -19,6 +19,7 @@ from dstl_dagster.keyed.cost import (
     CheckpointCost,
     Spending,
     StepCost,
+    list_price_usd,
 )
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
@@ -92,6 +93,7 @@ __all__ = [
     "is_due",
     "is_keyed",
     "key_history",
+    "list_price_usd",
     "load_manifest",
     "load_report",
     "open_attempt_changelog",

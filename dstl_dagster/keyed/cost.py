@@ -15,6 +15,7 @@ from typing import Any, Final
 from dstl_dagster.clock import Clock
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.format.envelope import reading
+from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import NO_TRAFFIC, Operation, Traffic
 
 __all__ = [
@@ -47,7 +48,7 @@ class StepCost:
 
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object, the inverse of `from_json`."""
-        return {"seconds": round(self.seconds, 6), **self.traffic.to_json()}
+        return {"seconds": self.seconds, **self.traffic.to_json()}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> StepCost:
@@ -89,6 +90,11 @@ class CheckpointCost:
         """Raises: FormatError."""
         with reading("the cost of a checkpoint is not valid"):
             return cls({str(step["step"]): StepCost.from_json(step) for step in plain})
+
+
+def list_price_usd(traffic: Traffic, prices: StoragePrices) -> float:
+    """What these requests cost in US dollars. Pure."""
+    return prices.usd(class_a=traffic.class_a, class_b=traffic.class_b, bytes_down=traffic.bytes_down)
 
 
 OWN_WRITE: Final = StepCost(Traffic.of(Operation.INSERT))

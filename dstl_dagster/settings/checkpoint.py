@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.prices import StoragePrices
+from dstl_dagster.settings.prices import PRICE_KEYS, StoragePrices
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -35,6 +35,7 @@ _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
 _MIN_LOG = ("dstl.state.materialize.min-log-size",)
 _MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
 _KNOWN = (
+    *PRICE_KEYS,
     *(*_MATERIALIZE, *_LOG_RATIO, *_MIN_LOG, *_MAX_CHAIN),
     *("materialize", "materialize_log_ratio", "materialize_min_log_bytes", "materialize_max_checkpoints"),
     *(*_NUM_RETAINED, *_READER_GRACE, *_COMMIT_THREADS, *_SNAPSHOT_INTERVAL),
@@ -106,6 +107,7 @@ class CheckpointOptions:
         """
         prefixes = (
             "dstl.checkpoint.",
+            "dstl.prices.",
             "dstl.state.materialize.",
             "execution.checkpointing.num-",
             "state.checkpoints.num-",

@@ -21,7 +21,7 @@ from dstl_dagster.settings.units import (
     refuse_unknown,
 )
 
-__all__ = ["CostBudget", "StoragePrices"]
+__all__ = ["PRICE_KEYS", "CostBudget", "StoragePrices"]
 
 _GIB: Final = 1 << 30
 _PREFIX: Final = "dstl.prices."
@@ -31,6 +31,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     f"{_PREFIX}egress-per-gib": "egress_per_gib",
 }
 _AS_OF: Final = f"{_PREFIX}as-of"
+PRICE_KEYS: Final = (*_FIELDS, _AS_OF)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class StoragePrices:
         Raises: InvalidInputError naming the key.
         """
         given = {key: value for key, value in mapping.items() if key.startswith(_PREFIX)}
-        refuse_unknown(given, (*_FIELDS, _AS_OF), (_PREFIX,))
+        refuse_unknown(given, PRICE_KEYS, (_PREFIX,))
         found = {name: pick(given, key) for key, name in _FIELDS.items()}
         values: dict[str, Any] = {
             name: parse_float(*each, minimum=0) for name, each in found.items() if each is not None

@@ -96,6 +96,7 @@ class CheckpointBatch:
         return None if self._batch is None else self._batch.parent
 
     def __enter__(self) -> Self:
+        spending = self._coordinator.spending()
         self._applied = None if self._key is None else self._coordinator.applied_attempt(self._key)
         if self._applied is not None:
             log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
@@ -106,6 +107,7 @@ class CheckpointBatch:
             take_over=self._take_over,
             check=self._check,
             clock=self._clock,
+            spending=spending,
         )
         for source, position in self._positions.items():
             self._batch.move_position(source, position)

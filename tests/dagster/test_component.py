@@ -54,6 +54,7 @@ MORE = """\
   kinds: [gcs]
   freshness_hours: 36
   commit: true
+  budget: {requests: 500, bytes: "10 gb", usd: 0.01}
 ---
 type: dstl_dagster.components.CheckpointLineageComponent
 
