@@ -132,7 +132,9 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 assert metadata["requests"] == cost.total.requests
                 usd = list_price_usd(cost.total, reporter.prices)
                 assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
-                assert [row.data["step"] for row in metadata["cost"]] == ["trigger", "persist", "record"]
+                rows = event.metadata["cost"]
+                assert isinstance(rows, dg.TableMetadataValue)
+                assert [row.data["step"] for row in rows.records] == ["trigger", "persist", "record"]
             assert metadata["checkpoint"] == "2"
             assert "KiB" in str(metadata["size"]) or " B" in str(metadata["size"])
             tags = event.tags or {}
