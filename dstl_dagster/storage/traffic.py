@@ -10,8 +10,9 @@ Source: Google's price list, "Operations that fall into each class". A request t
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any, Final
@@ -89,7 +90,13 @@ class Traffic:
         return self.class_a + self.class_b + self.free
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+        return Traffic.sum_of((self, other))
+
+    @classmethod
+    def sum_of(cls, each: Iterable[Traffic]) -> Traffic:
+        """The sum of any number."""
+        columns = zip(*map(_VALUES, each), strict=True)
+        return cls(*map(sum, columns))
 
     def __sub__(self, earlier: Traffic) -> Traffic:
         """What came after `earlier`, an older reading of the same meter."""
@@ -110,6 +117,9 @@ class Traffic:
         bytes_down: int = 0,
     ) -> Traffic:
         """`number` requests of one kind. `refused`: answered with an error; `again`: because of a failure."""
+        plain = (number, refused, again, bytes_up, bytes_down) == (1, False, False, 0, 0)
+        if plain and operation in _ONE:
+            return _ONE[operation]
         billed = RequestClass.FREE if refused else OPERATION_CLASSES[operation]
         return cls(
             class_a=number if billed is RequestClass.A else 0,
@@ -140,7 +150,12 @@ def _count(name: str, value: Any) -> int:
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Traffic))
+_VALUES: Final = operator.attrgetter(*_FIELDS)
+_MOST_ADDED: Final = 1000
 NO_TRAFFIC: Final = Traffic()
+_ONE: Final[dict[Operation, Traffic]] = {}
+"""What most requests count as, made once."""
+_ONE.update({each: Traffic.of(each) for each in Operation})
 
 
 class TrafficMeter:
@@ -148,14 +163,18 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._traffic = NO_TRAFFIC
+        self._added = [NO_TRAFFIC]  # summed when it is asked for: adding is on the path of every request
 
     @property
     def traffic(self) -> Traffic:
         """All so far."""
-        return self._traffic
+        with self._lock:
+            self._added = [Traffic.sum_of(self._added)]
+            return self._added[0]
 
     def add(self, traffic: Traffic) -> None:
         """Count what was requested."""
         with self._lock:
-            self._traffic += traffic
+            self._added.append(traffic)
+            if len(self._added) > _MOST_ADDED:
+                self._added = [Traffic.sum_of(self._added)]
