@@ -66,6 +66,10 @@ class Batch:
         coordinator: the job's.
         attempt: as returned by step 1.
         parent: the checkpoint that it builds on; `None` for a job's first.
+
+    Args:
+        trigger: what step 1 cost.
+        spending: of steps 2 and 3, from where this process began with them.
     """
 
     def __init__(
@@ -75,14 +79,16 @@ class Batch:
         parent: Checkpoint | None,
         *,
         clock: Clock | None = None,
+        trigger: StepCost | None = None,
+        spending: Spending | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.attempt = attempt
         self.parent = parent
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
-        self._trigger = StepCost()
-        self._spending = coordinator.spending()
+        self._trigger = trigger or StepCost()
+        self._spending = spending or coordinator.spending()
         self._elsewhere = TrafficMeter()
         self._along: dict[Counter, Traffic] = {}
         self._operators: list[OperatorReport] = []
@@ -112,9 +118,8 @@ class Batch:
         began_seconds = clock.monotonic_seconds()
         spending = spending or coordinator.spending()
         attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
-        batch = cls(coordinator, attempt, parent, clock=clock)
+        batch = cls(coordinator, attempt, parent, clock=clock, trigger=spending.so_far())
         batch._began_seconds = began_seconds
-        batch._trigger = spending.so_far()
         return batch
 
     @classmethod
@@ -128,15 +133,13 @@ class Batch:
     ) -> Batch:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
 
-        `trigger`: what step 1 cost there. `spending`: counts from where this process began with the batch.
+        `trigger`: what step 1 cost there. `spending`: as for the class.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
         spending = spending or coordinator.spending()
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-        batch = cls(coordinator, attempt, parent)
-        batch._trigger, batch._spending = trigger or StepCost(), spending
-        return batch
+        return cls(coordinator, attempt, parent, trigger=trigger, spending=spending)
 
     def schema(self, operator: str) -> StateSchema | None:
         """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""

@@ -246,7 +246,8 @@ class CheckpointSteps(CheckpointReader):
         Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
         or not as reported; or a target already exists), InvalidInputError.
         """
-        return self._record(attempt, handles, files, dict(positions or {}), persist_seconds)
+        rest = AttemptReport(positions=dict(positions or {}), seconds=persist_seconds)
+        return self._record(attempt, handles, files, rest)
 
     def record_report(
         self,
@@ -262,18 +263,15 @@ class CheckpointSteps(CheckpointReader):
 
         Raises: as `record`.
         """
-        of = (report.operators, report.files, report.positions, report.seconds)
-        return self._record(attempt, *of, parent, report.cost, spending)
+        return self._record(attempt, report.operators, report.files, report, parent, spending)
 
     def _record(
         self,
         attempt: Attempt,
         handles: Handles,
         files: Files,
-        positions: Mapping[str, Any],
-        persist_seconds: float,
+        rest: AttemptReport,
         parent: Checkpoint | None = None,
-        cost: CheckpointCost | None = None,
         spending: Spending | None = None,
     ) -> Manifest:
         spending = spending or self.spending()
@@ -290,11 +288,11 @@ class CheckpointSteps(CheckpointReader):
 
         with self._if_still_open(attempt):
             found = as_file_reports(files, self._store, self._file_options, threads=threads)
-            report = AttemptReport(as_operator_reports(handles), found, positions, persist_seconds)
+            report = replace(rest, operators=as_operator_reports(handles), files=found)
             verify_report(self._store, report, attempt, referenced, threads=threads)
         report = with_a_component_each(self._store, report, attempt, self._file_options)
         spent = spending.so_far() + OWN_WRITE
-        report = replace(report, cost=(cost or CheckpointCost()).with_step(RECORD, spent))
+        report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
         manifest = store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, load_report, materialize
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import (
@@ -22,6 +22,7 @@ from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, Traffic
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.checkpoint.counting import Counted
+from tests.unit.conftest import KeyedJob
 
 
 @pytest.fixture
@@ -189,3 +190,14 @@ def test_the_manifest_in_the_store_is_the_returned_one(store, job_of):
     attempt = handed_over(job, job.coordinator())
     manifest = recorded(job.coordinator(), attempt)
     assert load_manifest(store, attempt.names.manifest(1, attempt.attempt)) == manifest
+
+
+def test_a_checkpoint_of_bases_counts_its_steps(store):
+    """No batch of rows opened it; it reads the state and writes it again."""
+    job = KeyedJob(store)
+    job.changes([{"tail": "N1", "flights": 1}])
+    made = materialize(job.coordinator, force=True)
+    steps = made.manifest.cost.steps
+    assert [*steps] == ["trigger", "persist", "record"]
+    assert steps["persist"].traffic.class_b > 0
+    assert steps["persist"].traffic.uploads == 1
