@@ -42,11 +42,15 @@ class Measurement:
         name: what was measured, such as `ChangelogStorage.uploadSizes`.
         kind: how to aggregate it.
         value: in the unit that its component documents.
+        job: whose event it was; None where its component does not know.
+        operator: whose; several that shared one event are joined by commas, ascending.
     """
 
     name: str
     kind: MeasurementKind
     value: float
+    job: str | None = None
+    operator: str | None = None
 
 
 class MetricsHook(Protocol):
@@ -64,22 +68,30 @@ class MetricsHook(Protocol):
         ...
 
 
+_Labels = tuple[str, str | None, str | None]
+
+
+def _match(wanted: _Labels, labels: _Labels) -> bool:
+    return all(each is None or each == found for each, found in zip(wanted, labels, strict=True))
+
+
 class InMemoryMetrics:
     """Keeps every counter and the last 1,000 values of each histogram. For tests, notebooks and the CLI."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters: dict[str, float] = {}
-        self._histograms: dict[str, deque[float]] = {}
+        self._counters: dict[_Labels, float] = {}
+        self._histograms: dict[str, deque[Measurement]] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
 
     def record(self, measurement: Measurement) -> None:
         with self._lock:
             if measurement.kind is MeasurementKind.COUNTER:
-                self._counters[measurement.name] = self._counters.get(measurement.name, 0) + measurement.value
+                labels = (measurement.name, measurement.job, measurement.operator)
+                self._counters[labels] = self._counters.get(labels, 0) + measurement.value
             else:
                 window = self._histograms.setdefault(measurement.name, deque(maxlen=_HISTOGRAM_WINDOW))
-                window.append(measurement.value)
+                window.append(measurement)
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
         with self._lock:
@@ -92,15 +104,23 @@ class InMemoryMetrics:
 
         return end
 
-    def counter(self, name: str) -> float:
-        """The sum so far; 0 for a name that was never recorded."""
+    def counter(self, name: str, *, job: str | None = None, operator: str | None = None) -> float:
+        """The sum so far, of one job or operator if it is given; 0 for a name that was never recorded."""
+        wanted = (name, job, operator)
         with self._lock:
-            return self._counters.get(name, 0)
+            return sum(value for labels, value in self._counters.items() if _match(wanted, labels))
 
-    def histogram(self, name: str) -> tuple[float, ...]:
-        """The last values, oldest first."""
+    def histogram(
+        self, name: str, *, job: str | None = None, operator: str | None = None
+    ) -> tuple[float, ...]:
+        """The last values, oldest first, of one job or operator if it is given."""
+        wanted = (name, job, operator)
         with self._lock:
-            return tuple(self._histograms.get(name, ()))
+            return tuple(
+                each.value
+                for each in self._histograms.get(name, ())
+                if _match(wanted, (name, each.job, each.operator))
+            )
 
     def gauge(self, name: str) -> float | None:
         """The current value; None if no such gauge is registered."""
@@ -122,6 +142,8 @@ class LoggingMetrics:
                 "metric": measurement.name,
                 "metric_kind": measurement.kind.value,
                 "value": measurement.value,
+                "job": measurement.job,
+                "operator": measurement.operator,
             }
             self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
 

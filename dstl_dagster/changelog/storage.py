@@ -93,7 +93,7 @@ class FsStateChangelogStorage:
             self._registry,
             self._local_recovery,
             base_path=base_path or self._options.base_path or "",
-            metrics=UploadMetrics(metrics),
+            metrics=UploadMetrics(metrics, job=self.job_id),
         )
         self._closed = False
 
@@ -119,6 +119,7 @@ class FsStateChangelogStorage:
             self._registry,
             self._local_recovery,
             self._local_registry,
+            operator_id=operator_id,
         )
 
     def create_reader(self) -> ChangelogReader:

@@ -62,8 +62,8 @@ class FsStateChangelogWriter:
     Every method but `close` raises ClosedError once it is closed, and InvalidInputError (kind
     `wrong_thread`) on another thread. A context manager: leaving it closes it.
 
-    Args: as upstream's constructor. Without a mailbox there is one inside, which this writer's methods and
-    the futures it gave run.
+    Args: as upstream's constructor, and the operator's id, for measurements. Without a mailbox there is one
+    inside, which this writer's methods and the futures it gave run.
     """
 
     def __init__(
@@ -76,8 +76,11 @@ class FsStateChangelogWriter:
         changelog_registry: TaskChangelogRegistry,
         local_recovery_config: LocalRecoveryConfig,
         local_changelog_registry: LocalChangelogRegistry,
+        *,
+        operator_id: str | None = None,
     ) -> None:
         self.log_id = log_id
+        self._operator_id = operator_id
         self.key_group_range = key_group_range
         self._uploader = uploader
         self._threshold_bytes = preemptive_persist_threshold_in_bytes
@@ -231,6 +234,7 @@ class FsStateChangelogWriter:
             change_sets,
             lambda results: self._arrived((checkpoint_id, results), "handleUploadSuccess"),
             lambda sequence_numbers, error: self._arrived((sequence_numbers, error), "handleUploadFailure"),
+            self._operator_id,
         )
         try:
             self._uploader.upload(task)

@@ -16,22 +16,30 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.keyed import (
+    OWN_WRITE,
+    PERSIST,
+    TRIGGER,
     AttemptReport,
+    CheckpointCost,
     FileReport,
     OperatorReport,
+    Spending,
     StateAt,
+    StepCost,
     schema_of,
     store_report,
     with_due_bases,
 )
 from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import Traffic, TrafficMeter
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["Batch", "Check"]
@@ -42,6 +50,15 @@ Check = Callable[[Checkpoint | None], None]
 """Called with the parent before an attempt opens; raises if the batch must not run on it."""
 
 
+class Counter(Protocol):
+    """A sum of requests that only grows."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """So far."""
+        ...
+
+
 class Batch:
     """An attempt in progress: what it builds on, and what has been made durable for it. Not thread-safe.
 
@@ -49,6 +66,10 @@ class Batch:
         coordinator: the job's.
         attempt: as returned by step 1.
         parent: the checkpoint that it builds on; `None` for a job's first.
+
+    Args:
+        trigger: what step 1 cost.
+        spending: of steps 2 and 3, from where this process began with them.
     """
 
     def __init__(
@@ -58,12 +79,18 @@ class Batch:
         parent: Checkpoint | None,
         *,
         clock: Clock | None = None,
+        trigger: StepCost | None = None,
+        spending: Spending | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.attempt = attempt
         self.parent = parent
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
+        self._trigger = trigger or StepCost()
+        self._spending = spending or coordinator.spending()
+        self._elsewhere = TrafficMeter()
+        self._along: dict[Counter, Traffic] = {}
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         # Sources that the batch does not move keep the parent's positions.
@@ -79,26 +106,40 @@ class Batch:
         take_over: bool | uuid.UUID = False,
         check: Check | None = None,
         clock: Clock | None = None,
+        spending: Spending | None = None,
     ) -> Batch:
         """Step 1, on the checkpoint that `check` was called with.
+
+        `spending`: of step 1, from where the caller began with the batch.
 
         Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; no attempt is open then.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
+        spending = spending or coordinator.spending()
         attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
-        batch = cls(coordinator, attempt, parent, clock=clock)
+        batch = cls(coordinator, attempt, parent, clock=clock, trigger=spending.so_far())
         batch._began_seconds = began_seconds
         return batch
 
     @classmethod
-    def resume(cls, coordinator: CheckpointCoordinator, attempt: Attempt) -> Batch:
+    def resume(
+        cls,
+        coordinator: CheckpointCoordinator,
+        attempt: Attempt,
+        *,
+        trigger: StepCost | None = None,
+        spending: Spending | None = None,
+    ) -> Batch:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
+
+        `trigger`: what step 1 cost there. `spending`: as for the class.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
+        spending = spending or coordinator.spending()
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-        return cls(coordinator, attempt, parent)
+        return cls(coordinator, attempt, parent, trigger=trigger, spending=spending)
 
     def schema(self, operator: str) -> StateSchema | None:
         """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
@@ -134,6 +175,26 @@ class Batch:
         """Set how far `source` has been read once the batch is complete: any plain JSON value."""
         self._positions[source] = position
 
+    @property
+    def meter(self) -> TrafficMeter:
+        """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
+        return self._elsewhere
+
+    def count_along(self, counter: Counter | None) -> None:
+        """Count also what `counter` counts from now on. Asked again for the same one, it changes nothing."""
+        if counter is not None and counter not in self._along:
+            self._along[counter] = counter.traffic
+
+    def cost(self) -> CheckpointCost:
+        """What steps 1 to 3 requested so far, in this process and in its tasks."""
+        cost = CheckpointCost()
+        if self._trigger.traffic:
+            cost = cost.with_step(TRIGGER, self._trigger)
+        elsewhere = self._elsewhere.traffic
+        for counter, before in self._along.items():
+            elsewhere += counter.traffic - before
+        return cost.with_step(PERSIST, self._spending.so_far() + StepCost(elsewhere))
+
     def fold_due_logs(self) -> None:
         """Write a base for each operator whose log at the parent is due (`materialize_*` options).
 
@@ -155,6 +216,7 @@ class Batch:
             files=tuple(self._files),
             positions=dict(self._positions),
             seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
+            cost=self.cost(),
         )
 
     def hand_over(self) -> None:
@@ -163,6 +225,7 @@ class Batch:
         Raises: ConflictError, UnavailableError; the attempt is aborted then.
         """
         report = self.report()
+        report = replace(report, cost=self.cost().with_step(PERSIST, OWN_WRITE))
         with self.aborted_on_error():
             store_report(self.coordinator.store, self.attempt, report)
         log.info(

@@ -50,6 +50,7 @@ class CheckpointCoordinator(CheckpointSteps):
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
+        spending = self.spending()
         keep = num_retained or self._options.num_retained
         if dry_run:
             record = decisions.to_subsume(self.timeline.tail(), keep)
@@ -58,6 +59,7 @@ class CheckpointCoordinator(CheckpointSteps):
         subsumed = () if record is None else record.checkpoint_ids
         report = self._collect(dry_run=dry_run, subsuming=subsumed if dry_run else ())
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
+        log.info("step 7 clean up: %s", spending.in_words())
         return replace(report, subsumed=subsumed)
 
     def _collect(

@@ -21,9 +21,9 @@ from dstl_dagster.checkpoint.verify import (
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, OperatorState, load_manifest, operator_state
-from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.keyed import Manifest, OperatorState, Spending, load_manifest, operator_state
+from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
+from dstl_dagster.storage import ObjectStore, RequestCost, Traffic, TrafficMeter, concurrently, metered
 from dstl_dagster.timeline import (
     Attempt,
     BlockedFile,
@@ -95,7 +95,8 @@ class CheckpointReader:
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         self._names = JobNames(job)
-        self._store = store
+        self._meter = TrafficMeter()
+        self._store = store = metered(store, self._meter)
         self._job_options = JobOptions.of(options)
         self._options = self._job_options.checkpoint
         self._clock = clock or SystemClock()
@@ -116,6 +117,7 @@ class CheckpointReader:
 
     @property
     def store(self) -> ObjectStore:
+        """The job's store; what is requested through it counts in `traffic`."""
         return self._store
 
     @property
@@ -126,6 +128,21 @@ class CheckpointReader:
     @property
     def options(self) -> CheckpointOptions:
         return self._options
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was requested through this object and its `store` so far, by whichever thread."""
+        return self._meter.traffic
+
+    def spending(self) -> Spending:
+        """Counts what is requested from now on."""
+        return Spending(lambda: self._meter.traffic, self._clock)
+
+    @property
+    def prices(self) -> StoragePrices:
+        """Those of the options; none where requests go to this machine."""
+        local = self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL
+        return StoragePrices.free() if local else self._options.prices
 
     def latest(self) -> Checkpoint | None:
         """The checkpoint that the job resumes from; `None` before the first."""

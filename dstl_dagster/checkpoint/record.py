@@ -215,6 +215,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         files=report.files,
         positions=report.positions,
         persist_seconds=report.seconds,
+        cost=report.cost,
     )
 
 

@@ -16,6 +16,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -28,10 +29,14 @@ from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.keyed import (
+    OWN_WRITE,
+    RECORD,
     AttemptReport,
+    CheckpointCost,
     Files,
     Handles,
     Manifest,
+    Spending,
     as_file_reports,
     as_operator_reports,
     load_manifest,
@@ -240,26 +245,35 @@ class CheckpointSteps(CheckpointReader):
         Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
         or not as reported; or a target already exists), InvalidInputError.
         """
-        return self._record(attempt, handles, files, dict(positions or {}), persist_seconds, None)
+        rest = AttemptReport(positions=dict(positions or {}), seconds=persist_seconds)
+        return self._record(attempt, handles, files, rest)
 
     def record_report(
-        self, attempt: Attempt, report: AttemptReport, *, parent: Checkpoint | None = None
+        self,
+        attempt: Attempt,
+        report: AttemptReport,
+        *,
+        parent: Checkpoint | None = None,
+        spending: Spending | None = None,
     ) -> Manifest:
         """`record` for a whole report. `parent`: the attempt's, if the caller has read it already.
 
+        `spending`: of step 4, from where the caller began with it.
+
         Raises: as `record`.
         """
-        return self._record(attempt, report.operators, report.files, report.positions, report.seconds, parent)
+        return self._record(attempt, report.operators, report.files, report, parent, spending)
 
     def _record(
         self,
         attempt: Attempt,
         handles: Handles,
         files: Files,
-        positions: Mapping[str, Any],
-        persist_seconds: float,
-        parent: Checkpoint | None,
+        rest: AttemptReport,
+        parent: Checkpoint | None = None,
+        spending: Spending | None = None,
     ) -> Manifest:
+        spending = spending or self.spending()
         view = self.timeline.tail()
         decisions.require_open(view, attempt)
         threads = self._options.commit_threads
@@ -273,12 +287,15 @@ class CheckpointSteps(CheckpointReader):
 
         with self._if_still_open(attempt):
             found = as_file_reports(files, self._store, self._file_options, threads=threads)
-            report = AttemptReport(as_operator_reports(handles), found, positions, persist_seconds)
+            report = replace(rest, operators=as_operator_reports(handles), files=found)
             verify_report(self._store, report, attempt, referenced, threads=threads)
         report = with_a_component_each(self._store, report, attempt, self._file_options)
+        spent = spending.so_far() + OWN_WRITE
+        report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
         manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
-        store_manifest(self._store, attempt, manifest)
+        manifest = store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
+        log.info("step 4 record: %s", spending.in_words())
         return manifest
 
     def confirm(self, attempt: Attempt, *, manifest: Manifest | None = None) -> Checkpoint:
@@ -289,7 +306,7 @@ class CheckpointSteps(CheckpointReader):
 
         Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
         """
-        started = self._clock.monotonic_seconds()
+        spending = self.spending()
         name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
         with self._if_still_open(attempt):
             manifest = manifest or load_manifest(self._store, name)
@@ -300,10 +317,13 @@ class CheckpointSteps(CheckpointReader):
                 attempt,
                 manifest=name,
                 files=files,
-                seconds=self._clock.monotonic_seconds() - started,
+                seconds=spending.so_far().seconds,
             )
         )
-        log.info("step 5 confirm: checkpoint %d of job %s is complete", attempt.checkpoint_id, self.job)
+        said = spending.in_words()
+        log.info(
+            "step 5 confirm: checkpoint %d of job %s is complete, %s", attempt.checkpoint_id, self.job, said
+        )
         return self._get(self.timeline.tail(), attempt.checkpoint_id, manifest)
 
     def abort(self, attempt: Attempt, reason: str = "by its owner") -> None:
@@ -340,7 +360,7 @@ class CheckpointSteps(CheckpointReader):
                 f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
                 kind=ErrorKind.ABANDONED,
             )
-        started = self._clock.monotonic_seconds()
+        spending = self.spending()
         threads = self._options.commit_threads
         if committed is None:
             publication = publish_files(
@@ -356,12 +376,13 @@ class CheckpointSteps(CheckpointReader):
                 checkpoint_id,
                 published=publication.published,
                 blocked=publication.blocked,
-                seconds=self._clock.monotonic_seconds() - started,
+                seconds=spending.so_far().seconds,
                 resolved_slot=max((each.slot for each in resolutions), default=0),
             ),
             from_seen=True,
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
+        log.info("step 6 compose-commit: %s", spending.in_words())
         return self._get(self.timeline.seen(), checkpoint_id, checkpoint.manifest)
 
     def _finish(self) -> int:

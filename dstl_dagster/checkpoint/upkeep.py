@@ -59,7 +59,7 @@ def materialize(
     due = due_operators(store, manifest, coordinator.options, operators, force=force)
     if not due:
         return None
-    batch = Batch(coordinator, coordinator.trigger(expected_parent=latest.checkpoint_id), latest)
+    batch = _batch_on(coordinator, latest)
     with batch.aborted_on_error():
         for each in due:
             state = _state(coordinator, manifest, each)
@@ -67,6 +67,13 @@ def materialize(
     checkpoint = batch.complete()
     log.info("checkpoint %d holds bases of %s", checkpoint.checkpoint_id, ", ".join(due))
     return checkpoint
+
+
+def _batch_on(coordinator: CheckpointCoordinator, parent: Checkpoint) -> Batch:
+    """Step 1, on exactly this checkpoint."""
+    spending = coordinator.spending()
+    attempt = coordinator.trigger(expected_parent=parent.checkpoint_id)
+    return Batch(coordinator, attempt, parent, trigger=spending.so_far())
 
 
 def _state(coordinator: CheckpointCoordinator, manifest: Manifest, operator: str) -> KeyedState:
@@ -110,7 +117,7 @@ def change_columns(
     Raises: ConflictError (kind `attempt_open`, `parent_moved`); as `changed_schema`, before an attempt opens.
     """
     schema = changed_schema(coordinator, parent, operator, changes)
-    batch = Batch(coordinator, coordinator.trigger(expected_parent=parent.checkpoint_id), parent)
+    batch = _batch_on(coordinator, parent)
     batch.add(
         OperatorReport(
             operator=operator,

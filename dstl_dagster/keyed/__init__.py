@@ -11,6 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
+from dstl_dagster.keyed.cost import (
+    OWN_WRITE,
+    PERSIST,
+    RECORD,
+    TRIGGER,
+    CheckpointCost,
+    Spending,
+    StepCost,
+    list_price_usd,
+)
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
 from dstl_dagster.keyed.operator_log import OperatorState, operator_state
@@ -45,8 +55,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "OWN_WRITE",
+    "PERSIST",
+    "RECORD",
+    "TRIGGER",
     "AttemptReport",
     "BaseAndLog",
+    "CheckpointCost",
     "Export",
     "FileReport",
     "Files",
@@ -58,8 +73,10 @@ __all__ = [
     "OperatorEntry",
     "OperatorReport",
     "OperatorState",
+    "Spending",
     "StateAt",
     "StateDiff",
+    "StepCost",
     "as_file_reports",
     "as_operator_reports",
     "base_and_log",
@@ -74,6 +91,7 @@ __all__ = [
     "is_due",
     "is_keyed",
     "key_history",
+    "list_price_usd",
     "load_manifest",
     "load_report",
     "open_attempt_changelog",

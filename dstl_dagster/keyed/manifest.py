@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -87,6 +88,8 @@ class Manifest:
         files: the files that become visible with this checkpoint.
         positions: how far each source has been read.
         persist_seconds: how long steps 2 and 3 took.
+        cost: what steps 1 to 4 requested, as far as they were counted; `None` in manifests of earlier
+            releases. The one field in which two tries of step 4 may differ: the first that is stored stays.
     """
 
     job: str
@@ -97,6 +100,7 @@ class Manifest:
     files: tuple[FileReport, ...] = ()
     positions: Mapping[str, Any] = field(default_factory=dict)
     persist_seconds: float = 0.0
+    cost: CheckpointCost | None = None
 
     @property
     def changes(self) -> int:
@@ -115,6 +119,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            # An earlier release ignores it.
+            **({} if self.cost is None else {"cost": self.cost.to_json()}),
             "job": self.job,
             "checkpoint_id": self.checkpoint_id,
             "attempt": str(self.attempt),
@@ -140,12 +146,14 @@ class Manifest:
                 files=tuple(FileReport.from_json(file) for file in fields["files"]),
                 positions=dict(fields["positions"]),
                 persist_seconds=float(fields["persist_seconds"]),
+                cost=CheckpointCost.from_json(fields["cost"]) if "cost" in fields else None,
             )
 
 
-def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> str:
-    """Write the manifest once, under the attempt's own name, and return that name. Repeating it is no error.
+def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> Manifest:
+    """Write the manifest once, under the attempt's own name. Repeating it is no error.
 
+    Returns: the manifest that is stored: of another try it may tell another cost.
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
@@ -156,8 +164,19 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
         f"attempt {attempt.attempt} already recorded a different manifest ({name})",
         kind=ErrorKind.OTHER_MANIFEST,
     )
-    write_once(store, name, payload, otherwise=conflict)
-    return name
+
+    def is_same(there: bytes) -> bool:
+        try:
+            return _without_cost(_decoded(there, name)) == _without_cost(manifest)
+        except FormatError:
+            return False
+
+    there = write_once(store, name, payload, otherwise=conflict, is_same=is_same)
+    return manifest if there == payload else _decoded(there, name)
+
+
+def _without_cost(manifest: Manifest) -> dict[str, Any]:
+    return replace(manifest, cost=None).to_json()
 
 
 def load_manifest(store: ObjectStore, name: str) -> Manifest:
@@ -169,5 +188,9 @@ def load_manifest(store: ObjectStore, name: str) -> Manifest:
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
             kind=ErrorKind.NO_MANIFEST,
         ) from error
+    return _decoded(payload, name)
+
+
+def _decoded(payload: bytes, name: str) -> Manifest:
     _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
     return Manifest.from_json(fields, name)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -184,15 +185,19 @@ class AttemptReport:
     Attributes:
         positions: how far each source has been read; any plain JSON value per source name.
         seconds: how long steps 2 and 3 took, by the driver's clock.
+        cost: what steps 1 to 3 requested; `None` if nobody counted, as in reports of earlier releases.
     """
 
     operators: tuple[OperatorReport, ...] = ()
     files: tuple[FileReport, ...] = ()
     positions: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    cost: CheckpointCost | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
+            # An earlier release ignores it.
+            **({} if self.cost is None else {"cost": self.cost.to_json()}),
             "operators": [operator.to_json() for operator in self.operators],
             "files": [file.to_json() for file in self.files],
             "positions": dict(self.positions),
@@ -209,6 +214,7 @@ class AttemptReport:
                 files=tuple(FileReport.from_json(entry) for entry in fields["files"]),
                 positions=dict(fields["positions"]),
                 seconds=float(fields["seconds"]),
+                cost=CheckpointCost.from_json(fields["cost"]) if "cost" in fields else None,
             ),
         )
 

@@ -1,4 +1,5 @@
-"""Asset checks of a job's checkpoints: can the last one be restored, is it recent, how much garbage is there.
+"""Asset checks of a job's checkpoints: can the last one be restored, is it recent, what did it cost, how much
+garbage is there.
 
 Owns the checks and how their results read. A check changes nothing, except that finding garbage writes one
 small object to read the server's clock.
@@ -15,9 +16,11 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.settings import CostBudget
 
 __all__ = ["DEFAULT_MAX_AGE", "build_checkpoint_checks"]
 
@@ -26,6 +29,7 @@ DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
 """A daily job may be half a day late."""
 _SHOWN = 20
 MANIFEST, OBJECTS, ORPHANS, AGE = "manifest_readable", "objects_present", "orphan_bytes", "checkpoint_age"
+COST = "cost_budget"
 
 
 def build_checkpoint_checks(
@@ -33,14 +37,16 @@ def build_checkpoint_checks(
     *,
     orphan_budget_bytes: int = _GIB,
     max_age: timedelta = DEFAULT_MAX_AGE,
+    budget: CostBudget | None = None,
     changelog: ChangelogStorageResource | None = None,
     clock: Clock | None = None,
 ) -> dg.AssetChecksDefinition:
-    """Four checks of `<job>/checkpoints`, in one op.
+    """Four checks of `<job>/checkpoints`, in one op; five with a `budget`.
 
     `manifest_readable` and `objects_present` inspect the last checkpoint: its manifests, and the size of
     each object that its state references. `orphan_bytes` is what the next clean-up would delete.
-    `checkpoint_age` goes by the writer's clock.
+    `checkpoint_age` goes by the writer's clock. `cost_budget` is about steps 1 to 4 of the last checkpoint,
+    at the prices of the job's options.
     """
     assets = JobAssets.of(job)
     check_clock = clock or SystemClock()
@@ -50,6 +56,8 @@ def build_checkpoint_checks(
         ORPHANS: f"Unreferenced objects take up at most {readable_bytes(orphan_budget_bytes)}.",
         AGE: f"The last checkpoint is at most {max_age} old.",
     }
+    if budget:
+        descriptions[COST] = f"The last checkpoint cost at most {_in_words(budget)}."
 
     def results(resource: ChangelogStorageResource) -> Iterator[dg.AssetCheckResult]:
         coordinator = resource.coordinator(assets.job)
@@ -58,6 +66,8 @@ def build_checkpoint_checks(
         yield _present(assets, coordinator, latest)
         yield _orphans(assets, coordinator, orphan_budget_bytes)
         yield _age(assets, coordinator, check_clock, max_age)
+        if budget:
+            yield _cost(assets, coordinator, latest, budget)
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",
@@ -154,6 +164,37 @@ def _age(
     rounded = timedelta(seconds=round(age.total_seconds()))
     finding = f"checkpoint {entry.checkpoint_id} is {rounded} old, at most {max_age} is allowed"
     return _result(assets, AGE, age <= max_age, finding, warn=True)
+
+
+def _cost(
+    assets: JobAssets, coordinator: CheckpointCoordinator, latest: Checkpoint | None, budget: CostBudget
+) -> dg.AssetCheckResult:
+    if latest is None:
+        return _result(assets, COST, False, "no checkpoint is readable", warn=True)
+    cost = latest.manifest.cost
+    if cost is None:
+        finding = f"unknown: checkpoint {latest.checkpoint_id} was written by a release that did not count"
+        return _result(assets, COST, False, finding, warn=True)
+    total, usd = cost.total, list_price_usd(cost.total, coordinator.prices)
+    spent = CostBudget(total.requests, total.bytes_up + total.bytes_down, usd)
+    over = [
+        name
+        for name in ("requests", "bytes", "usd")
+        if getattr(budget, name) is not None and getattr(spent, name) > getattr(budget, name)
+    ]
+    finding = f"checkpoint {latest.checkpoint_id} cost {_in_words(spent)}; allowed are {_in_words(budget)}"
+    if over:
+        finding += ". `dstl checkpoints show` has the steps: look for many small files, retries and reads"
+    return _result(assets, COST, not over, finding, warn=True)
+
+
+def _in_words(budget: CostBudget) -> str:
+    limits = (
+        None if budget.requests is None else f"{budget.requests:,} requests",
+        None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
+        None if budget.usd is None else f"{budget.usd:.6f} USD",
+    )
+    return ", ".join(limit for limit in limits if limit is not None)
 
 
 def _result(

@@ -26,6 +26,7 @@ from dstl_dagster.orchestration.maintenance import (
 )
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.sensors import build_checkpoint_sensor
+from dstl_dagster.settings import CostBudget
 
 __all__ = ["CheckpointLineageComponent"]
 
@@ -88,6 +89,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     freshness_hours: float | None = Field(
         default=None, description="Hours after which the last checkpoint is no longer fresh."
     )
+    budget: dict[str, Option] = Field(
+        default_factory=dict,
+        description=(
+            "What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` "
+            "(at the options' prices)."
+        ),
+        examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
+    )
     commit: bool = Field(
         default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
@@ -113,7 +122,12 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 sources=[dg.AssetKey(source.split("/")) for source in self.sources],
             ),
             asset_checks=[
-                build_checkpoint_checks(assets, changelog=changelog, max_age=freshness or DEFAULT_MAX_AGE)
+                build_checkpoint_checks(
+                    assets,
+                    changelog=changelog,
+                    max_age=freshness or DEFAULT_MAX_AGE,
+                    budget=CostBudget.from_mapping(_as_text(self.budget)),
+                )
             ],
             sensors=[
                 build_checkpoint_sensor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
 from dstl_dagster.format import JobNames, readable_bytes
+from dstl_dagster.keyed import CheckpointCost, list_price_usd
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -23,6 +24,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_TIMELINE,
     JobAssets,
 )
+from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Completed
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _KIB = 1024
+_MICRO = 1_000_000
 _TABLE_ROWS = 50
 _COLUMN_SCHEMA = "dagster/column_schema"
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
@@ -44,10 +47,11 @@ _CONSOLE = "https://console.cloud.google.com/storage/browser"
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports a checkpoint: `run` or `sensor`, and the URI of the store it reads."""
+    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there."""
 
     kind: str
     store_uri: str
+    prices: StoragePrices = field(default_factory=StoragePrices)
 
 
 def checkpoint_materialization(
@@ -71,7 +75,10 @@ def checkpoint_materialization(
         "persist seconds": _measure(manifest.persist_seconds),
         "confirm seconds": _measure(checkpoint.entry.completed.seconds),
         "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
+        **_cost_measures(checkpoint, reporter.prices),
     }
+    if manifest.cost is not None:
+        metadata["cost"] = _cost_table(manifest.cost, reporter.prices)
     if checkpoint.parent is not None:
         metadata["lineage"] = dg.MetadataValue.md(
             f"`{assets.partition_key(checkpoint.checkpoint_id)}` builds on "
@@ -165,13 +172,49 @@ def files_materialization(
     )
 
 
-def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+    """Of steps 1 to 4; nothing where an earlier release wrote the checkpoint."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        return {}
+    return {
+        "requests": cost.total.requests,
+        # Dollars would be too small for the axis of a plot.
+        "cost micro-USD": _measure(list_price_usd(cost.total, prices) * _MICRO),
+    }
+
+
+def _cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue:
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "step": name,
+                    "class A": step.traffic.class_a,
+                    "class B": step.traffic.class_b,
+                    "free": step.traffic.free,
+                    "retries": step.traffic.retries,
+                    "uploads": step.traffic.uploads,
+                    "composes": step.traffic.composes,
+                    "up": readable_bytes(step.traffic.bytes_up),
+                    "down": readable_bytes(step.traffic.bytes_down),
+                    "seconds": _measure(step.seconds),
+                    "USD": f"{list_price_usd(step.traffic, prices):.6f}",
+                }
+            )
+            for name, step in cost.steps.items()
+        ]
+    )
+
+
+def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
     """The metadata of the materialization of the state itself."""
     return {
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
         "changelog KiB": _measure(checkpoint.manifest.state_bytes / _KIB),
         "operators": _operator_table(checkpoint),
+        **_cost_measures(checkpoint, prices),
     }
 
 

@@ -120,7 +120,8 @@ def _compose_commit(step: Step, attempt: Attempt) -> None:
 def _clean_up(step: Step, attempt: Attempt) -> None:
     clean_up(step)
     # The last op of a graph-backed asset: its metadata is that of the state.
-    step.context.add_output_metadata(state_metadata(step.coordinator.get(attempt.checkpoint_id)))
+    checkpoint = step.coordinator.get(attempt.checkpoint_id)
+    step.context.add_output_metadata(state_metadata(checkpoint, step.coordinator.prices))
 
 
 def _begin(

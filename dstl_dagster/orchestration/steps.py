@@ -61,7 +61,7 @@ class Step:
 
     @property
     def reporter(self) -> Reporter:
-        return Reporter("run", self.coordinator.store.uri)
+        return Reporter("run", self.coordinator.store.uri, self.coordinator.prices)
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
@@ -79,34 +79,40 @@ class Step:
 
 def persist(step: Step, attempt: Attempt) -> None:
     """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
+    spending = step.coordinator.spending()
     if _is_complete(step.coordinator, attempt):
         step.context.log.info(f"step 4 record: checkpoint {attempt.checkpoint_id} is complete: nothing to do")
         return
     report = load_report(step.coordinator.store, attempt)
-    manifest = step.coordinator.record_report(attempt, report)
+    manifest = step.coordinator.record_report(attempt, report, spending=spending)
     step.context.log.info(
         f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
         f"({readable_bytes(manifest.state_bytes)} of changelog) and {len(manifest.files)} files "
-        f"({readable_bytes(manifest.file_bytes)}), none of it visible yet"
+        f"({readable_bytes(manifest.file_bytes)}), none of it visible yet. {spending.in_words()}"
     )
 
 
 def confirm(step: Step, attempt: Attempt) -> None:
     """Step 5, the commit point: the checkpoint is complete from here on."""
+    spending = step.coordinator.spending()
     checkpoint = step.coordinator.confirm(attempt)
-    step.context.log.info(f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete")
+    step.context.log.info(
+        f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {spending.in_words()}"
+    )
     report_checkpoint(step, checkpoint)
 
 
 def compose_commit(step: Step, checkpoint_id: int, *, report: bool = True) -> None:
     """Step 6: compose every file of the checkpoint to its final name."""
     # Without `report` the event is left to the sensor, which knows the partition that the files belong to.
+    spending = step.coordinator.spending()
     (checkpoint,) = step.coordinator.compose_commit(
         checkpoint_id, progress=step.progress("step 6 compose-commit", "files")
     )
     step.context.log.info(
         f"step 6 compose-commit: {len(checkpoint.manifest.files) - len(checkpoint.blocked)} files of "
         f"checkpoint {checkpoint_id} ({readable_bytes(checkpoint.manifest.file_bytes)} in all) are published"
+        f". {spending.in_words()}"
     )
     if report:
         report_files(step, checkpoint)
@@ -116,9 +122,11 @@ def compose_commit(step: Step, checkpoint_id: int, *, report: bool = True) -> No
 
 def clean_up(step: Step) -> None:
     """Step 7: subsume checkpoints beyond retention, and delete what nothing references."""
+    spending = step.coordinator.spending()
     report = step.coordinator.clean_up()
+    spent = spending.in_words()
     _drop_stale_partitions(step)
-    step.context.log.info(_clean_up_summary(report))
+    step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
 
 # ---- between batches ----

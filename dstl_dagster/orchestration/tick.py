@@ -94,7 +94,7 @@ class TimelineFollower:
         self._coordinator = coordinator
         self._clock = clock
         self._partitions_def = partitions_def
-        self._reporter = Reporter(_SENSOR, coordinator.store.uri)
+        self._reporter = Reporter(_SENSOR, coordinator.store.uri, coordinator.prices)
         self._owners = OwnerRuns(instance)
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:

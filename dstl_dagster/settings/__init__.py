@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.checkpoint import CheckpointOptions
     from dstl_dagster.settings.gs import GSFileSystemOptions
     from dstl_dagster.settings.job import JobOptions, Options, parse_lines
+    from dstl_dagster.settings.prices import CostBudget, StoragePrices
     from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int, parse_names
 
 __all__ = [
     "CheckpointOptions",
+    "CostBudget",
     "FsStateChangelogOptions",
     "GSFileSystemOptions",
     "JobOptions",
     "LocalRecoveryConfig",
     "Options",
+    "StoragePrices",
     "parse_bool",
     "parse_duration",
     "parse_int",
@@ -37,6 +40,7 @@ __getattr__, __dir__ = lazy_face(
         "checkpoint": ["CheckpointOptions"],
         "gs": ["GSFileSystemOptions"],
         "job": ["JobOptions", "Options", "parse_lines"],
+        "prices": ["CostBudget", "StoragePrices"],
         "units": ["parse_bool", "parse_duration", "parse_int", "parse_names"],
     },
 )

@@ -7,11 +7,12 @@ Owns the keys, their defaults and bounds; keys follow Flink where it has the opt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.prices import PRICE_KEYS, StoragePrices
 from dstl_dagster.settings.table import Option, OptionTable
 from dstl_dagster.settings.units import (
     ConfigValue,
@@ -54,6 +55,7 @@ class CheckpointOptions:
         materialize_min_log_bytes: stored bytes.
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
+        prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
 
     num_retained: int = 10
@@ -64,6 +66,7 @@ class CheckpointOptions:
     materialize_log_ratio: float = 1.0
     materialize_min_log_bytes: int = 16 * 1024 * 1024
     materialize_max_checkpoints: int = 200
+    prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:
@@ -97,12 +100,14 @@ class CheckpointOptions:
         """
         prefixes = (
             "dstl.checkpoint.",
+            "dstl.prices.",
             "dstl.state.materialize.",
             "execution.checkpointing.num-",
             "state.checkpoints.num-",
         )
-        refuse_unknown(mapping, CHECKPOINT_KEYS.spellings, ("",) if alone else prefixes)
-        return cls(**CHECKPOINT_KEYS.values(mapping))
+        known = CHECKPOINT_KEYS.spellings | PRICE_KEYS.spellings
+        refuse_unknown(mapping, known, ("",) if alone else prefixes)
+        return cls(**CHECKPOINT_KEYS.values(mapping), prices=StoragePrices.from_mapping(mapping))
 
 
 def _parse_count(key: str, value: ConfigValue) -> int:
@@ -121,6 +126,7 @@ CHECKPOINT_KEYS: Final = OptionTable(
         Option("materialize_max_checkpoints", *_MAX_CHAIN, _parse_count),
     )
 )
-assert {field.name for field in fields(CheckpointOptions)} == {
-    option.attribute for option in CHECKPOINT_KEYS.options
+assert {each.name for each in fields(CheckpointOptions)} == {
+    "prices",  # a table of its own
+    *(option.attribute for option in CHECKPOINT_KEYS.options),
 }, "every option has a key"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,18 +29,20 @@ from dstl_dagster.settings.changelog import (
 )
 from dstl_dagster.settings.checkpoint import CHECKPOINT_KEYS, CheckpointOptions
 from dstl_dagster.settings.gs import GS_KEYS, GSFileSystemOptions
+from dstl_dagster.settings.prices import PRICE_KEYS, StoragePrices
 from dstl_dagster.settings.table import OptionTable
 from dstl_dagster.settings.units import ConfigValue
 
 __all__ = ["ENVIRONMENT_VARIABLE", "JobOptions", "Options", "parse_lines"]
 
 ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
-_TABLES: Final = (CHECKPOINT_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
+_TABLES: Final = (CHECKPOINT_KEYS, PRICE_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
 _PREFIXES: Final = (
     "state.changelog.dstl.dfs.",
     "gs.",
     "execution.checkpointing.",
     "dstl.checkpoint.",
+    "dstl.prices.",
     "dstl.state.",
 )
 _BASE_PATH: Final = "state.changelog.dstl.dfs.base-path"
@@ -129,7 +131,8 @@ class JobOptions:
     @cached_property
     def checkpoint(self) -> CheckpointOptions:
         """Of the control plane."""
-        return CheckpointOptions(**CHECKPOINT_KEYS.values(_only(CHECKPOINT_KEYS, self.given)))
+        prices = StoragePrices.from_mapping(_only(PRICE_KEYS, self.given))
+        return CheckpointOptions(**CHECKPOINT_KEYS.values(_only(CHECKPOINT_KEYS, self.given)), prices=prices)
 
     @cached_property
     def changelog(self) -> FsStateChangelogOptions:
@@ -194,7 +197,7 @@ def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[
         case JobOptions():
             return dict(layer.given)
         case CheckpointOptions():
-            return _changed(CHECKPOINT_KEYS, layer, CheckpointOptions())
+            return _changed(CHECKPOINT_KEYS, layer, CheckpointOptions()) | layer.prices.to_mapping()
         case GSFileSystemOptions():
             return _changed(GS_KEYS, layer, GSFileSystemOptions())
         case Mapping():
@@ -204,7 +207,7 @@ def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[
 
 
 def _changed(table: OptionTable, options: Any, defaults: Any) -> dict[str, str]:
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values = {each.attribute: getattr(options, each.attribute) for each in table.options}
     return table.texts({name: each for name, each in values.items() if each != getattr(defaults, name)})
 
 

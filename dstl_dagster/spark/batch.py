@@ -28,6 +28,7 @@ from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
+from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.state import read_state, write_state
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class CheckpointBatch:
         return () if state is None else state.handles
 
     def __enter__(self) -> Self:
+        spending = self._coordinator.spending()
         self._applied = None if self._key is None else self._coordinator.applied_attempt(self._key)
         if self._applied is not None:
             log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
@@ -123,6 +125,7 @@ class CheckpointBatch:
             take_over=self._take_over,
             check=self._check,
             clock=self._clock,
+            spending=spending,
         )
         for source, position in self._positions.items():
             self._batch.move_position(source, position)
@@ -151,6 +154,8 @@ class CheckpointBatch:
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
+        if self._batch is not None:
+            self._batch.count_along(reads_of(spark))
         return read_state(
             spark,
             self.parent,
@@ -240,7 +245,7 @@ class CheckpointBatch:
         reports = write_files(
             rows,
             uri,
-            attempt=self.attempt,
+            attempt=self._open,
             format=format,
             single_file=single_file,
             options=options,

@@ -8,7 +8,6 @@ its name, so clean-up finds it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,7 +20,8 @@ from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.file_formats import Encoder
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
-from dstl_dagster.storage import open_store
+from dstl_dagster.spark.spending import TRAFFIC, counted_store
+from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["FileJob", "FileNames", "WriteFileTask"]
 
@@ -46,12 +46,12 @@ class FileJob:
     header: bytes
     options: JobOptions
 
-    def write(self, uri: str, batches: Iterator[pa.RecordBatch]) -> FileReport:
-        """Write one file, or a part of one, durably and invisibly.
+    def write(self, uri: str, batches: Iterator[pa.RecordBatch], meter: TrafficMeter) -> FileReport:
+        """Write one file, or a part of one, durably and invisibly. What is requested counts in `meter`.
 
         Raises: InvalidInputError, UnavailableError.
         """
-        with closing(open_store(self.attempt.store_uri, self.options.files)) as store:
+        with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
             writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
             with writer.open(uri) as stream:
                 if self.header:
@@ -83,7 +83,8 @@ class FileNames:
 class WriteFileTask:
     """Writes a partition; called by `mapInArrow` with its record batches.
 
-    Yields one outcome with `partition` (its number, from 0) and `report`; nothing for an empty partition.
+    Yields one outcome with `partition` (its number, from 0), `report` and `traffic`; nothing for an empty
+    partition.
     """
 
     job: FileJob
@@ -96,11 +97,12 @@ class WriteFileTask:
         context = TaskContext.get()
         if context is None:
             raise InternalError("a file task runs only inside Spark")
-        partition = context.partitionId()
+        partition, meter = context.partitionId(), TrafficMeter()
         try:
-            report = self.job.write(self.names.uri(partition), chain([first], batches))
+            report = self.job.write(self.names.uri(partition), chain([first], batches), meter)
         except InvalidInputError as error:
             # A retry would fail on the same rows: the refusal goes to the driver, and the task succeeds.
             yield refusal_row(error)
             return
-        yield outcome_row({"partition": partition, "report": report.to_json()})
+        outcome = {"partition": partition, "report": report.to_json(), TRAFFIC: meter.traffic.to_json()}
+        yield outcome_row(outcome)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, FileReport
+from dstl_dagster.checkpoint import Attempt, Batch, FileReport
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.settings import JobOptions, Options
@@ -27,8 +27,10 @@ from dstl_dagster.spark.file_formats import (
 from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
+from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["absolute_uri", "joined", "lines", "write_files"]
 
@@ -37,7 +39,7 @@ def write_files(
     df: DataFrame,
     uri: str,
     *,
-    attempt: Attempt,
+    attempt: Attempt | Batch,
     format: str = "jsonl",  # noqa: A002 - Spark's own word
     single_file: bool | None = None,
     options: Mapping[str, str] | None = None,
@@ -54,7 +56,7 @@ def write_files(
     Args:
         df: in the order of the file, within and across partitions.
         uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store.
-        attempt: from step 1.
+        attempt: from step 1; or the batch that holds it, which then counts what is requested.
         format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
         single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined.
         options: of Spark's `to_json` or `to_csv` (so null fields are left out of JSON unless
@@ -66,6 +68,10 @@ def write_files(
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
     wrong with the call), UnavailableError.
     """
+    meter = TrafficMeter()
+    if isinstance(attempt, Batch):
+        meter = attempt.meter
+        attempt = attempt.attempt
     checked_format(format)
     one_file = format in LINE_FORMATS if single_file is None else single_file
     if one_file and format not in LINE_FORMATS:
@@ -83,12 +89,13 @@ def write_files(
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
+    meter.add(traffic_of(found))
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:
-        heading = FileJob(attempt, format, encoder, header, wanted).write(target, iter(()))
+        heading = FileJob(attempt, format, encoder, header, wanted).write(target, iter(()), meter)
         return (joined([heading, *reports]),)
-    return tuple(reports) or (job.write(names.uri(0), iter(())),)
+    return tuple(reports) or (job.write(names.uri(0), iter(()), meter),)
 
 
 def lines(

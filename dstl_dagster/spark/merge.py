@@ -21,6 +21,8 @@ from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.reads import reads_of
+from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import (
     as_spelled,
     expected_schema,
@@ -79,6 +81,7 @@ def merge_state(
     keys = parse_names("keys", keys)
     columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
+        batch.count_along(reads_of(changes.sparkSession))
         plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns)
     update = plan.known_columns(update)
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
@@ -94,6 +97,7 @@ def merge_state(
     # The only action: a second one would write everything again.
     with watched(changes.sparkSession, progress):
         found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    batch.meter.add(traffic_of(found))
     return report_of(operator, plan.schema, found)
 
 
@@ -173,7 +177,8 @@ class _Merge:
                 st.StructField("key_group", st.IntegerType()),
             ]
         )
-        return ranged.mapInArrow(LookUpTask(self._before), result)
+        reads = reads_of(self._changes.sparkSession)
+        return ranged.mapInArrow(LookUpTask(self._before, reads), result)
 
     def merged(
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None

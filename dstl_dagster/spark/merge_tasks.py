@@ -7,7 +7,6 @@ user's expressions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, paired_rows
+from dstl_dagster.spark.spending import ReadCounter, counted_reads
 from dstl_dagster.spark.state_tasks import WriteStateTask
 from dstl_dagster.state import same_rows
-from dstl_dagster.storage import open_store
 
 __all__ = ["LookUpTask", "MergeStateTask", "touched_ranges"]
 
@@ -34,9 +33,11 @@ class LookUpTask:
 
     Attributes:
         state: at the parent checkpoint, with the schema of the checkpoint being written.
+        reads: counts what is requested.
     """
 
     state: StateAt
+    reads: ReadCounter | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [each for each in batches if each.num_rows]
@@ -67,7 +68,7 @@ class LookUpTask:
 
     def _state(self, key_groups: npt.NDArray[np.int32]) -> pa.Table:
         tables = [self.state.schema.columns.empty_table()]
-        with closing(open_store(self.state.store_uri, self.state.options.files)) as store:
+        with counted_reads(self.state.store_uri, self.reads, self.state.options.files) as store:
             state = self.state.opened(store)
             for each in touched_ranges(key_groups):
                 tables += state.tables(each)

@@ -24,6 +24,8 @@ from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.reads import reads_of
+from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import batch_of, require_shared
 from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
@@ -103,6 +105,7 @@ def write_state(
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    batch.meter.add(traffic_of(found))
     return report_of(operator, plan.schema, found)
 
 
@@ -168,7 +171,7 @@ def read_state(
         case_sensitive = is_case_sensitive(spark)
         columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
         state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
-    task = ReadStateTask(state, state.ranges(partitions))
+    task = ReadStateTask(state, state.ranges(partitions), reads_of(spark))
     count = len(task.ranges)
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
 

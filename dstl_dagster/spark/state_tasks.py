@@ -11,7 +11,6 @@ and is in no report; clean-up finds it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +22,9 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
+from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_reads, counted_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["ReadStateTask", "WriteStateTask"]
 
@@ -37,7 +37,7 @@ class WriteStateTask:
 
     Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
     key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
-    `handle`, `upserts` and `deletes`; none if there are no rows.
+    `handle`, `upserts`, `deletes` and `traffic`; none if there are no rows.
 
     Attributes:
         columns: the names of the given columns, in the order of the record batches.
@@ -68,14 +68,19 @@ class WriteStateTask:
         if first is None:
             return None
         key_groups = self._own_range(first)
-        encoder = ChangeEncoder(self.schema)
+        encoder, meter = ChangeEncoder(self.schema), TrafficMeter()
         with (
-            closing(open_store(self.attempt.store_uri, self.options.files)) as store,
+            counted_store(self.attempt.store_uri, meter, self.options.files) as store,
             open_attempt_changelog(store, self.attempt, self.options) as storage,
         ):
             changes = self._changes(encoder, first, batches)
             handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
-        return {"handle": handle.to_json(), "upserts": encoder.upserts, "deletes": encoder.deletes}
+        return {
+            "handle": handle.to_json(),
+            "upserts": encoder.upserts,
+            "deletes": encoder.deletes,
+            TRAFFIC: meter.traffic.to_json(),
+        }
 
     def _changes(
         self, encoder: ChangeEncoder, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
@@ -100,10 +105,14 @@ class ReadStateTask:
     """Reads the state of some ranges of key groups, one for each row that it is called with.
 
     Called by `mapInArrow` with record batches of one integer column: indices into `ranges`.
+
+    Attributes:
+        reads: counts what is requested.
     """
 
     state: StateAt
     ranges: tuple[KeyGroupRange, ...]
+    reads: ReadCounter | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -113,7 +122,7 @@ class ReadStateTask:
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
         state = self.state
         with (
-            closing(open_store(state.store_uri, state.options.files)) as store,
+            counted_reads(state.store_uri, self.reads, state.options.files) as store,
             state.opened(store).reading() as reader,
         ):
             fold = folded(reader, state.handles, state.schema, key_groups)

@@ -17,6 +17,7 @@ from dstl_dagster.storage.base import (
     AnyGeneration,
     BatchDeletingStore,
     Buffer,
+    CountingStore,
     Generation,
     InspectableStore,
     ObjectReader,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.local import LocalObjectStore
     from dstl_dagster.storage.lookups import Check, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
+    from dstl_dagster.storage.metering import metered
     from dstl_dagster.storage.once_read import OnceRead
     from dstl_dagster.storage.open import open_store
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         split_bucket_uri,
         split_object_uri,
     )
+    from dstl_dagster.storage.traffic import NO_TRAFFIC, Operation, RequestClass, Traffic, TrafficMeter
     from dstl_dagster.storage.update_limit import let_settle
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
@@ -69,6 +72,7 @@ __all__ = [
     "ANY",
     "MAX_BATCH_DELETES",
     "MAX_COMPOSE_SOURCES",
+    "NO_TRAFFIC",
     "WRITER_ID_KEY",
     "Absent",
     "AnyGeneration",
@@ -76,6 +80,7 @@ __all__ = [
     "BatchDeletingStore",
     "Buffer",
     "Check",
+    "CountingStore",
     "Expected",
     "FileRanges",
     "Finding",
@@ -90,10 +95,12 @@ __all__ = [
     "ObjectWriter",
     "OnceRead",
     "OpeningStore",
+    "Operation",
     "Precondition",
     "PrivateFile",
     "PrivateFolder",
     "RangeReader",
+    "RequestClass",
     "RequestCost",
     "Retries",
     "Severity",
@@ -101,6 +108,8 @@ __all__ = [
     "StoreCapabilities",
     "SummedWriter",
     "TimedStore",
+    "Traffic",
+    "TrafficMeter",
     "Try",
     "WrapperRanges",
     "WrapperReader",
@@ -113,6 +122,7 @@ __all__ = [
     "concurrently",
     "each_deleted",
     "let_settle",
+    "metered",
     "open_ranges",
     "open_store",
     "put_own",
@@ -132,6 +142,7 @@ __getattr__, __dir__ = lazy_face(
         "local": ["LocalObjectStore"],
         "lookups": ["Check", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
+        "metering": ["metered"],
         "once_read": ["OnceRead"],
         "open": ["open_store"],
         "preflight": ["Finding", "Severity", "check_store"],
@@ -145,6 +156,7 @@ __getattr__, __dir__ = lazy_face(
             "split_bucket_uri",
             "split_object_uri",
         ],
+        "traffic": ["NO_TRAFFIC", "Operation", "RequestClass", "Traffic", "TrafficMeter"],
         "update_limit": ["let_settle"],
         "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
     },

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
+from dstl_dagster.storage.traffic import TrafficMeter
 
 __all__ = [
     "ABSENT",
@@ -359,6 +360,17 @@ class BatchDeletingStore(ObjectStore, Protocol):
         atomic: if it is killed or raises, any of the objects may be gone.
 
         Raises: as `delete`, once every other part has been carried out.
+        """
+        ...
+
+
+class CountingStore(ObjectStore, Protocol):
+    """A store that declares `counts_requests`. Callers use `metered`, which counts any store."""
+
+    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+        """A store on the same objects whose requests, retries included, count in `meter` too.
+
+        So do those of the stores that it gives (`in_bucket`).
         """
         ...
 

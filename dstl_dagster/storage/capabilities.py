@@ -42,6 +42,7 @@ class StoreCapabilities:
         batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects.
         seconds_between_updates: a change or deletion of an object sooner than this after its last change may
             be refused for the moment (`UnavailableError`); 0: no such limit is known.
+        counts_requests: it is a `CountingStore`: it counts its own requests, retries included.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
@@ -53,6 +54,7 @@ class StoreCapabilities:
     tells_time: bool = False
     batch_deletes: bool = False
     seconds_between_updates: float = 0.0
+    counts_requests: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:

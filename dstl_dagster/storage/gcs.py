@@ -39,6 +39,7 @@ from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 from dstl_dagster.storage.retrying import Retries, Try
+from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -53,6 +54,7 @@ _CAPABILITIES = StoreCapabilities(
     tells_time=True,
     batch_deletes=True,
     seconds_between_updates=1.0,
+    counts_requests=True,
 )
 
 
@@ -77,9 +79,18 @@ class GCSObjectStore:
         options: GSFileSystemOptions | None = None,
         retries: Retries | None = None,
     ) -> None:
-        self._transport = GCSTransport(client, rules.check_bucket_name(bucket_name), options, retries)
-        self._names = GCSNames(self._transport.bucket, prefix)
-        self._reading = GCSReading(self._transport, self._names)
+        self._attach(GCSTransport(client, rules.check_bucket_name(bucket_name), options, retries), prefix)
+
+    @classmethod
+    def _of(cls, transport: GCSTransport, prefix: str) -> GCSObjectStore:
+        store = cls.__new__(cls)
+        store._attach(transport, prefix)
+        return store
+
+    def _attach(self, transport: GCSTransport, prefix: str) -> None:
+        self._transport = transport
+        self._names = GCSNames(transport.bucket, prefix)
+        self._reading = GCSReading(transport, self._names)
 
     def __repr__(self) -> str:
         return f"GCSObjectStore({self.uri!r})"
@@ -103,10 +114,7 @@ class GCSObjectStore:
         return self._names.prefix
 
     def in_bucket(self, bucket_name: str) -> ObjectStore:
-        transport = self._transport
-        return GCSObjectStore(
-            transport.client, bucket_name, options=transport.options, retries=transport.given_retries
-        )
+        return GCSObjectStore._of(self._transport.to(rules.check_bucket_name(bucket_name)), "")
 
     def locate(self, uri: str) -> tuple[str, str]:
         bucket_name, name = rules.split_object_uri(uri, "gs")
@@ -115,8 +123,17 @@ class GCSObjectStore:
     def uri_of(self, name: str) -> str:
         return self._names.uri_of(name)
 
+    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+        return GCSObjectStore._of(self._transport.to(self.bucket_name, meter), self.prefix)
+
     def _change(
-        self, name: str, metadata: Mapping[str, str], request: Callable[[Try], ObjectStat]
+        self,
+        name: str,
+        operation: Operation,
+        metadata: Mapping[str, str],
+        request: Callable[[Try], ObjectStat],
+        *,
+        bytes_up: int = 0,
     ) -> ObjectStat:
         """Create an object. Its writer id, where `metadata` has one, identifies it after a lost answer."""
 
@@ -127,7 +144,7 @@ class GCSObjectStore:
             own = Expected({WRITER_ID_KEY: metadata[WRITER_ID_KEY]})
             return found if found is not None and own.matches(found) else None
 
-        return self._transport.change(self.uri_of(name), request, find_own)
+        return self._transport.change(self.uri_of(name), operation, request, find_own, bytes_up=bytes_up)
 
     # -- writing
 
@@ -147,6 +164,7 @@ class GCSObjectStore:
                 # No object was created, and the bytes are still here.
                 if sends_left == 0 or error.kind not in (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED):
                     raise
+                self._transport.count(Traffic(retries=1))
         raise AssertionError("unreachable")
 
     def _put_once(
@@ -173,7 +191,7 @@ class GCSObjectStore:
             return self._reading.stat_of(blob)
 
         try:
-            return self._change(name, pairs, upload)
+            return self._change(name, Operation.INSERT, pairs, upload, bytes_up=len(octets))
         except FormatError as error:
             raise rules.damaged_upload(self.uri_of(name)) from error
 
@@ -191,6 +209,7 @@ class GCSObjectStore:
         def start() -> str:
             return self._transport.ask(
                 uri,
+                Operation.INSERT,
                 lambda attempt: str(
                     self._names.blob(name, metadata=pairs).create_resumable_upload_session(
                         content_type=CONTENT_TYPE,
@@ -256,7 +275,7 @@ class GCSObjectStore:
             )
             return self._reading.stat_of(blob)
 
-        made = self._change(target, pairs, compose_once)
+        made = self._change(target, Operation.COMPOSE, pairs, compose_once)
         rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
         return made
 
@@ -290,8 +309,9 @@ class GCSObjectStore:
                 )
                 if token is None:
                     return destination._reading.stat_of(blob)
+                destination._transport.count(Traffic.of(Operation.REWRITE_ON))
 
-        return destination._change(target, pairs, rewrite_once)
+        return destination._change(target, Operation.REWRITE, pairs, rewrite_once)
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         rules.check_delete(name, precondition)
@@ -305,7 +325,7 @@ class GCSObjectStore:
             return True
 
         try:
-            return self._transport.ask(self.uri_of(name), delete_once)
+            return self._transport.ask(self.uri_of(name), Operation.DELETE, delete_once)
         except NotFoundError:
             self._transport.require_bucket()
             return False

@@ -22,6 +22,7 @@ from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs_resources import GCSNames, generation_match
 from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.retrying import Try
+from dstl_dagster.storage.traffic import Operation, Traffic
 
 __all__ = ["batch_delete", "decoded_batch", "encoded_batch"]
 
@@ -44,7 +45,9 @@ def batch_delete(
         boundary = f"batch-{uuid.uuid4()}"
         body = encoded_batch(boundary, {at: _delete_path(names, *objects[at]) for at in waiting})
         headers = {"Content-Type": f'multipart/mixed; boundary="{boundary}"'}
-        reply = transport.send("POST", url, headers, body, attempt)
+        # Billed by its parts, all of which are free, whatever becomes of them.
+        transport.count(Traffic.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
+        reply = transport.send_uncounted("POST", url, headers, body, attempt)
         if reply.status != 200:
             raise refusal(reply.status, reply.text, names.uri)
         found = dict(decoded_batch(reply.headers.get("Content-Type", ""), reply.text))

@@ -28,7 +28,13 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.storage.pacing import ThrottledError
 
-__all__ = ["RangeNotSatisfiableError", "refusal", "retry_after_seconds", "with_translated_errors"]
+__all__ = [
+    "RangeNotSatisfiableError",
+    "refusal",
+    "retry_after_seconds",
+    "was_refused",
+    "with_translated_errors",
+]
 
 _T = TypeVar("_T")
 _MESSAGE_CHARACTERS: Final = 300
@@ -119,6 +125,14 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
         TimeoutError,
     ) as error:
         raise UnavailableError(f"no answer for {uri!r}: {type(error).__name__}: {error}") from error
+
+
+def was_refused(error: BaseException) -> bool:
+    """Whether the service answered with an error status: it did nothing, and charges nothing.
+
+    False where there was no answer, or one that could not be believed. `error`: of `with_translated_errors`.
+    """
+    return isinstance(error.__cause__, google.api_core.exceptions.GoogleAPICallError | InvalidResponse)
 
 
 def _message_of(response: Any) -> str | None:

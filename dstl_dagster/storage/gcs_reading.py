@@ -18,6 +18,7 @@ from dstl_dagster.storage.gcs_streams import GCSReader
 from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.hedge_plan import read_kind
 from dstl_dagster.storage.retrying import Try
+from dstl_dagster.storage.traffic import Operation, Traffic
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -52,7 +53,7 @@ class GCSReading:
 
         try:
             uri = self._names.uri_of(name)
-            return self._read(uri, "stat", generation, reload)
+            return self._read(uri, Operation.STAT, "stat", generation, reload)
         except NotFoundError:
             self._transport.require_bucket()
             return None
@@ -78,6 +79,7 @@ class GCSReading:
                 # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
                 if reads_left == 0:
                     raise
+                self._transport.count(Traffic(retries=1))
         raise AssertionError("unreachable")
 
     def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
@@ -101,16 +103,24 @@ class GCSReading:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
             )
+            self._transport.count(Traffic(bytes_down=len(payload)))
             return bytes(payload)
 
-        return self._read(uri, read_kind(length), generation, download)
+        return self._read(uri, Operation.READ, read_kind(length), generation, download)
 
-    def _read(self, uri: str, kind: str, generation: int | None, request: Callable[[Try], _T]) -> _T:
+    def _read(
+        self,
+        uri: str,
+        operation: Operation,
+        kind: str,
+        generation: int | None,
+        request: Callable[[Try], _T],
+    ) -> _T:
         # Of one generation every answer says the same. Of whichever is live, two answers may differ: such
         # reads are of the timeline above all, and are not asked for twice.
         if generation is None:
-            return self._transport.ask(uri, request)
-        return self._transport.read(uri, kind, request)
+            return self._transport.ask(uri, operation, request)
+        return self._transport.read(uri, operation, kind, request)
 
     def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
         """As `ObjectStore.open_read`."""
@@ -152,4 +162,4 @@ class GCSReading:
             page = next(walk.pages, ())
             return [self.stat_of(blob) for blob in page], walk.next_page_token
 
-        return self._transport.ask(self._names.uri, fetch)
+        return self._transport.ask(self._names.uri, Operation.LIST, fetch)

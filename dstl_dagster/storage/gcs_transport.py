@@ -15,10 +15,11 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
-from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
+from dstl_dagster.storage.gcs_errors import refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.hedging import hedge_of
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
+from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -41,6 +42,7 @@ class GCSTransport:
         options: time-outs and retries; unset ones default as in `BackoffPolicy`.
         retries: override those of the options. Without them all requests of this process to the bucket slow
             down together when the service refuses one.
+        meters: count each request, as it is answered or lost.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GCSTransport:
         bucket_name: str,
         options: GSFileSystemOptions | None = None,
         retries: Retries | None = None,
+        meters: Sequence[TrafficMeter] = (),
     ) -> None:
         self.client = client
         self.bucket = client.bucket(bucket_name)
@@ -60,10 +63,17 @@ class GCSTransport:
         self._hedge = (
             hedge_of(self.retries.pacer, self.retries.clock) if self.options.read_hedging_enabled else None
         )
+        self.meters = tuple(meters)
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
         listen_for_time(client)
+
+    def to(self, bucket_name: str, *meters: TrafficMeter) -> GCSTransport:
+        """The way to a bucket for the same caller: its options, retries and meters, and these meters."""
+        return GCSTransport(
+            self.client, bucket_name, self.options, self.given_retries, (*self.meters, *meters)
+        )
 
     def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
@@ -75,31 +85,56 @@ class GCSTransport:
 
     # -- requests
 
-    def ask(self, uri: str, request: Callable[[Try], _T]) -> _T:
+    def count(self, traffic: Traffic) -> None:
+        """Count what was requested, in every meter."""
+        for meter in self.meters:
+            meter.add(traffic)
+
+    def _counted(
+        self, uri: str, operation: Operation, request: Callable[[Try], _T], attempt: Try, bytes_up: int = 0
+    ) -> _T:
+        """One request, counted: the one place through which every request of the client goes."""
+        refused = False
+        try:
+            return with_translated_errors(uri, lambda: request(attempt))
+        except Exception as error:
+            refused = was_refused(error)
+            raise
+        finally:
+            self.count(Traffic.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
+
+    def ask(self, uri: str, operation: Operation, request: Callable[[Try], _T]) -> _T:
         """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
-        answer = self.retries.run(lambda attempt: with_translated_errors(uri, lambda: request(attempt)))
+        answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt))
         self._answered.add(self.bucket.name)
         return answer
 
-    def read(self, uri: str, kind: str, request: Callable[[Try], _T]) -> _T:
+    def read(self, uri: str, operation: Operation, kind: str, request: Callable[[Try], _T]) -> _T:
         """As `ask`, hedged where the user wants it. Only for what every answer says alike.
 
         `kind`: as in `Hedge.first_answer`.
         """
         hedge, pacer = self._hedge, self.retries.pacer
         if hedge is None:
-            return self.ask(uri, request)
-        return self.ask(
-            uri,
+            return self.ask(uri, operation, request)
+        answer = self.retries.run(
             lambda attempt: hedge.first_answer(
-                kind, lambda: with_translated_errors(uri, lambda: request(attempt)), pacer
-            ),
+                kind, lambda: self._counted(uri, operation, request, attempt), pacer
+            )
         )
+        self._answered.add(self.bucket.name)
+        return answer
 
     def change(
-        self, uri: str, request: Callable[[Try], ObjectStat], find_own: Callable[[], ObjectStat | None]
+        self,
+        uri: str,
+        operation: Operation,
+        request: Callable[[Try], ObjectStat],
+        find_own: Callable[[], ObjectStat | None],
+        *,
+        bytes_up: int = 0,
     ) -> ObjectStat:
-        """As `ask`, for a request that makes an object.
+        """As `ask`, for a request that makes an object, of which `bytes_up` are sent with it.
 
         Where a try is refused after an earlier one's answer was lost, the object may be our own, and the
         sources of a compose may be gone because of it. Then `find_own` looks for an object that is provably
@@ -108,7 +143,7 @@ class GCSTransport:
 
         def once(attempt: Try) -> ObjectStat:
             try:
-                return with_translated_errors(uri, lambda: request(attempt))
+                return self._counted(uri, operation, request, attempt, bytes_up)
             except (ConflictError, NotFoundError):
                 found = find_own() if attempt.in_doubt else None
                 if found is None:
@@ -121,6 +156,13 @@ class GCSTransport:
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
         """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
+        self.count(Traffic.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
+        return self.send_uncounted(method, url, headers, body, attempt)
+
+    def send_uncounted(
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
+    ) -> Reply:
+        """`send` for a request that its caller counts."""
         place = url.partition("?")[0]
         # The client's own session carries the credentials; it has no public name.
         session = self.client._http
@@ -166,7 +208,7 @@ class GCSTransport:
             next(pages, None)
 
         try:
-            self.ask(self._uri, list_one)
+            self.ask(self._uri, Operation.LIST, list_one)
         except InvalidInputError as error:
             if error.kind != ErrorKind.NO_PERMISSION:
                 raise
@@ -180,7 +222,7 @@ class GCSTransport:
             bucket.reload(timeout=self.timeout_seconds(attempt), retry=None)
             return dict(bucket._properties)
 
-        return self.ask(self._uri, reload)
+        return self.ask(self._uri, Operation.BUCKET, reload)
 
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         """As `InspectableStore.missing_permissions`."""
@@ -191,7 +233,7 @@ class GCSTransport:
             )
             return [permission for permission in wanted if permission not in granted]
 
-        return self.ask(self._uri, test)
+        return self.ask(self._uri, Operation.PERMISSIONS, test)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -19,6 +19,7 @@ from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage.base import (
     BatchDeletingStore,
     Buffer,
+    CountingStore,
     InspectableStore,
     ObjectReader,
     ObjectStat,
@@ -32,6 +33,7 @@ from dstl_dagster.storage.base import (
     SummedWriter,
     TimedStore,
 )
+from dstl_dagster.storage.traffic import TrafficMeter
 
 __all__ = ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"]
 
@@ -167,6 +169,9 @@ class WrapperStore:
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         return cast("BatchDeletingStore", self._inner).delete_all(objects)
+
+    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+        return self._around(cast("CountingStore", self._inner).counted_by(meter))
 
     def server_time(self) -> datetime | None:
         return cast("TimedStore", self._inner).server_time()

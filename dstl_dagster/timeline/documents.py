@@ -2,10 +2,12 @@
 
 Owns what a failed or unacknowledged write of one means. Does not own what a document says. Its bytes are a
 function of its content, so finding the same bytes under its name is success, no matter who wrote them;
-different bytes are a conflict.
+different bytes are a conflict, unless the caller knows that they say the same.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ObjectStore
@@ -13,9 +15,17 @@ from dstl_dagster.storage import ABSENT, ObjectStore
 __all__ = ["write_once"]
 
 
-def write_once(store: ObjectStore, name: str, payload: bytes, *, otherwise: ConflictError) -> None:
-    """Create the object. Succeeds if the same bytes are already there.
+def write_once(
+    store: ObjectStore,
+    name: str,
+    payload: bytes,
+    *,
+    otherwise: ConflictError,
+    is_same: Callable[[bytes], bool] = lambda _: False,
+) -> bytes:
+    """Create the object. Succeeds if the same bytes are already there, or others for which `is_same` is true.
 
+    Returns: the bytes that are there.
     Raises: `otherwise` if different bytes are there; UnavailableError if the outcome cannot be determined
     (call again).
     """
@@ -29,5 +39,7 @@ def write_once(store: ObjectStore, name: str, payload: bytes, *, otherwise: Conf
                 f"cannot determine whether {name} was written: {error}. Run the step again",
                 kind=ErrorKind.OUTCOME_UNKNOWN,
             ) from error
-        if there != payload:
+        if there != payload and not is_same(there):
             raise otherwise from error
+        return there
+    return payload

@@ -76,7 +76,7 @@ class FileUpload:
         self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
         self._busy_seconds = 0.0
         self._over = False
-        metrics.attempt_begins()
+        self._counted = False
         with self._attempting():
             self._write_piece(Piece(encoder.header(), encoder.crc32c))
 
@@ -88,6 +88,8 @@ class FileUpload:
     def write(self, task: UploadTask) -> None:
         """Append a task. Raises what the store raises, or ClosedError once it is cancelled."""
         with self._attempting(), self._active.one_more():
+            self._tasks_offsets.setdefault(task, {})
+            self._count_once()
             if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes or not self._active.leave_cores():
                 self._write_task(task, self._write_piece)
                 return
@@ -106,7 +108,8 @@ class FileUpload:
                 self._write_piece(Piece(octets, self._encoder.crc32c))
             stat = self._sink.close()
         self._over = True
-        self._metrics.attempt_succeeds(self._encoder.body_size, self._busy_seconds)
+        self._count_once()
+        self._measured.attempt_succeeds(self._encoder.body_size, self._busy_seconds)
         return self._registered(stat)
 
     def abort(self) -> None:
@@ -131,9 +134,20 @@ class FileUpload:
             yield
         except BaseException:
             self.abort()
-            self._metrics.attempt_fails()
+            self._count_once()
+            self._measured.attempt_fails()
             raise
         self._busy_seconds += self._clock.monotonic_seconds() - began_seconds
+
+    @property
+    def _measured(self) -> UploadMetrics:
+        return self._metrics.of(self._tasks_offsets)
+
+    def _count_once(self) -> None:
+        """Count the attempt, once it is known whose it is."""
+        if not self._counted:
+            self._counted = True
+            self._measured.attempt_begins()
 
     def _write_piece(self, piece: Piece) -> None:
         self._sink.write(piece)
@@ -141,7 +155,7 @@ class FileUpload:
             self._local.write(piece)
 
     def _write_task(self, task: UploadTask, write: Callable[[Piece], None]) -> None:
-        offsets = self._tasks_offsets.setdefault(task, {})
+        offsets = self._tasks_offsets[task]
         for change_set in sorted(task.change_sets, key=_order_in_task):
             offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
             for octets in self._encoder.change_set(change_set):
@@ -156,7 +170,7 @@ class FileUpload:
         if self._local is not None:
             local_handle = self._local.close(body_size, stat.size)
             if self._local.failed:
-                self._metrics.local_copy_fails()
+                self._measured.local_copy_fails()
         set_count = sum(len(offsets) for offsets in self._tasks_offsets.values())
         kept: list[StreamStateHandle] = [handle] if local_handle is None else [handle, local_handle]
         if set_count > 0:
@@ -164,7 +178,7 @@ class FileUpload:
                 self._registry.start_tracking(each, set_count)
 
         def discard() -> None:
-            self._metrics.result_discarded()
+            self._measured.result_discarded()
             for each in kept:
                 self._registry.discard(each)
 

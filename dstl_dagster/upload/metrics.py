@@ -1,6 +1,7 @@
 """The measurements of changelog uploads: Flink's names, and what each value means exactly.
 
-Owns the names. Does not own where they go (`dstl_dagster.metrics`).
+Owns the names, and whose event each is: a job's, and those operators' whose changes are in the file so far; a
+request begins with the first of them. Does not own where they go (`dstl_dagster.metrics`).
 
     numberOfUploadRequests      +1 for each attempt
     numberOfUploadFailures      +1 for each attempt that ended with an error (not for a time-out)
@@ -16,10 +17,12 @@ Owns the names. Does not own where they go (`dstl_dagster.metrics`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 
 from dstl_dagster.metrics import NO_METRICS, Measurement, MeasurementKind, MetricsHook, fan_out
 from dstl_dagster.upload.retry import AttemptCounts
+from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 __all__ = ["PREFIX", "UploadMetrics"]
 
@@ -29,14 +32,25 @@ PREFIX = "ChangelogStorage."
 class UploadMetrics:
     """Names in, measurements out. Any thread. A hook that raises fails nothing."""
 
-    def __init__(self, hook: MetricsHook | None = None) -> None:
+    def __init__(self, hook: MetricsHook | None = None, *, job: str | None = None) -> None:
         self._hook = NO_METRICS if hook is None else fan_out([hook])
+        self._job = job
+        self._operator: str | None = None
+
+    def of(self, tasks: Iterable[UploadTask]) -> UploadMetrics:
+        """The same, for events of these tasks."""
+        other = copy.copy(self)
+        other._operator = ",".join(sorted({each.operator for each in tasks if each.operator})) or None
+        return other
 
     def _count(self, name: str) -> None:
-        self._hook.record(Measurement(PREFIX + name, MeasurementKind.COUNTER, 1))
+        self._record(name, MeasurementKind.COUNTER, 1)
 
     def _observe(self, name: str, value: float) -> None:
-        self._hook.record(Measurement(PREFIX + name, MeasurementKind.HISTOGRAM, value))
+        self._record(name, MeasurementKind.HISTOGRAM, value)
+
+    def _record(self, name: str, kind: MeasurementKind, value: float) -> None:
+        self._hook.record(Measurement(PREFIX + name, kind, value, self._job, self._operator))
 
     def attempt_begins(self) -> None:
         self._count("numberOfUploadRequests")
@@ -51,9 +65,11 @@ class UploadMetrics:
     def batch_begins(self, task_count: int) -> None:
         self._observe("uploadBatchSizes", task_count)
 
-    def upload_wins(self, counts: AttemptCounts) -> None:
-        self._observe("attemptsPerUpload", counts.winner)
-        self._observe("totalAttemptsPerUpload", counts.total)
+    def upload_wins(self, counts: AttemptCounts, result: object = None) -> None:
+        """`result`: of the attempt that won."""
+        its = self.of(result.tasks_offsets) if isinstance(result, UploadTasksResult) else self
+        its._observe("attemptsPerUpload", counts.winner)
+        its._observe("totalAttemptsPerUpload", counts.total)
 
     def local_copy_fails(self) -> None:
         self._count("numberOfLocalCopyFailures")

@@ -132,7 +132,7 @@ class RetryingExecutor:
         self,
         executor: Executor,
         timer: Timer,
-        on_success: Callable[[AttemptCounts], None] | None = None,
+        on_success: Callable[[AttemptCounts, object], None] | None = None,
     ) -> None:
         self._executor = executor
         self._timer = timer
@@ -239,7 +239,7 @@ class _Execution(Generic[ResultT]):
                 self._owner._ended(self)
                 self._action.complete(result)
                 if self._owner._on_success is not None:
-                    self._owner._on_success(counts)
+                    self._owner._on_success(counts, result)
             else:
                 self._action.discard(result)
         except Exception:

@@ -142,6 +142,7 @@ class UploadScheduler:
             task.change_sets,
             _first(lambda: self._throttle.release(task.size), task.complete),
             lambda _, error: _first(lambda: self._throttle.release(task.size), task.fail)(error),
+            task.operator,
         )
         try:
             if self._policy.is_direct(task.size):
@@ -156,7 +157,7 @@ class UploadScheduler:
     # -- the direct lane
 
     def _upload_directly(self, task: UploadTask) -> None:
-        self._metrics.batch_begins(1)
+        self._metrics.of([task]).batch_begins(1)
         batch = Batch()
         batch.add(task)
         try:
@@ -237,7 +238,7 @@ class UploadScheduler:
                 # Nobody waits any more; the next task waits the whole delay.
                 self._end_wait()
         if batch is not None:
-            self._metrics.batch_begins(len(batch.tasks))
+            self._metrics.of(batch.tasks).batch_begins(len(batch.tasks))
         return batch
 
     def _end_wait(self) -> None:

@@ -58,17 +58,27 @@ class UploadTask:
     """Change sets that one writer wants uploaded together: never split between files.
 
     Ends once: the first `complete` or `fail`, from any thread, runs its callback in that thread; later
-    ones do nothing. `size` is payload bytes of all sets.
+    ones do nothing. `size` is payload bytes of all sets; `operator` is whose they are, where that is known.
     """
 
-    __slots__ = ("_failure_callback", "_finish_lock", "_finished", "_success_callback", "change_sets", "size")
+    __slots__ = (
+        "_failure_callback",
+        "_finish_lock",
+        "_finished",
+        "_success_callback",
+        "change_sets",
+        "operator",
+        "size",
+    )
 
     def __init__(
         self,
         change_sets: Collection[StateChangeSet],
         success_callback: Callable[[list[UploadResult]], None],
         failure_callback: Callable[[list[SequenceNumber], BaseException], None],
+        operator: str | None = None,
     ) -> None:
+        self.operator = operator
         self.change_sets = tuple(change_sets)
         self.size = sum(change_set.size for change_set in self.change_sets)
         self._success_callback = success_callback

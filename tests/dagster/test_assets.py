@@ -11,6 +11,7 @@ import pytest
 
 from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
@@ -127,6 +128,15 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
             measures = {name for name, value in metadata.items() if isinstance(value, Number)}
             assert 1 <= len(measures) <= 8
             assert not [name for name in measures if "bytes" in name or "checkpoint" in name or "id" in name]
+            if event.asset_key == assets.checkpoints_key:
+                cost = checkpoint.manifest.cost
+                assert cost is not None
+                assert metadata["requests"] == cost.total.requests
+                usd = list_price_usd(cost.total, reporter.prices)
+                assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
+                rows = event.metadata["cost"]
+                assert isinstance(rows, dg.TableMetadataValue)
+                assert [row.data["step"] for row in rows.records] == ["trigger", "persist", "record"]
             assert metadata["checkpoint"] == "2"
             assert "KiB" in str(metadata["size"]) or " B" in str(metadata["size"])
             tags = event.tags or {}

@@ -37,6 +37,7 @@ def test_the_state_says_what_changed(days: Days) -> None:
     assert state.partition == "2024-01-01"
     assert state.metadata["checkpoint"].value == "1"
     assert state.metadata["changed rows"].value == 1
+    assert state.metadata["requests"].value > 0
     (row,) = state.metadata["operators"].value.records
     assert row.data["operator"] == "totals"
     assert row.data["upserts"] == 1

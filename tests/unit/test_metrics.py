@@ -65,3 +65,17 @@ def test_a_hook_that_raises_fails_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert "a metrics hook failed" in caplog.text
     NO_METRICS.record(COUNT)
     NO_METRICS.register_gauge("queue", lambda: 1)()
+
+
+def test_sums_are_kept_by_job_and_operator() -> None:
+    """Without one of them they are of all; an event that several shared is its own."""
+    metrics = InMemoryMetrics()
+    for job, operator, value in (("orders", "totals", 1), ("orders", "late", 2), ("clicks", None, 4)):
+        metrics.record(Measurement("uploads", MeasurementKind.COUNTER, value, job, operator))
+        metrics.record(Measurement("sizes", MeasurementKind.HISTOGRAM, value, job, operator))
+    assert metrics.counter("uploads") == 7
+    assert metrics.counter("uploads", job="orders") == 3
+    assert metrics.counter("uploads", operator="late") == 2
+    assert metrics.counter("uploads", job="clicks", operator="late") == 0
+    assert metrics.histogram("sizes", job="orders") == (1, 2)
+    assert metrics.histogram("sizes") == (1, 2, 4)

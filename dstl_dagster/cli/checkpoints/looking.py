@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.cli.checkpoints.cost import cost_json, cost_sections
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
 from dstl_dagster.cli.checkpoints.tables import (
     audit_json,
@@ -61,13 +62,18 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @job_options
 @as_json_option
 def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json: bool) -> None:
-    """Show the contents of checkpoint ID: state by operator, files, positions."""
+    """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost.
+
+    Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01 -o dstl.prices.as-of=DAY.
+    """
     checkpoint = coordinator.get(checkpoint_id)
+    prices = coordinator.prices
     if as_json:
-        click.echo(json.dumps(checkpoint_json(checkpoint) | {"manifest": checkpoint.manifest.to_json()}))
+        shown = {"cost": cost_json(checkpoint, prices), "manifest": checkpoint.manifest.to_json()}
+        click.echo(json.dumps(checkpoint_json(checkpoint) | shown))
         return
     target = console()
-    for section in checkpoint_sections(checkpoint):
+    for section in (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, prices)):
         target.print(section)
 
 

@@ -28,15 +28,17 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
 from dstl_dagster.spark.files import joined
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, sink_of
 from dstl_dagster.spark.sink.tasks import groups_of
+from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["abort_sink", "commit_sink"]
 
@@ -60,7 +62,8 @@ def commit_sink(
     store = open_shared_store(options.store, options.job_options)
     try:
         coordinator = sink_coordinator(options, store)
-        outcomes = outcomes_of(store, messages)
+        spending = coordinator.spending()
+        outcomes = outcomes_of(coordinator.store, messages)
         _raise_refusal(outcomes)
         if any(outcome.get("done") for outcome in outcomes):
             # An earlier commit crashed after step 5, perhaps in the middle of step 6.
@@ -70,7 +73,8 @@ def commit_sink(
         if attempt is None:
             raise InternalError("no task of the write returned the attempt that it worked under")
         micro_batch = _micro_batch_of(outcomes, batch_id)
-        batch = Batch.resume(coordinator, attempt)
+        batch = Batch.resume(coordinator, attempt, trigger=_trigger_of(outcomes), spending=spending)
+        batch.meter.add(traffic_of(outcomes))
         with batch.aborted_on_error():
             _fill(batch, options, schema, outcomes, micro_batch)
         return batch.complete(clean_up_every=options.clean_up_every).checkpoint_id
@@ -110,7 +114,7 @@ def _fill(
         case StateSink() as sink:
             batch.add(_state_report(batch, sink, outcomes))
         case FileSink() as sink:
-            for report in _file_reports(sink, outcomes, micro_batch):
+            for report in _file_reports(sink, outcomes, micro_batch, batch.meter):
                 batch.add(report)
     if micro_batch is not None:
         batch.move_position(POSITION, micro_batch.position)
@@ -156,7 +160,7 @@ def _refuse_shared_keys(
 
 
 def _file_reports(
-    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None
+    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, meter: TrafficMeter
 ) -> list[FileReport]:
     found = sorted(
         (outcome for outcome in outcomes if "file" in outcome), key=lambda outcome: int(outcome["partition"])
@@ -164,8 +168,8 @@ def _file_reports(
     reports = [FileReport.from_json(outcome["file"]) for outcome in found]
     names = sink.names_for(micro_batch)
     if sink.heading is None:
-        return reports or [sink.job.write(names.uri(0), iter(()))]
-    heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()))
+        return reports or [sink.job.write(names.uri(0), iter(()), meter)]
+    heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()), meter)
     return [joined([heading, *reports])]
 
 
@@ -174,6 +178,12 @@ def _raise_refusal(outcomes: Iterable[Outcome]) -> None:
         refused = outcome.get("refused")
         if refused is not None:
             raise _REFUSALS[refused["type"]](refused["message"], kind=ErrorKind(refused["kind"]))
+
+
+def _trigger_of(outcomes: Iterable[Outcome]) -> StepCost:
+    return sum(
+        (StepCost.from_json(outcome[TRIGGER]) for outcome in outcomes if TRIGGER in outcome), StepCost()
+    )
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

@@ -12,24 +12,25 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import schema_of
+from dstl_dagster.keyed import StepCost, schema_of
 from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.files import absolute_uri
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.spending import counted_store
 from dstl_dagster.spark.state import as_spelled, schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, spelled
-from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.storage import ObjectStore, TrafficMeter
 
 __all__ = [
     "FileSink",
@@ -91,6 +92,7 @@ class SinkPlan:
         slot: the last one of the timeline when a micro-batch was planned.
         last: the last micro-batch that the job's checkpoints hold, for a stream.
         sink: where the rows go.
+        trigger: what step 1 has cost until the tasks begin.
     """
 
     options: SinkOptions
@@ -98,14 +100,17 @@ class SinkPlan:
     slot: int
     last: MicroBatch | None
     sink: StateSink | FileSink
+    trigger: StepCost = field(default_factory=StepCost)
 
-    def begin(self, micro_batch: MicroBatch) -> Attempt:
+    def begin(self, micro_batch: MicroBatch, meter: TrafficMeter) -> Attempt:
         """Step 1 in a task: the attempt of this micro-batch, opened by the first task that comes here.
+
+        What it requests counts in `meter`.
 
         Raises: as `CheckpointCoordinator.begin`.
         """
         attempt = replace(self.attempt, idempotency_key=micro_batch.idempotency_key)
-        with closing(open_store(attempt.store_uri, self.options.job_options.files)) as store:
+        with counted_store(attempt.store_uri, meter, self.options.job_options.files) as store:
             coordinator = sink_coordinator(self.options, store, owner=micro_batch.owner)
             coordinator.begin(PlannedAttempt(attempt, self.slot), self.options.take_over)
         return attempt
@@ -127,6 +132,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = sink_coordinator(options, store)
+        spending = coordinator.spending()
         key = options.idempotency_key
         if key is not None and coordinator.applied(key) is not None:
             coordinator.compose_commit()
@@ -143,7 +149,8 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
             attempt, parent, slot = batch.attempt, batch.parent, 0
     last = None if parent is None else MicroBatch.last_of(parent.positions)
-    return SinkPlan(options, attempt, slot, last, sink_of(options, schema, parent, attempt))
+    sink = sink_of(options, schema, parent, attempt)
+    return SinkPlan(options, attempt, slot, last, sink, spending.so_far())
 
 
 def sink_of(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -22,11 +21,12 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import open_attempt_changelog, write_range
+from dstl_dagster.keyed import TRIGGER, open_attempt_changelog, write_range
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
+from dstl_dagster.spark.spending import TRAFFIC, counted_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, group_of_hashes, key_hashes
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["groups_of", "write_partition"]
 
@@ -41,9 +41,10 @@ def write_partition(
 ) -> dict[str, Any]:
     """Write one partition durably and invisibly; returns the outcome as a plain JSON object.
 
-    It holds the partition's number, the attempt (always of the first partition, and of others with rows) and,
-    if there are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or `refused`: the
-    input or the query is wrong, or another attempt is open, and a retry would not help.
+    It holds the partition's number, the attempt (always of the first partition, and of others with rows),
+    what was requested (`traffic`; of the first partition also `trigger`, what the planner did) and, if there
+    are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or `refused`: the input or
+    the query is wrong, or another attempt is open, and a retry would not help.
     """
     if plan is None:
         _drain(batches)
@@ -55,18 +56,20 @@ def write_partition(
     if micro_batch is not None and micro_batch.is_in(plan.last):
         _drain(batches)
         return {**outcome, "done": True}
+    meter = TrafficMeter()
     try:
         if micro_batch is not None:
             micro_batch.require_after(plan.last, plan.options.adopt_after)
         # The first partition exists in every write, so the commit finds an attempt even if there are no rows.
         if partition == 0:
-            outcome["attempt"] = _begun(plan, micro_batch)
+            outcome["attempt"] = _begun(plan, micro_batch, meter)
+            outcome[TRIGGER] = plan.trigger.to_json()
         first = next((each for each in batches if each.num_rows), None)
-        if first is None:
-            return outcome
-        if partition != 0:
-            outcome["attempt"] = _begun(plan, micro_batch)
-        return {**outcome, **_written(plan, micro_batch, partition, chain([first], batches))}
+        if first is not None:
+            if partition != 0:
+                outcome["attempt"] = _begun(plan, micro_batch, meter)
+            outcome |= _written(plan, micro_batch, partition, chain([first], batches), meter)
+        return {**outcome, TRAFFIC: meter.traffic.to_json()}
     except (InvalidInputError, ConflictError) as error:
         refusal = {"type": type(error).__name__, "message": error.message, "kind": error.kind}
         return {**outcome, "refused": refusal}
@@ -78,22 +81,29 @@ def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
     return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
 
 
-def _begun(plan: SinkPlan, micro_batch: MicroBatch | None) -> dict[str, Any]:
-    attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch)
+def _begun(plan: SinkPlan, micro_batch: MicroBatch | None, meter: TrafficMeter) -> dict[str, Any]:
+    attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch, meter)
     return attempt.to_json()
 
 
 def _written(
-    plan: SinkPlan, micro_batch: MicroBatch | None, partition: int, batches: Iterator[pa.RecordBatch]
+    plan: SinkPlan,
+    micro_batch: MicroBatch | None,
+    partition: int,
+    batches: Iterator[pa.RecordBatch],
+    meter: TrafficMeter,
 ) -> dict[str, Any]:
     match plan.sink:
         case FileSink() as sink:
-            return {"file": sink.job.write(sink.names_for(micro_batch).uri(partition), batches).to_json()}
+            uri = sink.names_for(micro_batch).uri(partition)
+            return {"file": sink.job.write(uri, batches, meter).to_json()}
         case StateSink() as sink:
-            return {"state": _write_state(plan, sink, batches)}
+            return {"state": _write_state(plan, sink, batches, meter)}
 
 
-def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+def _write_state(
+    plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch], meter: TrafficMeter
+) -> dict[str, Any]:
     schema = sink.schema
     encoder = ChangeEncoder(schema)
     present = np.zeros(schema.max_parallelism, np.bool_)
@@ -109,7 +119,7 @@ def _write_state(plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBat
 
     every_group = KeyGroupRange.of(0, schema.max_parallelism - 1)
     with (
-        closing(open_store(plan.attempt.store_uri, plan.options.job_options.files)) as store,
+        counted_store(plan.attempt.store_uri, meter, plan.options.job_options.files) as store,
         open_attempt_changelog(store, plan.attempt, plan.options.job_options) as storage,
     ):
         handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())

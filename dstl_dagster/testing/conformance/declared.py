@@ -21,6 +21,9 @@ from dstl_dagster.storage import (
     InspectableStore,
     ObjectStore,
     StoreCapabilities,
+    Traffic,
+    TrafficMeter,
+    metered,
     open_ranges,
     server_time,
 )
@@ -96,6 +99,20 @@ class DeclaredConformance(ConformanceFixtures):
         assert isinstance(conflict, ConflictError)
         assert answers == [True, True, False]
         assert [stat.name for stat in store.list()] == ["a"]
+
+    def test_requests_are_counted(self, store: ObjectStore) -> None:
+        """Whichever store it is: by class, with the bytes, in each view of it, and not beside it."""
+        meter = TrafficMeter()
+        counted = metered(store, meter)
+        assert counted.uri == store.uri
+        counted.put("a", b"abc", precondition=ABSENT)
+        counted.in_bucket(store.bucket_name).stat(store.prefix + "a")
+        counted.get("a")
+        with pytest.raises(ConflictError):
+            counted.put("a", b"abcd", precondition=ABSENT)
+        counted.delete("a", precondition=ANY)
+        store.put("b", b"beside", precondition=ABSENT)
+        assert meter.traffic == Traffic(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
 
     def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
         """Writers accept a checksum if, and only if, their store declares `write_summed`."""

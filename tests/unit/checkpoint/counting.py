@@ -103,7 +103,8 @@ class Past:
         handle = ChangelogStateHandle(((stream, 0),), KeyGroupRange.of(0, 127), 7, 7)
         report = AttemptReport((OperatorReport("totals", (handle,), ("key",), 128, b""),), (), {}, 0.0)
         self._parent = build_manifest(attempt, report, parent)
-        manifest = store_manifest(self.store, attempt, self._parent)
+        store_manifest(self.store, attempt, self._parent)
+        manifest = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
         timeline.append(
             Completed(attempt=attempt.attempt, checkpoint_id=number, parent=above, manifest=manifest)
         )

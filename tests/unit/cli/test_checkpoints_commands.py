@@ -188,3 +188,23 @@ def test_neither_spark_nor_dagster_is_loaded(store):
         check=True,
     )
     assert done.stdout.strip().endswith("[]")
+
+
+def test_what_a_checkpoint_cost_is_shown(store):
+    """Requests by class and step; a folder bills none of them. In JSON every count, and the prices."""
+    shown = run(store, "show", "2")
+    assert "Requests by class, at no price" in shown
+    assert "4 record" in shown
+    assert "6 compose-commit" in shown
+    cost = json.loads(run(store, "show", "2", "--json"))["cost"]
+    (record,) = cost["steps"]
+    assert (record["step"], record["usd"], record["retries"]) == ("record", 0, 0)
+    assert record["class_a"] + record["class_b"] + record["free"] == cost["requests"] > 0
+    assert cost["prices"]["as_of"] == "2026-09-20"
+
+
+def test_the_cost_of_an_old_checkpoint_is_unknown(store, monkeypatch):
+    """Its manifest says nothing of it."""
+    monkeypatch.setattr("dstl_dagster.keyed.manifest.CheckpointCost.from_json", lambda _: None)
+    assert "cost: not counted" in run(store, "show", "2")
+    assert json.loads(run(store, "show", "2", "--json"))["cost"] is None

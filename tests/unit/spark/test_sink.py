@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, steps
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
-from dstl_dagster.keyed import KeyedState
+from dstl_dagster.keyed import KeyedState, store_manifest
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.data_source import _StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
@@ -30,6 +30,7 @@ from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.storage import open_store
+from dstl_dagster.testing.gcs_server import GCSServer
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])
 STATE = {"operator": "op", "keys": "id"}
@@ -42,11 +43,12 @@ def message_of(outcome: dict[str, Any]) -> TaskMessage:
 class Stream:
     """One streaming query as Spark drives it. A new instance with the same id is a new driver."""
 
-    def __init__(self, folder: Path, query_id: str = "query", **options: str) -> None:
-        given = {"store": folder.as_uri(), "job": "job", "checkpointLocation": f"/ck/{query_id}", **options}
+    def __init__(self, place: Path | str, query_id: str = "query", **options: str) -> None:
+        uri = place if isinstance(place, str) else place.as_uri()
+        given = {"store": uri, "job": "job", "checkpointLocation": f"/ck/{query_id}", **options}
         self.options = SinkOptions.of({**STATE, **given}, streaming=True)
         self.query_id = query_id
-        self.coordinator = CheckpointCoordinator("job", open_store(folder.as_uri()))
+        self.coordinator = CheckpointCoordinator("job", open_store(uri))
 
     def plan(self) -> SinkPlan:
         """The plan from the planner process, as the tasks unpickle it."""
@@ -452,3 +454,32 @@ def test_names_with_commas(tmp_path: Path) -> None:
         {"store": tmp_path.as_uri(), "job": "job", "operator": "op", "keys": '["a,b", "c"]'}, streaming=True
     )
     assert replace(options, keys=("a,b", "c")) == options
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_manifest_counts_what_planner_tasks_and_commit_requested(
+    monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """By the server's own count, up to the manifest itself: also where an outcome becomes an object."""
+    if large:
+        monkeypatch.setattr(sink_messages, "LARGEST_MESSAGE_BYTES", 10)
+    with GCSServer() as server:
+        server.create_bucket("bucket")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        stream = Stream("gs://bucket/below")
+        for batch_id in range(2):
+            seen: list[int] = []
+
+            def store_and_look(*given: Any, seen: list[int] = seen) -> Any:
+                manifest = store_manifest(*given)
+                seen.append(sum(each for name, each in server.counts.items() if name != "buckets.get"))
+                return manifest
+
+            monkeypatch.setattr(steps, "store_manifest", store_and_look)
+            server.reset_counts()
+            done = stream.run(batch_id)
+            assert done is not None
+            cost = stream.coordinator.get(done).manifest.cost
+            assert cost is not None
+            assert [cost.total.requests] == seen
+            assert [*cost.steps] == ["trigger", "persist", "record"]

@@ -13,6 +13,7 @@ from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, Source, WrapperStore
 from dstl_dagster.storage.base import (
     BatchDeletingStore,
+    CountingStore,
     InspectableStore,
     ObjectReader,
     OpeningStore,
@@ -44,6 +45,7 @@ CASES = [
         (InspectableStore, WrapperStore),
         (TimedStore, WrapperStore),
         (BatchDeletingStore, WrapperStore),
+        (CountingStore, WrapperStore),
         (SummedWriter, WrapperWriter),
         (ObjectReader, WrapperReader),
         (RangeReader, WrapperRanges),
@@ -72,7 +74,7 @@ def test_every_member_is_forwarded(protocol: type, wrapper: type, name: str) -> 
     forwarded.assert_called_once()
     bound = inspect.signature(member).bind(None, *forwarded.call_args.args, **forwarded.call_args.kwargs)
     assert {key: bound.arguments[key] for key in given} == given
-    if name == "in_bucket":
+    if name in ("in_bucket", "counted_by"):
         assert isinstance(answer, wrapper)
         answer = answer.inner
     assert answer is forwarded.return_value or name in ("flush", "close", "abort")

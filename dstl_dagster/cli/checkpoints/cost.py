@@ -1,0 +1,81 @@
+"""What a checkpoint cost, for people and for programs. Pure.
+
+Owns how it reads. Does not own what is counted (`keyed.cost`) or the prices (`settings.prices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.cli.checkpoints.tables import plain_table
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.keyed import StepCost, list_price_usd
+from dstl_dagster.settings import StoragePrices
+
+__all__ = ["cost_json", "cost_sections"]
+
+_COLUMNS = ("A", "B", "free", "retries", "uploads", "composes", "up", "down", "seconds", "USD")
+_STEPS = {"trigger": "1 trigger", "persist": "2, 3 persist", "record": "4 record"}
+
+
+def cost_sections(checkpoint: Checkpoint, prices: StoragePrices) -> Iterator[Table | str]:
+    """A row for each step, and their sum. Of steps 5 and 6 only the seconds are recorded."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        yield "cost: not counted by the release that wrote this checkpoint"
+        return
+    at = f"list prices of {prices.as_of}" if prices.class_a_per_thousand else "no price"
+    table = plain_table("step", *_COLUMNS, title=f"Requests by class, at {at}", right=_COLUMNS)
+    for name, step in cost.steps.items():
+        table.add_row(_STEPS.get(name, name), *_cells(step, prices))
+    total = StepCost(cost.total, sum(step.seconds for step in cost.steps.values()))
+    table.add_row("1 to 4", *_cells(total, prices))
+    unknown = [""] * (len(_COLUMNS) - 2)
+    table.add_row("5 confirm", *unknown, f"{checkpoint.entry.completed.seconds:.3f}", "")
+    if checkpoint.entry.committed is not None:
+        table.add_row("6 compose-commit", *unknown, f"{checkpoint.entry.committed.seconds:.3f}", "")
+    yield table
+
+
+def _cells(step: StepCost, prices: StoragePrices) -> Iterator[str]:
+    spent = step.traffic
+    for count in (spent.class_a, spent.class_b, spent.free, spent.retries, spent.uploads, spent.composes):
+        yield f"{count:,}"
+    yield readable_bytes(spent.bytes_up)
+    yield readable_bytes(spent.bytes_down)
+    yield f"{step.seconds:.3f}"
+    yield f"{list_price_usd(spent, prices):.6f}"
+
+
+def cost_json(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any] | None:
+    """The same for programs; `None` if nobody counted."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        return None
+    total = cost.total
+    return {
+        "steps": [
+            {"step": name, **_json(step), "usd": list_price_usd(step.traffic, prices)}
+            for name, step in cost.steps.items()
+        ],
+        "requests": total.requests,
+        "bytes_up": total.bytes_up,
+        "bytes_down": total.bytes_down,
+        "usd": list_price_usd(total, prices),
+        "prices": {
+            "class_a_per_thousand": prices.class_a_per_thousand,
+            "class_b_per_thousand": prices.class_b_per_thousand,
+            "egress_per_gib": prices.egress_per_gib,
+            "as_of": prices.as_of.isoformat(),
+            "source": prices.source,
+        },
+    }
+
+
+def _json(step: StepCost) -> dict[str, Any]:
+    """Every count, also those of zero."""
+    return {**vars(step.traffic), "seconds": step.seconds}

@@ -1,0 +1,238 @@
+"""Counting the requests of any store: `metered` is the one way to do it.
+
+Owns how the calls of a store that makes no requests of its own (a folder, memory) are counted: as what they
+would be on a bucket. Does not own what a request is billed as (`traffic`), nor the counting of a store that
+does make them (`CountingStore`): only that one sees its retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar, cast
+
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
+from dstl_dagster.storage.base import (
+    Buffer,
+    CountingStore,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    Precondition,
+    RangeReader,
+    Source,
+)
+from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
+from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
+
+__all__ = ["metered"]
+
+_T = TypeVar("_T")
+_PAGE_OBJECTS = 1000
+_REFUSALS = (ConflictError, InvalidInputError, NotFoundError)
+"""Answers that change nothing: on a bucket they are 4xx."""
+
+
+def metered(store: ObjectStore, meter: TrafficMeter) -> ObjectStore:
+    """The same objects. Requests through the result count in `meter`, and wherever those of `store` do."""
+    if store.capabilities.counts_requests:
+        return cast("CountingStore", store).counted_by(meter)
+    return _MeteredStore(store, meter)
+
+
+class _MeteredStore(WrapperStore):
+    """Each call is a request, but for streams: a write counts when it is closed, a read when it is opened."""
+
+    def __init__(self, inner: ObjectStore, meter: TrafficMeter) -> None:
+        super().__init__(inner)
+        self._meter = meter
+
+    def _counted(
+        self, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0
+    ) -> _T:
+        return _counted(self._meter, operation, call, number=number, bytes_up=bytes_up)
+
+    def put(
+        self,
+        name: str,
+        payload: Buffer,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        return self._counted(
+            Operation.INSERT,
+            lambda: self._inner.put(name, payload, precondition=precondition, metadata=metadata),
+            bytes_up=memoryview(payload).nbytes,
+        )
+
+    def open_write(
+        self,
+        name: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+    ) -> ObjectWriter:
+        inner = self._inner.open_write(
+            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
+        )
+        return _MeteredWriter(inner, self._meter)
+
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        try:
+            found = self._inner.stat(name, generation=generation)
+        except DstlError as error:
+            self._meter.add(Traffic.of(Operation.STAT, refused=isinstance(error, _REFUSALS)))
+            raise
+        self._meter.add(Traffic.of(Operation.STAT, refused=found is None))
+        return found
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        return _read(self._meter, lambda: self._inner.get(name, generation=generation))
+
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
+        return _read(self._meter, lambda: self._inner.get_range(name, start, length, generation=generation))
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        return _MeteredRanges(super().open_ranges(name, generation=generation), self._meter)
+
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
+        inner = self._counted(
+            Operation.READ, lambda: self._inner.open_read(name, start=start, generation=generation)
+        )
+        return _MeteredReader(inner, self._meter)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        page = Traffic.of(Operation.LIST)
+        self._meter.add(page)
+        for count, each in enumerate(self._inner.list(prefix, start_offset=start_offset)):
+            if count and count % _PAGE_OBJECTS == 0:
+                self._meter.add(page)
+            yield each
+
+    def compose(
+        self,
+        sources: Sequence[Source],
+        target: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        delete_sources: bool = False,
+        crc32c: int | None = None,
+    ) -> ObjectStat:
+        return self._counted(
+            Operation.COMPOSE,
+            lambda: self._inner.compose(
+                sources,
+                target,
+                precondition=precondition,
+                metadata=metadata,
+                delete_sources=delete_sources,
+                crc32c=crc32c,
+            ),
+        )
+
+    def copy(
+        self,
+        source: Source,
+        target: str,
+        *,
+        to: ObjectStore | None = None,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        return self._counted(
+            Operation.REWRITE,
+            lambda: super(_MeteredStore, self).copy(
+                source, target, to=to, precondition=precondition, metadata=metadata
+            ),
+        )
+
+    def delete(self, name: str, *, precondition: Precondition) -> bool:
+        return self._counted(Operation.DELETE, lambda: self._inner.delete(name, precondition=precondition))
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        return self._counted(
+            Operation.DELETE, lambda: super(_MeteredStore, self).delete_all(objects), number=len(objects)
+        )
+
+
+class _MeteredWriter(WrapperWriter):
+    """One upload, counted when it ends: like a bucket's, it makes one object or none."""
+
+    def __init__(self, inner: ObjectWriter, meter: TrafficMeter) -> None:
+        super().__init__(inner)
+        self._meter = meter
+        self._bytes = 0
+        self._ended = False
+
+    def write(self, payload: Buffer) -> int:
+        written = self._inner.write(payload)
+        self._bytes += written
+        return written
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        written = super().write_summed(payload, crc32c)
+        self._bytes += written
+        return written
+
+    def close(self) -> ObjectStat:
+        if self._ended:
+            return self._inner.close()
+        stat = _counted(self._meter, Operation.INSERT, self._inner.close, bytes_up=self._bytes)
+        self._ended = True
+        return stat
+
+
+class _MeteredReader(WrapperReader):
+    def __init__(self, inner: ObjectReader, meter: TrafficMeter) -> None:
+        super().__init__(inner)
+        self._meter = meter
+
+    def read(self, size: int = -1) -> bytes:
+        payload = self._inner.read(size)
+        self._meter.add(Traffic(bytes_down=len(payload)))
+        return payload
+
+
+class _MeteredRanges(WrapperRanges):
+    """Each range is a request, as it is on a bucket, which keeps nothing open."""
+
+    def __init__(self, inner: RangeReader, meter: TrafficMeter) -> None:
+        super().__init__(inner)
+        self._meter = meter
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        return _read(self._meter, lambda: self._inner.read_range(start, length))
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        payload, crc32c = _counted(
+            self._meter, Operation.READ, lambda: self._inner.read_summed(start, length)
+        )
+        self._meter.add(Traffic(bytes_down=len(payload)))
+        return payload, crc32c
+
+
+def _counted(
+    meter: TrafficMeter, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0
+) -> _T:
+    try:
+        answer = call()
+    except DstlError as error:
+        refused = isinstance(error, _REFUSALS)
+        meter.add(Traffic.of(operation, number=number, refused=refused, bytes_up=bytes_up))
+        raise
+    meter.add(Traffic.of(operation, number=number, bytes_up=bytes_up))
+    return answer
+
+
+_Octets = TypeVar("_Octets", bound=bytes | memoryview)
+
+
+def _read(meter: TrafficMeter, call: Callable[[], _Octets]) -> _Octets:
+    payload = _counted(meter, Operation.READ, call)
+    meter.add(Traffic(bytes_down=len(payload)))
+    return payload

@@ -1,0 +1,180 @@
+"""What requests to a store are counted as: by the class they are billed under, with the bytes they moved.
+
+Owns which request is of which class (`OPERATION_CLASSES`), the sum (`Traffic`) and the counter
+(`TrafficMeter`). Does not own where requests are made (`gcs_transport`, `metering`), or prices
+(`settings.prices`).
+
+Source: Google's price list, "Operations that fall into each class". A request that the service answers with
+4xx or 5xx is not charged: it counts as free. One whose answer was lost counts as if it had been carried out.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum, StrEnum
+from typing import Any, Final
+
+from dstl_dagster.errors import FormatError
+from dstl_dagster.format.envelope import reading
+
+__all__ = ["NO_TRAFFIC", "OPERATION_CLASSES", "Operation", "RequestClass", "Traffic", "TrafficMeter"]
+
+
+class RequestClass(StrEnum):
+    """What Google Cloud Storage bills a request as."""
+
+    A = "A"
+    B = "B"
+    FREE = "free"
+
+
+class Operation(Enum):
+    """One kind of request."""
+
+    INSERT = "objects.insert"  # a whole object, or the start of an upload session
+    SESSION = "upload session"  # any further request of a session: chunk, end, status, cancellation
+    COMPOSE = "objects.compose"
+    REWRITE = "objects.rewrite"
+    REWRITE_ON = "objects.rewrite, continued"
+    LIST = "objects.list"  # one page
+    STAT = "objects.get"
+    READ = "objects.get, media"
+    BUCKET = "buckets.get"
+    PERMISSIONS = "buckets.testIamPermissions"
+    DELETE = "objects.delete"  # each part of a batch is one
+
+
+OPERATION_CLASSES: Final[Mapping[Operation, RequestClass]] = {
+    Operation.INSERT: RequestClass.A,
+    Operation.SESSION: RequestClass.FREE,  # an upload is one operation, however many requests it takes
+    Operation.COMPOSE: RequestClass.A,
+    Operation.REWRITE: RequestClass.A,
+    Operation.REWRITE_ON: RequestClass.FREE,  # as for an upload
+    Operation.LIST: RequestClass.A,
+    Operation.STAT: RequestClass.B,
+    Operation.READ: RequestClass.B,
+    Operation.BUCKET: RequestClass.B,
+    Operation.PERMISSIONS: RequestClass.B,
+    Operation.DELETE: RequestClass.FREE,
+}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A sum of requests. All counts are 0 or more.
+
+    Attributes:
+        class_a, class_b, free: requests by the class they are billed under; refused ones are free. Each part
+            of a batch is a request.
+        bytes_up, bytes_down: of objects' contents, repeats included; no headers, metadata or listings.
+        retries: requests that were made because an earlier one failed or its answer was lost.
+        uploads: objects begun to upload, by one request or a session, retries included.
+        composes: requests to compose, retries included.
+    """
+
+    class_a: int = 0
+    class_b: int = 0
+    free: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    retries: int = 0
+    uploads: int = 0
+    composes: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Of all classes."""
+        return self.class_a + self.class_b + self.free
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic.sum_of((self, other))
+
+    @classmethod
+    def sum_of(cls, each: Iterable[Traffic]) -> Traffic:
+        """The sum of any number."""
+        columns = zip(*map(_VALUES, each), strict=True)
+        return cls(*map(sum, columns))
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        """What came after `earlier`, an older reading of the same meter."""
+        return Traffic(*(getattr(self, name) - getattr(earlier, name) for name in _FIELDS))
+
+    def __bool__(self) -> bool:
+        return self != NO_TRAFFIC
+
+    @classmethod
+    def of(
+        cls,
+        operation: Operation,
+        *,
+        number: int = 1,
+        refused: bool = False,
+        again: bool = False,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+    ) -> Traffic:
+        """`number` requests of one kind. `refused`: answered with an error; `again`: because of a failure."""
+        plain = (number, refused, again, bytes_up, bytes_down) == (1, False, False, 0, 0)
+        if plain and operation in _ONE:
+            return _ONE[operation]
+        billed = RequestClass.FREE if refused else OPERATION_CLASSES[operation]
+        return cls(
+            class_a=number if billed is RequestClass.A else 0,
+            class_b=number if billed is RequestClass.B else 0,
+            free=number if billed is RequestClass.FREE else 0,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+            retries=number if again else 0,
+            uploads=number if operation is Operation.INSERT else 0,
+            composes=number if operation is Operation.COMPOSE else 0,
+        )
+
+    def to_json(self) -> dict[str, int]:
+        """A plain JSON object; counts of zero are left out."""
+        return {name: getattr(self, name) for name in _FIELDS if getattr(self, name)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Traffic:
+        """Unknown counts, of a later release, are ignored. Raises: FormatError."""
+        with reading("a count of requests is not valid"):
+            return cls(**{name: _count(name, plain[name]) for name in _FIELDS if name in plain})
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise FormatError(f"{name!r} is {value!r}, not a count")
+    return value
+
+
+_FIELDS: Final = tuple(field.name for field in fields(Traffic))
+_VALUES: Final = operator.attrgetter(*_FIELDS)
+_MOST_ADDED: Final = 1000
+NO_TRAFFIC: Final = Traffic()
+_ONE: Final[dict[Operation, Traffic]] = {}
+"""What most requests count as, made once."""
+_ONE.update({each: Traffic.of(each) for each in Operation})
+
+
+class TrafficMeter:
+    """Counts requests. Any thread; only grows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._added = [NO_TRAFFIC]  # summed when it is asked for: adding is on the path of every request
+
+    @property
+    def traffic(self) -> Traffic:
+        """All so far."""
+        with self._lock:
+            self._added = [Traffic.sum_of(self._added)]
+            return self._added[0]
+
+    def add(self, traffic: Traffic) -> None:
+        """Count what was requested."""
+        with self._lock:
+            self._added.append(traffic)
+            if len(self._added) > _MOST_ADDED:
+                self._added = [Traffic.sum_of(self._added)]
