@@ -39,6 +39,7 @@ __all__ = [
     "Precondition",
     "RangeReader",
     "RequestCost",
+    "ShortListingStore",
     "Source",
     "StoreCapabilities",
     "SummedWriter",
@@ -360,6 +361,14 @@ class BatchDeletingStore(ObjectStore, Protocol):
 
         Raises: as `delete`, once every other part has been carried out.
         """
+        ...
+
+
+class ShortListingStore(ObjectStore, Protocol):
+    """A store that declares `short_lists`."""
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        """The first `count` objects of `list` (1 to 1,000), fewer only if there are no more. One request."""
         ...
 
 

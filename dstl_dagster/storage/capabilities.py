@@ -40,6 +40,7 @@ class StoreCapabilities:
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
         tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
         batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects.
+        short_lists: it is a `ShortListingStore`: a listing of the first few names costs no whole page.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
@@ -50,6 +51,7 @@ class StoreCapabilities:
     write_summed: bool = False
     tells_time: bool = False
     batch_deletes: bool = False
+    short_lists: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:

@@ -47,7 +47,9 @@ __all__ = ["GCSObjectStore", "open_gcs"]
 
 _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CAPABILITIES = StoreCapabilities(inspect_bucket=True, write_summed=True, tells_time=True, batch_deletes=True)
+_CAPABILITIES = StoreCapabilities(
+    inspect_bucket=True, write_summed=True, tells_time=True, batch_deletes=True, short_lists=True
+)
 
 
 class GCSObjectStore:
@@ -220,6 +222,9 @@ class GCSObjectStore:
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         return self._reading.walk(prefix, start_offset)
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        return self._reading.first(prefix, count, start_offset)
 
     # -- compose, copy, delete
 
