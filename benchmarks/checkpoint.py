@@ -20,7 +20,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -265,6 +265,11 @@ class CountingNames(WrapperStore):
             self.names += 1
             yield stat
 
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[Any]:
+        found = super().list_first(prefix, count, start_offset=start_offset)
+        self.names += len(found)
+        return found
+
 
 def measure_history(checkpoint_counts: list[int]) -> list[Numbers]:
     found = []
@@ -351,7 +356,8 @@ def missed_targets(found: Numbers) -> Iterator[str]:
     if "snapshot" in found and found["snapshot"]["p99_times_shorter"] < 10:
         yield f"snapshot: p99 {found['snapshot']['p99_times_shorter']} times shorter; the target is 10"
     for row in found.get("history", []):
-        if row["names_listed"] > row["snapshot_interval"] + 8:
+        # What follows the snapshot, which may be a quarter of the interval late; beside it, as many at first.
+        if row["names_listed"] > 2 * (row["snapshot_interval"] * 5 // 4) + 8:
             yield f"history: {row['names_listed']} names listed after {row['checkpoints']} checkpoints"
     if "restore" in found and found["restore"]["speed_to_parquet"] < 0.5:
         yield f"restore: {found['restore']['speed_to_parquet']} of Parquet's speed; the target is 0.5"

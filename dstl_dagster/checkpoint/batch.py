@@ -138,6 +138,7 @@ class Batch:
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
         spending = spending or coordinator.spending()
+        coordinator.timeline.start_at(attempt.snapshot_slot)
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
         return cls(coordinator, attempt, parent, trigger=trigger, spending=spending)
 
@@ -245,7 +246,7 @@ class Batch:
         with self.aborted_on_error():
             manifest = self.coordinator.record_report(attempt, self.report(), parent=self.parent)
             self.coordinator.confirm(attempt, manifest=manifest)
-        (checkpoint,) = self.coordinator.compose_commit(attempt.checkpoint_id)
+        (checkpoint,) = self.coordinator.compose_commit(attempt.checkpoint_id, attempt=attempt)
         if clean_up_every and attempt.checkpoint_id % clean_up_every == 0:
             self._clean_up()
         return checkpoint

@@ -1,7 +1,12 @@
-"""Step 6: compose every file of a completed checkpoint to its final name.
+"""Step 6: compose every file of a completed checkpoint to its final name, or as a person has resolved.
 
-Owns publishing the files of one checkpoint concurrently, and summarizing their outcomes. Does not own how
-one file is composed, resumed or recognised (`recoverable`), or the `committed` record (`steps`).
+Owns publishing the files of one checkpoint concurrently, carrying out the resolutions of blocked ones, and
+summarizing the outcomes. Does not own how one file is composed, resumed or recognised (`recoverable`),
+whether a file may be resolved (`decisions.to_resolve`), or the `committed` record (`publish`).
+
+Why a resolution is safe. The `resolved` record is written before anything is touched, pins the foreign
+object's generation, and stays in force until a later `committed` record includes it. So anyone may carry it
+out, and a foreign object that arrived later is not the one that the person agreed to delete.
 """
 
 from __future__ import annotations
@@ -12,14 +17,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import FileReport, Manifest
-from dstl_dagster.recoverable import CommitOutcome, CommitState, commit_file
+from dstl_dagster.recoverable import CommitOutcome, CommitState, commit_file, discard_file
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import BlockedFile
+from dstl_dagster.storage import Generation, ObjectStore
+from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
 
-__all__ = ["Publication", "commit_or_block", "publish_files"]
+__all__ = ["Publication", "finish_resolutions", "publish_files"]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +57,7 @@ def publish_files(
     """
 
     def publish(file: FileReport) -> CommitOutcome:
-        return commit_or_block(store, file, options, threads=threads)
+        return _commit_or_block(store, file, options, threads=threads)
 
     outcomes: list[CommitOutcome] = []
     failure: Exception | None = None
@@ -70,7 +75,58 @@ def publish_files(
     return _summarized(manifest.files, outcomes)
 
 
-def commit_or_block(
+def finish_resolutions(
+    store: ObjectStore,
+    manifest: Manifest,
+    committed: Committed,
+    resolutions: Sequence[Resolved],
+    options: GSFileSystemOptions,
+    *,
+    threads: int,
+) -> Publication:
+    """Carry out the resolutions, and return the outcome for all files of the checkpoint. Idempotent."""
+    published = list(committed.published)
+    blocked = []
+    by_name = {resolved.name: resolved for resolved in resolutions}
+    files = {file.object_name: file for file in manifest.files}
+    for waiting in committed.blocked:
+        resolved = by_name.get(waiting.name)
+        if resolved is None:
+            blocked.append(waiting)
+            continue
+        file = files[waiting.name]
+        if resolved.resolution is Resolution.KEEP:
+            discard_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+            log.info("file %s is discarded: the foreign object stays", waiting.name)
+            continue
+        still_blocked = _replace(store, file, resolved, options, threads)
+        if still_blocked is None:
+            published.append(waiting.name)
+        else:
+            blocked.append(still_blocked)
+    return Publication(tuple(published), tuple(blocked))
+
+
+def _replace(
+    store: ObjectStore, file: FileReport, resolved: Resolved, options: GSFileSystemOptions, threads: int
+) -> BlockedFile | None:
+    final = file.recoverable.final_blob_identifier
+    if resolved.foreign_generation is not None:
+        try:
+            store.in_bucket(final.bucket_name).delete(
+                final.object_name, precondition=Generation(resolved.foreign_generation)
+            )
+        except ConflictError:
+            # The name holds another generation by now: our file (published by a rival), or a foreign object
+            # that the resolution does not cover.
+            log.info("the object at %s is no longer the one that was resolved", file.object_name)
+    outcome = _commit_or_block(store, file, options, threads=threads)
+    if outcome.state == "blocked":
+        return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
+    return None
+
+
+def _commit_or_block(
     store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
 ) -> CommitOutcome:
     """Publish one file. A permanent refusal by the store is an outcome, not an error.

@@ -86,7 +86,7 @@ class CheckpointCoordinator(CheckpointSteps):
         """
         garbage: CleanUp | None = None
         references = References(self._store, self._names, threads=self._options.commit_threads)
-        references.read_ahead([entry.completed.manifest for entry in self.timeline.tail().kept])
+        references.read_ahead(self.timeline.tail().kept)
         try:
             garbage = self._collect(dry_run=True, references=references)
         except (FormatError, NotFoundError) as error:

@@ -6,7 +6,8 @@ Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,17 +20,33 @@ from dstl_dagster.checkpoint.verify import (
     verify_state,
 )
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, OperatorState, Spending, load_manifest, operator_state
+from dstl_dagster.keyed import (
+    Manifest,
+    OperatorState,
+    Spending,
+    load_manifest,
+    operator_state,
+    require_same_manifest,
+)
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
-from dstl_dagster.storage import ObjectStore, RequestCost, Traffic, TrafficMeter, concurrently, metered
+from dstl_dagster.storage import (
+    ObjectStore,
+    RequestCost,
+    Traffic,
+    TrafficMeter,
+    at_once,
+    concurrently,
+    metered,
+)
 from dstl_dagster.timeline import (
     Attempt,
     BlockedFile,
     CheckpointEntry,
     Timeline,
     TimelineView,
+    decisions,
     find_completed,
 )
 
@@ -101,6 +118,7 @@ class CheckpointReader:
         self._options = self._job_options.checkpoint
         self._clock = clock or SystemClock()
         self._new_id = new_id
+        self._recorded: Manifest | None = None  # that this object wrote last
         self.timeline = Timeline(
             job,
             store,
@@ -195,6 +213,49 @@ class CheckpointReader:
             idempotency_key=completed.idempotency_key,
         )
 
+    def require_open(self, attempt: Attempt) -> None:
+        """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
+        self.timeline.start_at(attempt.snapshot_slot)
+        decisions.require_open(self.timeline.tail(), attempt)
+
+    def _read_with_tail(self, attempt: Attempt) -> Manifest:
+        """The attempt's manifest, which is read beside the tail if this object has not read that before."""
+        self.timeline.start_at(attempt.snapshot_slot)
+        load = partial(
+            load_manifest, self._store, self._names.manifest(attempt.checkpoint_id, attempt.attempt)
+        )
+        with self._if_still_open(attempt):
+            _, manifest = at_once(self._store, self.timeline.seen, load, self._options.commit_threads)
+        return manifest
+
+    def _recorded_by(self, attempt: Attempt) -> Manifest | None:
+        """The manifest of this attempt, if this object wrote it last."""
+        last = self._recorded
+        return last if last is not None and last.attempt == attempt.attempt else None
+
+    def _own_manifest(self, view: TimelineView, checkpoint_id: int) -> Manifest | None:
+        """The same by the checkpoint, for the last one alone: nothing of that is ever cleaned up."""
+        last, entry = self._recorded, view.last_completed
+        if last is None or entry is None or entry.checkpoint_id != checkpoint_id:
+            return None
+        return last if last.attempt == entry.completed.attempt else None
+
+    def _parent(self, view: TimelineView) -> Checkpoint | None:
+        """The checkpoint that the next one builds on."""
+        last = view.last_completed_id
+        return None if last is None else self._get(view, last, self._own_manifest(view, last))
+
+    @contextmanager
+    def _if_still_open(self, attempt: Attempt) -> Iterator[None]:
+        """A dead attempt's objects were cleaned up, its names taken by others: raise that it ended."""
+        try:
+            yield
+        except FencedError:
+            raise
+        except (NotFoundError, ConflictError):
+            self.require_open(attempt)
+            raise
+
     def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
         """Where the state of `operator` at this checkpoint is stored; `None` if it never wrote any."""
         return operator_state(self._store, checkpoint.manifest, operator)
@@ -247,8 +308,10 @@ class CheckpointReader:
     def _checkpoint(
         self, view: TimelineView, entry: CheckpointEntry, manifest: Manifest | None = None
     ) -> Checkpoint:
+        name, crc32c = entry.completed.manifest, entry.completed.manifest_crc32c
         try:
-            manifest = manifest or load_manifest(self._store, entry.completed.manifest)
+            manifest = manifest or load_manifest(self._store, name, crc32c)
+            require_same_manifest(name, crc32c, manifest.crc32c)
         except NotFoundError as error:
             if entry.subsumed is None:
                 raise

@@ -18,7 +18,16 @@ from dstl_dagster.format import (
     JOBS_PREFIX,
     JobNames,
 )
-from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
+from dstl_dagster.keyed import (
+    AttemptReport,
+    BaseAndLog,
+    FileReport,
+    Files,
+    Manifest,
+    OperatorEntry,
+    OperatorReport,
+    as_file_reports,
+)
 from dstl_dagster.recoverable import (
     Component,
     GSBlobIdentifier,
@@ -31,13 +40,32 @@ from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = [
     "build_manifest",
+    "checked_report",
     "final_files",
-    "verify_report",
     "with_a_component_each",
 ]
 
 
-def verify_report(
+def checked_report(
+    store: ObjectStore,
+    attempt: Attempt,
+    report: AttemptReport,
+    files: Files,
+    referenced: Callable[[], frozenset[str]],
+    options: GSFileSystemOptions,
+    *,
+    threads: int = 1,
+) -> AttemptReport:
+    """Step 3: the report with these files, as the store bears it out. Changes nothing.
+
+    Raises: as `_verify_report`; InvalidInputError if two files have the same name.
+    """
+    report = dataclasses.replace(report, files=as_file_reports(files, store, options, threads=threads))
+    _verify_report(store, report, attempt, referenced, threads=threads)
+    return report
+
+
+def _verify_report(
     store: ObjectStore,
     report: AttemptReport,
     attempt: Attempt,
@@ -192,11 +220,11 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        previous = None if operator.base else _previous(parent, operator.operator)
+        previous, crc32c = (None, None) if operator.base else _previous(parent, operator.operator)
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         entries[operator.operator] = OperatorEntry(
-            operator, previous, None if sizes is None else sizes.with_report(operator)
+            operator, previous, None if sizes is None else sizes.with_report(operator), crc32c
         )
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
@@ -205,7 +233,8 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     for name, entry in before.items():
         if name not in entries:
             unchanged = dataclasses.replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
-            entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
+            previous, crc32c = _previous(parent, name)
+            entries[name] = OperatorEntry(unchanged, previous, entry.sizes, crc32c)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
@@ -231,14 +260,14 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
     )
 
 
-def _previous(parent: Manifest | None, operator: str) -> str | None:
-    """The newest manifest with handles of this operator, from `parent` backwards."""
+def _previous(parent: Manifest | None, operator: str) -> tuple[str | None, int | None]:
+    """The newest manifest with handles of this operator, from `parent` backwards, and its checksum."""
     if parent is None or operator not in parent.operators:
-        return None
+        return None, None
     entry = parent.operators[operator]
     if entry.report.handles:
-        return JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
-    return entry.previous
+        return JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt), parent.crc32c
+    return entry.previous, entry.previous_crc32c
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:

@@ -67,8 +67,7 @@ class References:
 
         Raises: FormatError, NotFoundError if one of them is unreadable.
         """
-        names = [entry.completed.manifest for entry in entries]
-        self.read_ahead(names)
+        names = self.read_ahead(entries)
         return frozenset(file for name in names for file in self._manifest(name)[0])
 
     def older(self, needed: Sequence[CheckpointEntry]) -> frozenset[str]:
@@ -98,8 +97,7 @@ class References:
 
         Raises: FormatError (kind `newer_version`): what a later release needs is not known.
         """
-        names = [entry.completed.manifest for entry in entries]
-        self.read_ahead(names)
+        names = self.read_ahead(entries)
         seen: set[tuple[str, str]] = set()
         for name in names:
             try:
@@ -114,9 +112,13 @@ class References:
                 log.warning("manifest %s cannot be read: %s", name, error)
         return frozenset(self._of_others)
 
-    def read_ahead(self, manifests: Sequence[str]) -> None:
-        """Read these manifests concurrently, if not read yet; unreadable ones raise when asked for."""
-        self._loader.fetch([name for name in manifests if name not in self._named])
+    def read_ahead(self, entries: Iterable[CheckpointEntry]) -> list[str]:
+        """Read the manifests of these checkpoints concurrently, if not read yet; unreadable ones, and those
+        that are not what the record names, raise when asked for. Returns their names.
+        """
+        names = [self._expected(entry) for entry in entries]
+        self._loader.fetch([name for name in names if name not in self._named])
+        return names
 
     def needed_by(self, manifest: str, seen: set[tuple[str, str]] | None = None) -> Iterator[str]:
         """Every name that the checkpoint of this manifest needs; a name may be repeated.
@@ -136,7 +138,7 @@ class References:
         seen: set[tuple[str, str]] = set()
         for entry in roots:
             try:
-                yield from self._needed_by(entry.completed.manifest, seen)
+                yield from self._needed_by(self._expected(entry), seen)
             except NotFoundError:
                 if entry.subsumed is None:
                     raise
@@ -159,6 +161,10 @@ class References:
             yield from files
             if operator in previous:
                 waiting.append((operator, previous[operator]))
+
+    def _expected(self, entry: CheckpointEntry) -> str:
+        self._loader.expect(entry.completed.manifest, entry.completed.manifest_crc32c)
+        return entry.completed.manifest
 
     def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
         """The changelog files that the manifest names, and the next older manifest of each operator."""

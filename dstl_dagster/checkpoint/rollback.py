@@ -55,7 +55,7 @@ def _abandoned(timeline: Timeline, retraction: Retraction) -> Iterator[Completed
 
 def _retract(store: ObjectStore, completed: Completed, options: GSFileSystemOptions, threads: int) -> None:
     try:
-        manifest = load_manifest(store, completed.manifest)
+        manifest = load_manifest(store, completed.manifest, completed.manifest_crc32c)
     except NotFoundError:
         # Subsumed and cleaned up: only a committed checkpoint is subsumed, so no source is left, and the
         # `completed` record has all that is needed to find the final objects.

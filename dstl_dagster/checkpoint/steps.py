@@ -1,33 +1,39 @@
-"""Steps 1 and 3 to 6 of a checkpoint, callable from any process, any number of times.
+"""Steps 1 and 3 to 5 of a checkpoint, callable from any process, any number of times.
 
 Owns the order of the steps and what each passes to the next. Does not own the rules (`timeline.decisions`),
-the race for a slot (`timeline`), or the work inside a step (`record`, `compose_commit`, `resolve`,
-`rollback`).
+the race for a slot (`timeline`), step 6 (`publish`), or the work inside a step (`record`).
 
     1 trigger   2 append   3 persist   4 record   5 confirm   6 compose-commit   7 clean up
 
-Each step re-reads the timeline, so it may be killed at any request and run again by another process,
-concurrently with a zombie of itself, with the same outcome.
+A step may be killed at any request and run again by another process, concurrently with a zombie of itself,
+with the same outcome: whatever it has read, its record goes into the slot after that or nowhere.
+
+So a process that has just read the timeline, or written its last record, does not read it again to decide:
+
+* To act on what was seen is safe: if it was stale, the slot is taken, and the rule is asked again. What a
+  step does before its record (publish, resolve, retract) is safe for a zombie, and so for a stale view.
+* To refuse, or to say that there is nothing to do, is not: that is only ever said of a tail that was read in
+  the same step.
+
+What a step looks up does not depend on what the timeline says, so both are asked for at once; if the look-up
+fails, it is the timeline, read after it, that says why.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-from dstl_dagster.checkpoint.compose_commit import publish_files
-from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
-from dstl_dagster.checkpoint.record import build_manifest, final_files, verify_report, with_a_component_each
+from dstl_dagster.checkpoint.publish import CheckpointPublisher
+from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.checkpoint.record import build_manifest, checked_report, final_files, with_a_component_each
 from dstl_dagster.checkpoint.references import References
-from dstl_dagster.checkpoint.resolve import finish_resolutions
-from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.keyed import (
     OWN_WRITE,
     RECORD,
@@ -37,26 +43,22 @@ from dstl_dagster.keyed import (
     Handles,
     Manifest,
     Spending,
-    as_file_reports,
     as_operator_reports,
-    load_manifest,
     store_manifest,
 )
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
-from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import Attempt, Fenced, Opened, PlannedAttempt, TimelineView, decisions
+from dstl_dagster.settings import CheckpointOptions, Options
+from dstl_dagster.storage import ObjectStore, at_once
+from dstl_dagster.timeline import Attempt, Completed, Fenced, Opened, PlannedAttempt, TimelineView, decisions
 
 __all__ = ["CheckpointSteps"]
 
 log = logging.getLogger(__name__)
-_MAX_ROUNDS = 100
 _RECORDS_OF_STEP_1 = 3
 """`fenced`, perhaps a snapshot, `opened`."""
-R = TypeVar("R")
 _UNPINNED = object()
 
 
-class CheckpointSteps(CheckpointReader):
+class CheckpointSteps(CheckpointPublisher):
     """The steps that create one checkpoint of a job. Arguments as for `CheckpointCoordinator`."""
 
     def __init__(
@@ -70,14 +72,7 @@ class CheckpointSteps(CheckpointReader):
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         super().__init__(job, store, options, clock=clock, new_id=new_id)
-        self._file_options = self._job_options.files
-        _require_a_bucket_for_entropy(store, self._file_options)
         self._owner = owner or f"coordinator-{new_id()}"
-
-    @property
-    def file_options(self) -> GSFileSystemOptions:
-        """How components of the job's files are named; their writers must use the same options."""
-        return self._file_options
 
     def trigger(
         self,
@@ -97,7 +92,7 @@ class CheckpointSteps(CheckpointReader):
         it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
         """
         return self._when_finished(
-            lambda: self._begin(self._finish(), take_over, idempotency_key, expected_parent)
+            lambda: self._begin(self._finish(), take_over, idempotency_key, expected_parent), from_seen=True
         )
 
     def open(
@@ -117,13 +112,13 @@ class CheckpointSteps(CheckpointReader):
 
         def begin() -> tuple[Attempt, Checkpoint | None]:
             retracted = self._finish()
-            parent = self._latest(self.timeline.seen())
+            parent = self._parent(self.timeline.seen())
             if check is not None:
                 check(parent)
             on = None if parent is None else parent.checkpoint_id
             return self._begin(retracted, take_over, idempotency_key, on), parent
 
-        return self._when_finished(begin)
+        return self._when_finished(begin, from_seen=True)
 
     def plan(
         self, *, check: Callable[[Checkpoint | None], None] | None = None
@@ -135,9 +130,10 @@ class CheckpointSteps(CheckpointReader):
 
         Raises: what `check` raises.
         """
+        self.timeline.tail()
         self._finish()
         view = self.timeline.seen()
-        parent = self._latest(view)
+        parent = self._parent(view)
         if check is not None:
             check(parent)
         attempt = Attempt(
@@ -146,6 +142,7 @@ class CheckpointSteps(CheckpointReader):
             parent=None if parent is None else parent.checkpoint_id,
             job=self.job,
             store_uri=self._store.uri,
+            snapshot_slot=view.snapshot_slot,
         )
         return PlannedAttempt(attempt, view.slot), parent
 
@@ -158,6 +155,7 @@ class CheckpointSteps(CheckpointReader):
         Raises: ConflictError (kind `attempt_open`; `already_applied`; `parent_moved`: plan again),
         FencedError (it was open, and has ended).
         """
+        self.timeline.start_at(planned.attempt.snapshot_slot)
         since = self.timeline.records(after_slot=planned.slot)
         if any(
             isinstance(record, Opened) and record.attempt == planned.attempt.attempt
@@ -166,6 +164,7 @@ class CheckpointSteps(CheckpointReader):
             return
 
         def decide() -> None:
+            self.timeline.tail()
             retracted = self._finish()
             fenced = True
             while fenced:
@@ -210,20 +209,8 @@ class CheckpointSteps(CheckpointReader):
             job=self.job,
             store_uri=self._store.uri,
             idempotency_key=idempotency_key,
+            snapshot_slot=self.timeline.seen().snapshot_slot,
         )
-
-    def require_open(self, attempt: Attempt) -> None:
-        """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
-        decisions.require_open(self.timeline.tail(), attempt)
-
-    @contextmanager
-    def _if_still_open(self, attempt: Attempt) -> Iterator[None]:
-        """A dead attempt's objects were cleaned up, its names taken by others: raise that it ended."""
-        try:
-            yield
-        except (NotFoundError, ConflictError):
-            self.require_open(attempt)
-            raise
 
     def record(
         self,
@@ -274,29 +261,37 @@ class CheckpointSteps(CheckpointReader):
         spending: Spending | None = None,
     ) -> Manifest:
         spending = spending or self.spending()
-        view = self.timeline.tail()
-        decisions.require_open(view, attempt)
-        threads = self._options.commit_threads
-        if parent is None and attempt.parent is not None:
-            parent = self._get(view, attempt.parent)
+        self.timeline.start_at(attempt.snapshot_slot)
+
+        def parent_if_open() -> Checkpoint | None:
+            view = self.timeline.tail()
+            decisions.require_open(view, attempt)
+            on = attempt.parent
+            return parent or (None if on is None else self._get(view, on, self._own_manifest(view, on)))
 
         def referenced() -> frozenset[str]:
-            if parent is None:
+            before = parent_if_open()
+            if before is None:
                 return frozenset()
-            return frozenset(References(self._store, self._names).needed_by(parent.entry.completed.manifest))
+            references = References(self._store, self._names)
+            (manifest,) = references.read_ahead([before.entry])
+            return frozenset(references.needed_by(manifest))
 
+        given = replace(rest, operators=as_operator_reports(handles), files=())
+        options, threads = self._file_options, self._options.commit_threads
+        check = partial(
+            checked_report, self._store, attempt, given, files, referenced, options, threads=threads
+        )
         with self._if_still_open(attempt):
-            found = as_file_reports(files, self._store, self._file_options, threads=threads)
-            report = replace(rest, operators=as_operator_reports(handles), files=found)
-            verify_report(self._store, report, attempt, referenced, threads=threads)
-        report = with_a_component_each(self._store, report, attempt, self._file_options)
+            before, report = at_once(self._store, parent_if_open, check, threads)
+        report = with_a_component_each(self._store, report, attempt, options)
         spent = spending.so_far() + OWN_WRITE
         report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
-        manifest = build_manifest(attempt, report, None if parent is None else parent.manifest)
-        manifest = store_manifest(self._store, attempt, manifest)
+        manifest = build_manifest(attempt, report, None if before is None else before.manifest)
+        self._recorded = store_manifest(self._store, attempt, manifest)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
         log.info("step 4 record: %s", spending.in_words())
-        return manifest
+        return self._recorded
 
     def confirm(self, attempt: Attempt, *, manifest: Manifest | None = None) -> Checkpoint:
         """Step 5, the commit point: from here on the checkpoint exists, and there is no way back.
@@ -307,122 +302,31 @@ class CheckpointSteps(CheckpointReader):
         Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
         """
         spending = self.spending()
-        name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
-        with self._if_still_open(attempt):
-            manifest = manifest or load_manifest(self._store, name)
+        manifest = manifest or self._recorded_by(attempt) or self._read_with_tail(attempt)
         files = final_files(manifest.files)
-        self.timeline.decide(
-            lambda view: decisions.to_complete(
+
+        def complete(view: TimelineView) -> Completed | None:
+            return decisions.to_complete(
                 view,
                 attempt,
-                manifest=name,
+                manifest=self._names.manifest(attempt.checkpoint_id, attempt.attempt),
+                manifest_crc32c=manifest.crc32c,
                 files=files,
                 seconds=spending.so_far().seconds,
             )
-        )
+
+        if self.timeline.decide(complete, from_seen=True) is None:
+            self.timeline.decide(complete)  # it was complete when last seen: a restore may have abandoned it
         said = spending.in_words()
         log.info(
             "step 5 confirm: checkpoint %d of job %s is complete, %s", attempt.checkpoint_id, self.job, said
         )
-        return self._get(self.timeline.tail(), attempt.checkpoint_id, manifest)
+        return self._get(self.timeline.seen(), attempt.checkpoint_id, manifest)
 
     def abort(self, attempt: Attempt, reason: str = "by its owner") -> None:
         """End the attempt before step 5. The next clean-up deletes what it left.
 
         Raises: ConflictError (kind `already_completed`).
         """
+        self.timeline.start_at(attempt.snapshot_slot)
         self.timeline.decide(lambda view: decisions.to_abort(view, attempt, reason))
-
-    def compose_commit(
-        self, checkpoint_id: int | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> list[Checkpoint]:
-        """Step 6: publish the files of this checkpoint, or of every one that is not published yet.
-
-        Also carries out resolutions of blocked files. Returns the checkpoints it covered, as they are
-        afterwards. A file whose name is held by a foreign object is listed in `blocked` and stops no other.
-        Idempotent: a published file that a consumer has moved away is not published again.
-
-        Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
-        """
-        view = self.timeline.tail()
-        unfinished = {entry.checkpoint_id for entry in view.uncommitted}
-        unfinished |= {resolved.checkpoint_id for resolved in view.unfinished_resolutions}
-        wanted = sorted(unfinished) if checkpoint_id is None else [checkpoint_id]
-        return [self._publish(each, progress) for each in wanted]
-
-    def _publish(self, checkpoint_id: int, progress: Callable[[int, int], None] | None) -> Checkpoint:
-        checkpoint = self._get(self.timeline.seen(), checkpoint_id)
-        committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
-        if committed is not None and not resolutions:
-            return checkpoint
-        if checkpoint.abandoned:
-            raise ConflictError(
-                f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
-                kind=ErrorKind.ABANDONED,
-            )
-        spending = self.spending()
-        threads = self._options.commit_threads
-        if committed is None:
-            publication = publish_files(
-                self._store, checkpoint.manifest, self._file_options, threads=threads, progress=progress
-            )
-        else:
-            publication = finish_resolutions(
-                self._store, checkpoint.manifest, committed, resolutions, self._file_options, threads=threads
-            )
-        self.timeline.decide(
-            lambda view: decisions.to_commit(
-                view,
-                checkpoint_id,
-                published=publication.published,
-                blocked=publication.blocked,
-                seconds=spending.so_far().seconds,
-                resolved_slot=max((each.slot for each in resolutions), default=0),
-            ),
-            from_seen=True,
-        )
-        log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
-        log.info("step 6 compose-commit: %s", spending.in_words())
-        return self._get(self.timeline.seen(), checkpoint_id, checkpoint.manifest)
-
-    def _finish(self) -> int:
-        """Finish what earlier decisions started; returns the slot of the newest restore now retracted."""
-        self.compose_commit()
-        return self._retract()
-
-    def _finish_resolutions(self) -> None:
-        for resolved in self.timeline.tail().unfinished_resolutions:
-            self._publish(resolved.checkpoint_id, None)
-
-    def _retract(self) -> int:
-        return retract_abandoned(
-            self._store,
-            self.timeline,
-            self.timeline.seen(),
-            self._file_options,
-            threads=self._options.commit_threads,
-        )
-
-    def _when_finished(self, decide: Callable[[], R]) -> R:
-        """Call `decide`, again as long as a rival's decision in between left something to finish first."""
-        for _ in range(_MAX_ROUNDS):
-            try:
-                return decide()
-            except ConflictError as error:
-                if error.kind not in decisions.UNFINISHED:
-                    raise
-                log.info("trying again: %s", error)
-        raise UnavailableError(
-            f"job {self.job!r}: another writer's decision got in between {_MAX_ROUNDS} times; find out who "
-            "writes so often (`dstl checkpoints timeline`), then try again",
-            kind=ErrorKind.CONTENTION,
-        )
-
-
-def _require_a_bucket_for_entropy(store: ObjectStore, options: GSFileSystemOptions) -> None:
-    """No prefix lists names that begin with a UUID: clean-up has to list the whole bucket."""
-    if options.filesink_entropy_enabled and options.writer_temporary_bucket_name in (None, store.bucket_name):
-        raise InvalidInputError(
-            "gs.filesink.entropy.enabled needs a bucket for temporary objects alone, so that clean-up finds "
-            f"them: set gs.writer.temporary.bucket.name to another bucket than {store.bucket_name!r}"
-        )

@@ -152,6 +152,7 @@ def _chains(
     """What each checkpoint added to each operator, oldest first, as far back as manifests are readable."""
     found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
     loader = ManifestLoader(store, JobNames(manifest.job), threads=threads)
+    loader.follow(manifest)
     loaded: dict[str, Manifest | None] = {}
     chains = []
     for operator, entry in manifest.operators.items():

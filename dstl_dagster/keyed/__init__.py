@@ -22,7 +22,14 @@ from dstl_dagster.keyed.cost import (
     list_price_usd,
 )
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
-from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
+from dstl_dagster.keyed.manifest import (
+    BaseAndLog,
+    Manifest,
+    OperatorEntry,
+    load_manifest,
+    require_same_manifest,
+    store_manifest,
+)
 from dstl_dagster.keyed.operator_log import OperatorState, operator_state
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport, load_report, store_report
@@ -97,6 +104,7 @@ __all__ = [
     "open_attempt_changelog",
     "operator_state",
     "paired_rows",
+    "require_same_manifest",
     "schema_of",
     "split_count",
     "store_manifest",

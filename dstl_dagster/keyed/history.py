@@ -89,7 +89,7 @@ def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[
         found.append((manifest.checkpoint_id, entry.report))
         if entry.previous is None:
             return found
-        manifest = load_manifest(store, entry.previous)
+        manifest = load_manifest(store, entry.previous, entry.previous_crc32c)
 
 
 def _last_change(

@@ -15,13 +15,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
+from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
-__all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
+__all__ = [
+    "BaseAndLog",
+    "Manifest",
+    "OperatorEntry",
+    "load_manifest",
+    "require_same_manifest",
+    "store_manifest",
+]
 
 _KIND = "manifest"
 _PLAIN, _WITH_IDS = 1, 2
@@ -59,15 +67,20 @@ class OperatorEntry:
         previous: the manifest that holds the next older handles; `None` if there are none.
         sizes: of the whole state at this checkpoint, so that finding them takes no walk along the chain;
             `None` in manifests of the first release, and in those that build on one.
+        previous_crc32c: of all bytes of the manifest named `previous`; `None` where an earlier release
+            named it.
     """
 
     report: OperatorReport
     previous: str | None
     sizes: BaseAndLog | None = None
+    previous_crc32c: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        sizes = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
-        return {"report": self.report.to_json(), "previous": self.previous, **sizes}
+        more: dict[str, Any] = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
+        if self.previous_crc32c is not None:
+            more["previous_crc32c"] = self.previous_crc32c
+        return {"report": self.report.to_json(), "previous": self.previous, **more}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> OperatorEntry:
@@ -76,6 +89,7 @@ class OperatorEntry:
             OperatorReport.from_json(fields["report"]),
             fields["previous"],
             None if sizes is None else BaseAndLog(**{name: int(value) for name, value in sizes.items()}),
+            None if fields.get("previous_crc32c") is None else int(fields["previous_crc32c"]),
         )
 
 
@@ -90,6 +104,7 @@ class Manifest:
         persist_seconds: how long steps 2 and 3 took.
         cost: what steps 1 to 4 requested, as far as they were counted; `None` in manifests of earlier
             releases. The one field in which two tries of step 4 may differ: the first that is stored stays.
+        crc32c: of all bytes of the object that it was stored in or loaded from; `None` before that.
     """
 
     job: str
@@ -101,6 +116,7 @@ class Manifest:
     positions: Mapping[str, Any] = field(default_factory=dict)
     persist_seconds: float = 0.0
     cost: CheckpointCost | None = None
+    crc32c: int | None = field(default=None, compare=False)
 
     @property
     def changes(self) -> int:
@@ -153,7 +169,7 @@ class Manifest:
 def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> Manifest:
     """Write the manifest once, under the attempt's own name. Repeating it is no error.
 
-    Returns: the manifest that is stored: of another try it may tell another cost.
+    Returns: the manifest that is stored, with its checksum: of another try it may tell another cost.
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
@@ -172,15 +188,18 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
             return False
 
     there = write_once(store, name, payload, otherwise=conflict, is_same=is_same)
-    return manifest if there == payload else _decoded(there, name)
+    return replace(manifest, crc32c=crc32c_of(there)) if there == payload else _decoded(there, name)
 
 
 def _without_cost(manifest: Manifest) -> dict[str, Any]:
     return replace(manifest, cost=None).to_json()
 
 
-def load_manifest(store: ObjectStore, name: str) -> Manifest:
-    """Raises: NotFoundError (kind `no_manifest`: its checkpoint was cleaned up), FormatError."""
+def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> Manifest:
+    """The manifest in this object. `crc32c`: of all its bytes, as what names it says, where that is known.
+
+    Raises: NotFoundError (kind `no_manifest`: its checkpoint was cleaned up), FormatError.
+    """
     try:
         payload = store.get(name)
     except NotFoundError as error:
@@ -188,9 +207,20 @@ def load_manifest(store: ObjectStore, name: str) -> Manifest:
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
             kind=ErrorKind.NO_MANIFEST,
         ) from error
-    return _decoded(payload, name)
+    return _decoded(payload, name, crc32c)
 
 
-def _decoded(payload: bytes, name: str) -> Manifest:
+def _decoded(payload: bytes, name: str, crc32c: int | None = None) -> Manifest:
+    found = crc32c_of(payload)
+    require_same_manifest(name, crc32c, found)
     _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
-    return Manifest.from_json(fields, name)
+    return replace(Manifest.from_json(fields, name), crc32c=found)
+
+
+def require_same_manifest(name: str, expected: int | None, found: int | None) -> None:
+    """Compare checksums of a manifest, where both are known. Raises: FormatError."""
+    if None not in (expected, found) and expected != found:
+        raise FormatError(
+            f"manifest {name} has CRC-32C {found:08x}, but what names it says {expected:08x}: it was damaged "
+            "or replaced. Put back the object from a copy, or restore the job to an older checkpoint"
+        )

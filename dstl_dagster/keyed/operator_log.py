@@ -60,6 +60,7 @@ def _entries(
     found = [entry]
     newest_seen = manifest.checkpoint_id
     loader = ManifestLoader(store, JobNames(manifest.job))
+    loader.follow(manifest)
     while (previous := found[-1].previous) is not None:
         older = _load(loader, previous, operator)
         if older.checkpoint_id >= newest_seen:

@@ -13,7 +13,7 @@ from functools import partial
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed.manifest import Manifest, load_manifest
+from dstl_dagster.keyed.manifest import Manifest, load_manifest, require_same_manifest
 from dstl_dagster.storage import ObjectStore, concurrently
 
 __all__ = ["ManifestLoader"]
@@ -41,9 +41,21 @@ class ManifestLoader:
         self._window: dict[str, Manifest] = {}
         self._done: set[str] = set()
         self._loads = 0
+        self._expected: dict[str, int] = {}
+
+    def expect(self, name: str, crc32c: int | None) -> None:
+        """What the record of a checkpoint says of its manifest; `None`: nothing."""
+        if crc32c is not None:
+            self._expected[name] = crc32c
+
+    def follow(self, manifest: Manifest) -> None:
+        """What this manifest says of the older ones that it names. Those that are loaded are followed too."""
+        for entry in manifest.operators.values():
+            if entry.previous is not None and entry.previous_crc32c is not None:
+                self._expected.setdefault(entry.previous, entry.previous_crc32c)
 
     def load(self, name: str) -> Manifest:
-        """The manifest of this name. Raises: as `load_manifest`."""
+        """The manifest of this name, if it is what was expected. Raises: as `load_manifest`."""
         self._loads += 1
         found = self._fetched.pop(name, None)
         if found is None:
@@ -51,7 +63,12 @@ class ManifestLoader:
                 self._fetch_ahead(name)
             found = self._window.pop(name, None)
         self._done.add(name)
-        return load_manifest(self._store, name) if found is None else found
+        expected = self._expected.get(name)
+        if found is None:
+            found = load_manifest(self._store, name, expected)
+        require_same_manifest(name, expected, found.crc32c)
+        self.follow(found)
+        return found
 
     def fetch(self, names: Sequence[str]) -> None:
         """Fetch these concurrently, for `load` to return. Skips unreadable ones, which `load` raises."""

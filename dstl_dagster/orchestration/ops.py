@@ -114,7 +114,7 @@ def build_checkpoint_ops(
 
 
 def _compose_commit(step: Step, attempt: Attempt) -> None:
-    compose_commit(step, attempt.checkpoint_id)
+    compose_commit(step, attempt.checkpoint_id, attempt=attempt)
 
 
 def _clean_up(step: Step, attempt: Attempt) -> None:
@@ -139,6 +139,7 @@ def _begin(
 
 def _is_subsumed(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
     """The checkpoint of this attempt is subsumed: its batch is applied, its manifest may be gone."""
+    coordinator.timeline.start_at(attempt.snapshot_slot)
     fate = coordinator.timeline.tail().fate(attempt.attempt)
     return fate is not None and fate.ending is Ending.SUBSUMED
 

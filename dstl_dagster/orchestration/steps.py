@@ -102,12 +102,14 @@ def confirm(step: Step, attempt: Attempt) -> None:
     report_checkpoint(step, checkpoint)
 
 
-def compose_commit(step: Step, checkpoint_id: int, *, report: bool = True) -> None:
+def compose_commit(
+    step: Step, checkpoint_id: int, *, attempt: Attempt | None = None, report: bool = True
+) -> None:
     """Step 6: compose every file of the checkpoint to its final name."""
     # Without `report` the event is left to the sensor, which knows the partition that the files belong to.
     spending = step.coordinator.spending()
     (checkpoint,) = step.coordinator.compose_commit(
-        checkpoint_id, progress=step.progress("step 6 compose-commit", "files")
+        checkpoint_id, attempt=attempt, progress=step.progress("step 6 compose-commit", "files")
     )
     step.context.log.info(
         f"step 6 compose-commit: {len(checkpoint.manifest.files) - len(checkpoint.blocked)} files of "

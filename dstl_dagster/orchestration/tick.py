@@ -193,7 +193,7 @@ class TimelineFollower:
     def _checkpoint(self, completed: Completed, committed: Committed | None = None) -> Checkpoint | None:
         """The checkpoint; `None` where clean-up deleted its manifest."""
         try:
-            manifest = load_manifest(self._coordinator.store, completed.manifest)
+            manifest = load_manifest(self._coordinator.store, completed.manifest, completed.manifest_crc32c)
         except NotFoundError:
             return None
         return Checkpoint(CheckpointEntry(completed=completed, committed=committed), manifest)

@@ -69,7 +69,6 @@ class CommitOutcome:
         final: the final object, if it exists and is ours.
         reason: for a person to read, where the state needs explaining.
         foreign_generation: of the foreign object, when blocked.
-
     """
 
     state: CommitState
@@ -184,20 +183,23 @@ class _Commit:
         self._temporary_store = (
             self._final_store if self._same_bucket else store.in_bucket(self._names.bucket_name)
         )
+        self._is_one_compose = self._same_bucket and self._root is not None and not waves(self._root)
 
     # -- the commit
 
     def run(self) -> CommitOutcome:
-        for _ in range(_ROUNDS):
-            final = self._final_store.stat(self._final_name)
-            if final is not None:
-                return self._settled(final)
+        for number in range(_ROUNDS):
+            # One compose is refused where the name is taken, and moves nothing; a tree would have by then.
+            if number or not self._is_one_compose:
+                final = self._final_store.stat(self._final_name)
+                if final is not None:
+                    return self._settled(final)
             try:
                 made = self._publish()
             except _Blocked as blocked:
                 return _blocked(blocked.stat, blocked.where)
             except ConflictError:
-                continue  # the final name was taken between the stat and the write: stat again
+                continue  # the final name is taken: look
             if made is not None:
                 return CommitOutcome(CommitState.PUBLISHED, made)
             # A source is gone. Bytes only move upwards, so a rival's final object is visible by now.

@@ -28,6 +28,7 @@ from dstl_dagster.storage.base import (
     Precondition,
     RangeReader,
     RequestCost,
+    ShortListingStore,
     Source,
     StoreCapabilities,
     SummedWriter,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
-    from dstl_dagster.storage.lookups import Check, component_lookups, concurrently
+    from dstl_dagster.storage.lookups import Check, at_once, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.metering import metered
     from dstl_dagster.storage.once_read import OnceRead
@@ -104,6 +105,7 @@ __all__ = [
     "RequestCost",
     "Retries",
     "Severity",
+    "ShortListingStore",
     "Source",
     "StoreCapabilities",
     "SummedWriter",
@@ -115,6 +117,7 @@ __all__ = [
     "WrapperReader",
     "WrapperStore",
     "WrapperWriter",
+    "at_once",
     "check_crc32c",
     "check_delete_all",
     "check_store",
@@ -140,7 +143,7 @@ __getattr__, __dir__ = lazy_face(
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
-        "lookups": ["Check", "component_lookups", "concurrently"],
+        "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],
         "once_read": ["OnceRead"],

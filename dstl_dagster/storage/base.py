@@ -40,6 +40,7 @@ __all__ = [
     "Precondition",
     "RangeReader",
     "RequestCost",
+    "ShortListingStore",
     "Source",
     "StoreCapabilities",
     "SummedWriter",
@@ -372,6 +373,14 @@ class CountingStore(ObjectStore, Protocol):
 
         So do those of the stores that it gives (`in_bucket`).
         """
+        ...
+
+
+class ShortListingStore(ObjectStore, Protocol):
+    """A store that declares `short_lists`."""
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        """The first `count` objects of `list` (1 to 1,000), fewer only if there are no more. One request."""
         ...
 
 

@@ -43,6 +43,7 @@ class StoreCapabilities:
         seconds_between_updates: a change or deletion of an object sooner than this after its last change may
             be refused for the moment (`UnavailableError`); 0: no such limit is known.
         counts_requests: it is a `CountingStore`: it counts its own requests, retries included.
+        short_lists: it is a `ShortListingStore`: a listing of the first few names costs no whole page.
     """
 
     request_cost: RequestCost = RequestCost.ROUND_TRIP
@@ -55,6 +56,7 @@ class StoreCapabilities:
     batch_deletes: bool = False
     seconds_between_updates: float = 0.0
     counts_requests: bool = False
+    short_lists: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:

@@ -55,6 +55,7 @@ _CAPABILITIES = StoreCapabilities(
     batch_deletes=True,
     seconds_between_updates=1.0,
     counts_requests=True,
+    short_lists=True,
 )
 
 
@@ -245,6 +246,9 @@ class GCSObjectStore:
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         return self._reading.walk(prefix, start_offset)
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        return self._reading.first(prefix, count, start_offset)
 
     # -- compose, copy, delete
 

@@ -7,6 +7,7 @@ writing (`gcs`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dstl_dagster.errors import FormatError, NotFoundError
@@ -146,8 +147,18 @@ class GCSReading:
             if token is None:
                 return
 
+    def first(self, prefix: str, count: int, start_offset: str | None) -> Sequence[ObjectStat]:
+        """As `ShortListingStore.list_first`."""
+        offset = None if start_offset is None else self._names.prefix + start_offset
+        page, token = self._page(self._names.prefix + prefix, offset, None, count)
+        if len(page) < count and token is not None:
+            return list(
+                islice(self.walk(prefix, start_offset), count)
+            )  # a service may return less than asked
+        return page
+
     def _page(
-        self, full_prefix: str, offset: str | None, token: str | None
+        self, full_prefix: str, offset: str | None, token: str | None, count: int = _LIST_PAGE_OBJECTS
     ) -> tuple[Sequence[ObjectStat], str | None]:
         def fetch(attempt: Try) -> tuple[Sequence[ObjectStat], str | None]:
             walk = self._transport.client.list_blobs(
@@ -155,7 +166,7 @@ class GCSReading:
                 prefix=full_prefix or None,
                 start_offset=offset,
                 page_token=token,
-                page_size=_LIST_PAGE_OBJECTS,
+                page_size=count,
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
             )

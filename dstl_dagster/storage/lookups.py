@@ -1,5 +1,8 @@
 """Many requests at once: concurrently, or by one listing for objects that share a folder.
 
+`concurrently` is for many requests of a kind. `at_once` is for the few, different ones that a step would
+otherwise wait for one after another: worth a thread each only where a network answers.
+
 Owns how they are made. Does not own what is expected of the objects (`checkpoint.record`).
 """
 
@@ -13,10 +16,12 @@ from itertools import takewhile
 from typing import TypeVar
 
 from dstl_dagster.storage.base import ObjectStat, ObjectStore
+from dstl_dagster.storage.capabilities import RequestCost
 
-__all__ = ["Check", "component_lookups", "concurrently"]
+__all__ = ["Check", "at_once", "component_lookups", "concurrently"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 Check = Callable[[], None]
 _LISTED_COMPONENTS = 16
 """A file with so many components or more is looked up by a listing of their folder."""
@@ -69,3 +74,17 @@ def concurrently(jobs: Sequence[Callable[[], T]], threads: int, name: str) -> li
         return [job() for job in jobs]
     with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
         return list(pool.map(lambda job: job(), jobs))
+
+
+def at_once(store: ObjectStore, first: Callable[[], T], second: Callable[[], U], threads: int) -> tuple[T, U]:
+    """Both results, for the time of the longer one; one after the other with a single thread, or where this
+    machine answers.
+
+    Raises: the error of `first` if it has one, else that of `second`. Either way both have ended.
+    """
+    if threads == 1 or store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+        return first(), second()
+    with ThreadPoolExecutor(1, thread_name_prefix="dstl-at-once") as pool:
+        other = pool.submit(second)
+        found = first()
+        return found, other.result()

@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
@@ -37,7 +38,7 @@ from dstl_dagster.storage.memory_account import (
 __all__ = ["MemoryObjectStore", "open_memory"]
 
 # It stands for a bucket: what runs over it takes the same ways as in production.
-_CAPABILITIES = StoreCapabilities(write_summed=True, tells_time=True, batch_deletes=True)
+_CAPABILITIES = StoreCapabilities(write_summed=True, tells_time=True, batch_deletes=True, short_lists=True)
 
 
 class MemoryObjectStore:
@@ -200,6 +201,9 @@ class MemoryObjectStore:
                 return
             # The least name above the last one listed.
             position = page[-1].stat.name.encode() + b"\0"
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        return list(islice(self.list(prefix, start_offset=start_offset), count))
 
     # -- compose, copy, delete
 

@@ -113,6 +113,12 @@ class _MeteredStore(WrapperStore):
                 self._meter.add(page)
             yield each
 
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        return self._counted(
+            Operation.LIST,
+            lambda: super(_MeteredStore, self).list_first(prefix, count, start_offset=start_offset),
+        )
+
     def compose(
         self,
         sources: Sequence[Source],

@@ -28,6 +28,7 @@ from dstl_dagster.storage.base import (
     OpeningStore,
     Precondition,
     RangeReader,
+    ShortListingStore,
     Source,
     StoreCapabilities,
     SummedWriter,
@@ -131,6 +132,9 @@ class WrapperStore:
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         return self._inner.list(prefix, start_offset=start_offset)
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        return cast("ShortListingStore", self._inner).list_first(prefix, count, start_offset=start_offset)
 
     def compose(
         self,

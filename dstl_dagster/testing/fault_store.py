@@ -217,6 +217,10 @@ class FaultStore(WrapperStore):
             if len(page) < _LIST_PAGE_OBJECTS:
                 return
 
+    def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
+        forward = super().list_first
+        return self._run("list", prefix, lambda: forward(prefix, count, **options))
+
     def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
         return self._run(
             "compose", target, lambda: self._inner.compose(sources, target, **options), changes=True

@@ -97,6 +97,10 @@ class RetryingStore(WrapperStore):
             last_name = stat.name
             yield stat
 
+    def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
+        forward = super().list_first
+        return self._retries.run(lambda _: forward(prefix, count, **options))
+
     def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
         return self._retries.run(lambda _: self._inner.compose(sources, target, **options))
 

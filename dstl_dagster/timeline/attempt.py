@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
@@ -27,6 +27,8 @@ class Attempt:
         job: the job's name.
         store_uri: the job's store, as `open_store` takes it. Holds no secret.
         idempotency_key: identifies the batch; at most one checkpoint of a chain completes with it.
+        snapshot_slot: the newest snapshot on the timeline when it was opened, 0 if there was none; later
+            steps begin to read there. `None`: unknown, as in attempts that an earlier release handed over.
     """
 
     checkpoint_id: int
@@ -35,6 +37,7 @@ class Attempt:
     job: str = ""
     store_uri: str = ""
     idempotency_key: str | None = None
+    snapshot_slot: int | None = field(default=None, compare=False)
 
     @property
     def names(self) -> JobNames:
@@ -49,12 +52,16 @@ class Attempt:
             "job": self.job,
             "store_uri": self.store_uri,
             "idempotency_key": self.idempotency_key,
+            "snapshot_slot": self.snapshot_slot,
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Attempt:
         """Raises: InvalidInputError if the object is not an attempt."""
         try:
+            slot = fields.get("snapshot_slot")
+            if slot is not None and int(slot) < 0:
+                raise ValueError(f"snapshot_slot is {slot}")
             return cls(
                 checkpoint_id=int(fields["checkpoint_id"]),
                 attempt=uuid.UUID(fields["attempt"]),
@@ -62,6 +69,7 @@ class Attempt:
                 job=str(fields["job"]),
                 store_uri=str(fields["store_uri"]),
                 idempotency_key=fields["idempotency_key"],
+                snapshot_slot=None if slot is None else int(slot),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"not the JSON form of an attempt: {error!r}") from error

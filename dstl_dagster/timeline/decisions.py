@@ -1,6 +1,7 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about who may do what. Does not own the race for the slot (`Timeline.decide`), which calls a
+Owns every rule about who may do what. Does not own what is said to whom a rule refuses (`refusals`), or the
+race for the slot (`Timeline.decide`), which calls a
 rule again from the new tail whenever a rival wins the slot. Each function returns the record to append, or
 `None` if the decision has already been made (so that every step may run any number of times), or raises.
 """
@@ -27,7 +28,16 @@ from dstl_dagster.timeline.records import (
     Savepoint,
     Subsumed,
 )
-from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
+from dstl_dagster.timeline.refusals import (
+    entry_of,
+    opened_meanwhile,
+    parent_moved,
+    refuse_abandoned,
+    refuse_applied,
+    refuse_gone,
+    refuse_unresolved,
+)
+from dstl_dagster.timeline.view import Ending, TimelineView
 
 __all__ = [
     "UNFINISHED",
@@ -89,9 +99,9 @@ def to_open(
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
     """
     if view.open_attempt is not None:
-        raise _opened_meanwhile(view.open_attempt)
-    _refuse_applied(view, idempotency_key)
-    _refuse_unresolved(view)
+        raise opened_meanwhile(view.open_attempt)
+    refuse_applied(view, idempotency_key)
+    refuse_unresolved(view)
     if view.uncommitted:
         raise ConflictError(
             f"checkpoint {view.uncommitted[0].checkpoint_id} is completed, but its files are not published: "
@@ -107,7 +117,7 @@ def to_open(
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if pin_parent and parent != expected_parent:
-        raise _parent_moved(parent, expected_parent)
+        raise parent_moved(parent, expected_parent)
     return Opened(
         attempt=attempt,
         checkpoint_id=view.next_checkpoint_id,
@@ -139,9 +149,9 @@ def to_begin(
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if (parent, view.next_checkpoint_id) != (attempt.parent, attempt.checkpoint_id):
-        raise _parent_moved(parent, attempt.parent)
+        raise parent_moved(parent, attempt.parent)
     if rival is not None and rival.slot > planned.slot:
-        raise _opened_meanwhile(rival)
+        raise opened_meanwhile(rival)
     return to_fence(view, owner, take_over) or to_open(
         view,
         attempt=attempt.attempt,
@@ -185,7 +195,13 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
 
 
 def to_complete(
-    view: TimelineView, attempt: Attempt, *, manifest: str, files: Sequence[FinalFile], seconds: float
+    view: TimelineView,
+    attempt: Attempt,
+    *,
+    manifest: str,
+    files: Sequence[FinalFile],
+    seconds: float,
+    manifest_crc32c: int | None = None,
 ) -> Completed | None:
     """Step 5, the commit point; `None` if this attempt has already completed its checkpoint.
 
@@ -206,7 +222,7 @@ def to_complete(
         raise FencedError(
             f"attempt {attempt.attempt} builds on checkpoint {attempt.parent}, but the last one is {parent}"
         )
-    _refuse_applied(view, attempt.idempotency_key)
+    refuse_applied(view, attempt.idempotency_key)
     return Completed(
         attempt=attempt.attempt,
         checkpoint_id=attempt.checkpoint_id,
@@ -215,6 +231,7 @@ def to_complete(
         files=tuple(files),
         idempotency_key=attempt.idempotency_key,
         seconds=seconds,
+        manifest_crc32c=manifest_crc32c,
     )
 
 
@@ -246,7 +263,7 @@ def to_commit(
 
     Raises: NotFoundError, ConflictError (kind `abandoned`).
     """
-    entry = _entry(view, checkpoint_id)
+    entry = entry_of(view, checkpoint_id)
     if entry.subsumed is not None:
         return None
     if view.is_abandoned(checkpoint_id):
@@ -269,8 +286,8 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
     Raises: NotFoundError (kind `not_blocked`), ConflictError (kind `unresolved`: a different resolution is
     being carried out; kind `abandoned`).
     """
-    entry = _entry(view, checkpoint_id)
-    _refuse_abandoned(view, checkpoint_id, "resolve files of")
+    entry = entry_of(view, checkpoint_id)
+    refuse_abandoned(view, checkpoint_id, "resolve files of")
     for waiting in entry.unfinished_resolutions:
         if waiting.name == name:
             if waiting.resolution is resolution:
@@ -311,7 +328,7 @@ def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint
             f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name",
             kind=ErrorKind.SAVEPOINT_EXISTS,
         )
-    refuse_gone(_entry(view, checkpoint_id))
+    refuse_gone(entry_of(view, checkpoint_id))
     return Savepoint(checkpoint_id=checkpoint_id, name=name)
 
 
@@ -326,10 +343,10 @@ def to_restore(view: TimelineView, checkpoint_id: int, owner: str) -> Restored:
 
     Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first).
     """
-    entry = _entry(view, checkpoint_id)
+    entry = entry_of(view, checkpoint_id)
     refuse_gone(entry)
-    _refuse_abandoned(view, checkpoint_id, "restore to")
-    _refuse_unresolved(view)
+    refuse_abandoned(view, checkpoint_id, "restore to")
+    refuse_unresolved(view)
     return Restored(checkpoint_id=checkpoint_id, by=owner)
 
 
@@ -350,65 +367,3 @@ def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
     )
     subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
     return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
-
-
-def _opened_meanwhile(rival: Opened) -> ConflictError:
-    return ConflictError(
-        f"attempt {rival.attempt} of {rival.owner!r} was opened meanwhile", kind=ErrorKind.ATTEMPT_OPEN
-    )
-
-
-def _parent_moved(parent: int | None, expected: int | None) -> ConflictError:
-    return ConflictError(
-        f"the job's last checkpoint is now {parent}, but this attempt expected {expected}: "
-        "look again, then trigger again",
-        kind=ErrorKind.PARENT_MOVED,
-    )
-
-
-def _entry(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
-    entry = view.checkpoints.get(checkpoint_id)
-    if entry is not None:
-        return entry
-    if 1 <= checkpoint_id <= view.highest_id:
-        raise NotFoundError(f"checkpoint {checkpoint_id} was cleaned up", kind=ErrorKind.CHECKPOINT_GONE)
-    raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT)
-
-
-def refuse_gone(entry: CheckpointEntry) -> None:
-    """Raises: NotFoundError (kind `checkpoint_gone`) if the checkpoint was subsumed."""
-    if entry.subsumed is not None:
-        raise NotFoundError(
-            f"checkpoint {entry.checkpoint_id} was subsumed in slot {entry.subsumed.slot}",
-            kind=ErrorKind.CHECKPOINT_GONE,
-        )
-
-
-def _refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None:
-    if view.is_abandoned(checkpoint_id):
-        raise ConflictError(
-            f"cannot {what} checkpoint {checkpoint_id}: a restore abandoned it. Its state can be read and "
-            "exported while a savepoint keeps it",
-            kind=ErrorKind.ABANDONED,
-        )
-
-
-def _refuse_unresolved(view: TimelineView) -> None:
-    waiting = view.unfinished_resolutions
-    if waiting:
-        raise ConflictError(
-            f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "
-            f"{waiting[0].resolution}, which is not carried out yet: run step 6 (compose-commit) first",
-            kind=ErrorKind.UNRESOLVED,
-        )
-
-
-def _refuse_applied(view: TimelineView, idempotency_key: str | None) -> None:
-    if idempotency_key is None:
-        return
-    held = view.applied_in(idempotency_key)
-    if held is not None:
-        raise ConflictError(
-            f"batch {idempotency_key!r} is already in checkpoint {held}: there is nothing to do",
-            kind=ErrorKind.ALREADY_APPLIED,
-        )

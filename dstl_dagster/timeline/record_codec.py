@@ -1,7 +1,7 @@
 """A record's bytes: one JSON document in the common envelope, as specified in `docs/format.md`.
 
-Owns encoding and decoding, and rejecting bytes that are not a record. Does not own what a record means
-(`records`).
+Owns encoding and decoding, rejecting bytes that are not a record, and the copy of a short record in its
+object's metadata. Does not own what a record means (`records`), or when a copy is read (`tail`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
 )
 
-__all__ = ["decode_record", "encode_record", "record_from_plain", "record_to_plain"]
+__all__ = [
+    "copy_in_metadata",
+    "copy_of_record",
+    "decode_record",
+    "encode_record",
+    "record_from_plain",
+    "record_to_plain",
+]
 
 _KIND = "record"
-_VERSION = 1
+_PLAIN, _WITH_CHECKSUM = 1, 2
 _KINDS: dict[str, type[TimelineRecord]] = {
     kind.kind: kind
     for kind in (
@@ -43,12 +50,21 @@ _KINDS: dict[str, type[TimelineRecord]] = {
         *(Savepoint, Released, Resolved, Restored, Snapshot),
     )
 }
+_COPY_KEY = "dstl-record"
+_MAX_COPY_BYTES = 6 * 1024
+"""GCS takes 8 KiB of metadata for an object, keys included."""
+_HEADER_WORDS = 4
 R = TypeVar("R", bound=TimelineRecord)
 
 
 def encode_record(record: TimelineRecord) -> bytes:
     """The content of the record's object."""
-    return encode_document(_KIND, _VERSION, record_to_plain(record))
+    fields = record_to_plain(record)
+    entries = fields["view"]["checkpoints"] if isinstance(record, Snapshot) else ()
+    completed = [fields, *(entry["completed"] for entry in entries)]
+    # An earlier release would not know the field: it must refuse the whole document as a later one's.
+    version = _WITH_CHECKSUM if any(name in each for each in completed for name in _ADDED) else _PLAIN
+    return encode_document(_KIND, version, fields)
 
 
 def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
@@ -56,18 +72,42 @@ def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
 
     Raises: FormatError, also if the record claims another slot (a copied object).
     """
-    _, fields = decode_document(_KIND, _VERSION, payload, where)
+    _, fields = decode_document(_KIND, _WITH_CHECKSUM, payload, where)
     record = record_from_plain(fields, where)
     if record.slot != slot:
         raise FormatError(f"{where} claims to be the record of slot {record.slot}")
     return record
 
 
+def copy_in_metadata(payload: bytes) -> dict[str, str]:
+    """The metadata of the record's object: its bytes once more, so that a listing of slots reads them.
+
+    Empty for a long record, and for one with letters that not every way to write metadata takes.
+    """
+    if len(payload) > _MAX_COPY_BYTES or not payload.isascii():
+        return {}
+    return {_COPY_KEY: payload.decode("ascii").replace("\n", " ", 1)}
+
+
+def copy_of_record(metadata: Mapping[str, str]) -> bytes | None:
+    """What `copy_in_metadata` kept, as bytes for `decode_record`; `None` if there is no copy.
+
+    An object's metadata may be edited where its bytes may not. The envelope has the length and the checksum,
+    so a copy is the record, or is refused.
+    """
+    words = metadata.get(_COPY_KEY, "").split(" ", _HEADER_WORDS)
+    if len(words) <= _HEADER_WORDS:
+        return None
+    return (" ".join(words[:_HEADER_WORDS]) + "\n" + words[_HEADER_WORDS]).encode("utf-8", "surrogatepass")
+
+
 def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
     """The record as a plain JSON object, the inverse of `record_from_plain`."""
     fields: dict[str, Any] = {"kind": record.kind}
     for name, _, _ in _FIELDS[type(record)]:
-        fields[name] = _plain(getattr(record, name))
+        value = getattr(record, name)
+        if value is not None or name not in _ADDED:
+            fields[name] = _plain(value)
     return fields
 
 
@@ -101,6 +141,7 @@ def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
     values: dict[str, Any] = {
         name: None if optional and fields[name] is None else reader(fields[name])
         for name, reader, optional in _FIELDS[kind]
+        if name in fields or name not in _ADDED
     }
     if len(fields) > len(values):
         raise ValueError(f"unknown fields {sorted(set(fields) - set(values))}")
@@ -167,6 +208,8 @@ def _mapping(plain: Any) -> dict[str, Any]:
     return plain
 
 
+_ADDED = {"manifest_crc32c"}
+"""Fields that earlier releases did not write: absent in their records, and left out where not known."""
 _OPTIONAL = {"parent", "idempotency_key", "foreign_generation"}
 _READERS: dict[str, Any] = {
     "slot": _count,
@@ -179,6 +222,7 @@ _READERS: dict[str, Any] = {
     "by": _text,
     "reason": _text,
     "manifest": _text,
+    "manifest_crc32c": _count,
     "idempotency_key": _text,
     "files": _finals,
     "published": _texts,

@@ -80,7 +80,9 @@ class FinalFile:
 class Completed(TimelineRecord):
     """Step 5, the commit point: the checkpoint exists.
 
-    `seconds` is how long the step had taken when this record was sent.
+    `seconds` is how long the step had taken when this record was sent. `manifest_crc32c` is the CRC-32C of
+    all bytes of the manifest, which names what follows with its own checksum, and so on to every byte; `None`
+    in records of earlier releases.
     """
 
     kind: ClassVar[str] = "completed"
@@ -91,6 +93,7 @@ class Completed(TimelineRecord):
     files: tuple[FinalFile, ...] = ()
     idempotency_key: str | None = None
     seconds: float = 0.0
+    manifest_crc32c: int | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,14 @@
 Owns the hint object, the search without one, and reading the records since the newest snapshot. Does not
 own what records add up to (`view_builder`).
 
-The hint is never trusted: one that points to a slot without a snapshot counts as no hint.
+Nobody is trusted about where to start, neither the hint nor a caller who knows where a snapshot was: a slot
+without a snapshot counts as no hint.
+
+What does not depend on each other is asked for together. A listing has the short records themselves, as
+copies in the metadata (`record_codec`). So the tail is read in two round trips: the hint, then the snapshot
+beside the listing of what follows it. It is one for a caller who knows the slot, and for a job that has no
+snapshot yet: the first slots are listed beside the hint, and fewer of them than were asked for are all there
+are.
 """
 
 from __future__ import annotations
@@ -13,11 +20,13 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from typing import cast
 
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.storage import ANY, ObjectStore, concurrently
+from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore, at_once, concurrently
+from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord
 
 __all__ = ["TailReader", "hole"]
@@ -28,6 +37,10 @@ _KIND = "hint"
 _VERSION = 1
 _PAGE = 1_000
 _BATCH = 32
+_FIRST_SLOTS = 41
+"""One more than a job has before its first snapshot, at the default interval, be it late."""
+Listed = dict[int, TimelineRecord | None]
+"""Slots that exist, ascending, each with its record if the listing had a copy of it."""
 Read = Callable[[int], TimelineRecord | None]
 
 
@@ -46,19 +59,32 @@ class TailReader:
         self._threads = threads
         self._hint_written: datetime | None = None
 
-    def records(self) -> list[TimelineRecord]:
+    def records(self, snapshot_slot: int | None = None) -> list[TimelineRecord]:
         """All records from the newest snapshot on (inclusive), or from slot 1 if there is none.
+
+        `snapshot_slot`: where the caller saw a snapshot, 0 if there was none; by default the hint is asked.
 
         Raises: FormatError (kind `history_hole` if a slot between them was deleted).
         """
-        start = hinted = self._hinted()
-        listed = self._listed_behind(start)
-        if start == 0 and len(listed) == _PAGE:
-            start = self._probed_tail(listed[-1])
-            listed = self._listed_behind(start)
-        last = listed[-1] if listed else start
-        self._refuse_holes(start, listed)
-        return self._back_to_snapshot(last, max(1, hinted))
+        first: Listed | None = None
+        start = snapshot_slot
+        if start is None:
+            start, first = self._beginning()
+        if start:
+            snapshot, behind = at_once(
+                self._store, partial(self._read, start), partial(self._listed, start), self._threads
+            )
+            if isinstance(snapshot, Snapshot):
+                self._hint_written = snapshot.recorded_at
+                return self._since_snapshot(start, {start: snapshot, **behind})
+            if snapshot_slot is not None:
+                return self.records()
+        if first is None:
+            first = self._listed(0, _PAGE)
+        if len(first) < _PAGE:
+            return self._since_snapshot(0, first)
+        start = self._probed_tail(max(first))
+        return self._since_snapshot(start, {start: None, **self._listed(start)}, down_to=1)
 
     def write_hint(self, slot: int, recorded_at: datetime | None = None) -> None:
         """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged.
@@ -78,38 +104,57 @@ class TailReader:
         except DstlError as error:
             log.warning("could not write the hint of job %s: %s", self._names.job, error)
 
-    def slots_behind(self, slot: int, limit: int | None = None) -> list[int]:
-        """The slots that exist after `slot` (exclusive), ascending, at most `limit`. One listing."""
-        found = self._store.list(self._names.timeline_prefix, start_offset=self._names.slot(slot + 1))
-        return [self._slot_of(stat.name) for stat in islice(found, limit)]
+    def first_behind(self, slot: int) -> int | None:
+        """The first slot that exists after `slot` (exclusive). One listing."""
+        return next(iter(self._listed(slot, 1)), None)
 
     def read_behind(self, slot: int) -> Iterator[TimelineRecord]:
         """The records after `slot` (exclusive) that a listing finds, up to the first gap, in order."""
         while True:
-            listed = self.slots_behind(slot, _PAGE)
+            listed = self._listed(slot, _PAGE)
             there = [each for at, each in enumerate(listed) if each == slot + 1 + at]
             for start in range(0, len(there), _BATCH):
-                yield from self._batch(range(there[start], there[start] + len(there[start : start + _BATCH])))
+                part = there[start : start + _BATCH]
+                yield from self._batch(range(part[0], part[-1] + 1), listed)
             if len(there) < _PAGE:
                 return
             slot = there[-1]
 
+    def _beginning(self) -> tuple[int, Listed | None]:
+        """The slot that the hint names, 0 without one; and all slots, if that took no longer to find out."""
+        hinted, first = at_once(self._store, self._hinted, self._first_slots, self._threads)
+        return hinted, first
+
     def _hinted(self) -> int:
-        """The slot that the hint names if it holds a snapshot, else 0."""
         try:
             _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
             with reading("the hint is not valid"):
-                slot = int(fields["slot"])
-                there = self._read(slot) if slot > 0 else None
-                if not isinstance(there, Snapshot):
-                    return 0
-                self._hint_written = there.recorded_at
-                return slot
+                return max(0, int(fields["slot"]))
         except (NotFoundError, FormatError):
             return 0
 
-    def _listed_behind(self, start: int) -> list[int]:
-        return self.slots_behind(start, _PAGE if start == 0 else None)
+    def _first_slots(self) -> Listed | None:
+        """All slots, if they are so few that one short listing shows it; else, or if it cannot, `None`."""
+        if not self._store.capabilities.short_lists:
+            return None
+        found = cast("ShortListingStore", self._store).list_first(self._names.timeline_prefix, _FIRST_SLOTS)
+        return None if len(found) == _FIRST_SLOTS else self._slots_of(found)
+
+    def _listed(self, slot: int, limit: int | None = None) -> Listed:
+        """What exists after `slot` (exclusive), at most `limit`. One listing."""
+        offset = self._names.slot(slot + 1)
+        if limit == 1 and self._store.capabilities.short_lists:
+            listing = cast("ShortListingStore", self._store)
+            return self._slots_of(listing.list_first(self._names.timeline_prefix, 1, start_offset=offset))
+        found = self._store.list(self._names.timeline_prefix, start_offset=offset)
+        return self._slots_of(islice(found, limit))
+
+    def _slots_of(self, found: Iterable[ObjectStat]) -> Listed:
+        listed: Listed = {}
+        for stat in found:
+            slot = self._slot_of(stat.name)
+            listed[slot] = _copy(stat, slot)
+        return listed
 
     def _probed_tail(self, present: int) -> int:
         """Without a hint: a slot near the tail, by galloping search from `present`, which exists."""
@@ -129,6 +174,8 @@ class TailReader:
     def _refuse_holes(self, start: int, listed: Iterable[int]) -> None:
         expected = start + 1
         for slot in listed:
+            if slot <= start:
+                continue
             while expected < slot:
                 # A slot created while the listing ran may be missing from the listing and still exist.
                 if not self._exists(expected):
@@ -136,12 +183,16 @@ class TailReader:
                 expected += 1
             expected += 1
 
-    def _back_to_snapshot(self, last: int, first: int) -> list[TimelineRecord]:
-        """The records up to `last`, from the newest snapshot on, or from `first` (a snapshot, or slot 1)."""
+    def _since_snapshot(self, start: int, listed: Listed, down_to: int | None = None) -> list[TimelineRecord]:
+        """The listed records, from the newest snapshot on, back to `down_to` at most: by default the first
+        listed. Looks for holes after `start` (exclusive).
+        """
+        self._refuse_holes(start, listed)
+        first = down_to or max(1, start)
         found: list[TimelineRecord] = []
-        end = last
+        end = max(listed, default=0)
         while end >= first:
-            batch = self._batch(range(max(first, end - _BATCH + 1), end + 1))
+            batch = self._batch(range(max(first, end - _BATCH + 1), end + 1), listed)
             newest = next(
                 (place for place in reversed(range(len(batch))) if _is_snapshot(batch[place])), None
             )
@@ -151,12 +202,18 @@ class TailReader:
             end -= len(batch)
         return found
 
-    def _batch(self, slots: range) -> list[TimelineRecord]:
-        records = concurrently([partial(self._read, slot) for slot in slots], self._threads, "dstl-timeline")
-        there = [record for record in records if record is not None]
-        if len(there) < len(records):
-            raise hole(self._names.job, slots[records.index(None)], slots[-1])
-        return there
+    def _batch(self, slots: range, listed: Listed) -> list[TimelineRecord]:
+        """The records in these slots; those that the listing did not have are read concurrently."""
+        unread = [slot for slot in slots if listed.get(slot) is None]
+        read = concurrently([partial(self._read, slot) for slot in unread], self._threads, "dstl-timeline")
+        records = {**listed, **dict(zip(unread, read, strict=True))}
+        found = []
+        for slot in slots:
+            record = records[slot]
+            if record is None:
+                raise hole(self._names.job, slot, slots[-1])
+            found.append(record)
+        return found
 
     def _slot_of(self, name: str) -> int:
         slot = self._names.slot_of(name)
@@ -172,6 +229,15 @@ def hole(job: str, missing: int, later: int) -> FormatError:
         "Restore it from a backup; the job cannot safely continue without it",
         kind=ErrorKind.HISTORY_HOLE,
     )
+
+
+def _copy(stat: ObjectStat, slot: int) -> TimelineRecord | None:
+    """The record, by its copy in the metadata; `None` if there is none, or it was edited: then read it."""
+    try:
+        payload = copy_of_record(stat.metadata)
+        return None if payload is None else decode_record(payload, slot, stat.name)
+    except FormatError:
+        return None
 
 
 def _is_snapshot(record: TimelineRecord) -> bool:

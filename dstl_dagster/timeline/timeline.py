@@ -9,7 +9,8 @@ creation is lost, or the client's own retry gets a 412, the slot itself is read 
 won. Otherwise the decision is made again from the new tail, or dropped.
 
 Every `snapshot_interval` records, the writer that appended the last one adds a snapshot. It is a record like
-any other: it competes for its slot, and holds what every reader would have folded up to there.
+any other: it competes for its slot, and holds what every reader would have folded up to there. After a record
+of steps 1, 5 and 6, for which a checkpoint is waited for, it may be a little late: another one may come.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ObjectStore
+from dstl_dagster.storage import ABSENT, ObjectStore, RequestCost
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.record_codec import decode_record, encode_record
-from dstl_dagster.timeline.records import Snapshot, TimelineRecord
+from dstl_dagster.timeline.record_codec import copy_in_metadata, decode_record, encode_record
+from dstl_dagster.timeline.records import Committed, Completed, Opened, Snapshot, TimelineRecord
 from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
 from dstl_dagster.timeline.tail import TailReader, hole
 from dstl_dagster.timeline.view import TimelineView
@@ -49,6 +50,8 @@ _MAX_ROUNDS = 1_000
 """After losing this many slots in a row, something other than contention is wrong."""
 _LEAST_INTERVAL = 8
 _SEQUENTIAL_READS = 8
+
+_WAITED_FOR = (Opened, Completed, Committed)
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=TimelineRecord)
@@ -95,10 +98,22 @@ class Timeline:
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None
         self._known = KnownEntries()
+        self._snapshot_slot: int | None = None
 
     @property
     def job(self) -> str:
         return self._names.job
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this object has read the tail before: then `seen` costs no request, and may be stale."""
+        return self._builder is not None
+
+    def start_at(self, snapshot_slot: int | None) -> None:
+        """Where the caller saw the newest snapshot, if it did (0: there was none). The first read begins
+        there, without asking the hint: one round trip less. If it is not so, it costs one more.
+        """
+        self._snapshot_slot = snapshot_slot
 
     def records(self, after_slot: int | None = None) -> Iterator[TimelineRecord]:
         """Every record after `after_slot` (exclusive; `None` or 0: from the first), in order.
@@ -123,7 +138,11 @@ class Timeline:
         with self._lock:
             # Holes are checked for once, on the first read: from then on this object knows what existed.
             builder = self._builder or ViewBuilder(self._archive, self._known)
-            for record in self._tail_reader.records() if self._builder is None else self._walk(builder.slot):
+            for record in (
+                self._tail_reader.records(self._snapshot_slot)
+                if self._builder is None
+                else self._walked(builder.slot)
+            ):
                 builder.add(record)
             self._builder = builder
             return builder.view()
@@ -202,7 +221,7 @@ class Timeline:
                     if error.kind != ErrorKind.SLOT_TAKEN:
                         raise
                     continue
-                self._add_snapshot_if_due()
+                self._add_snapshot_if_due(appended)
                 return appended
         raise UnavailableError(
             f"timeline of job {self.job!r}: lost the next slot to another writer {_MAX_ROUNDS} times; "
@@ -210,10 +229,11 @@ class Timeline:
             kind=ErrorKind.CONTENTION,
         )
 
-    def _add_snapshot_if_due(self) -> None:
+    def _add_snapshot_if_due(self, appended: TimelineRecord) -> None:
         """Append a snapshot, so that reading starts there. Failing is harmless: the decision is recorded."""
         assert self._builder is not None
-        if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval:
+        late = self._snapshot_interval // 4 if isinstance(appended, _WAITED_FOR) else 0
+        if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval + late:
             return
         view = self._builder.view()
         try:
@@ -262,8 +282,12 @@ class Timeline:
     def _create(self, record: R) -> R:
         """Returns the record as it stands in the slot: of a repeat by another process, the first one's."""
         name = self._names.slot(record.slot)
+        payload = encode_record(record)
+        # The copy spares readers a round trip. Where a read is a system call, a second write costs more.
+        listed = self._store.capabilities.request_cost is RequestCost.ROUND_TRIP
+        metadata = copy_in_metadata(payload) if listed else None
         try:
-            self._store.put(name, encode_record(record), precondition=ABSENT)
+            self._store.put(name, payload, precondition=ABSENT, metadata=metadata)
         except (ConflictError, UnavailableError) as error:
             # A 412 may answer the client's own retry, and a lost answer proves nothing: only the slot's
             # content decides. It never changes once written, so one read is enough.
@@ -292,7 +316,7 @@ class Timeline:
 
     def _refuse_hole(self, first_missing: int) -> None:
         """A slot after the first missing one means that history was deleted: stop rather than fork it."""
-        later = next(iter(self._tail_reader.slots_behind(first_missing - 1, 1)), None)
+        later = self._tail_reader.first_behind(first_missing - 1)
         # It may have been created between our read and the listing; then the missing one exists by now.
         if later is not None and self._read(first_missing) is None:
             raise hole(self.job, first_missing, later)

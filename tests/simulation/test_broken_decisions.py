@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, resolve, rollback
+from dstl_dagster.checkpoint import CheckpointCoordinator, compose_commit, rollback
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.storage import ANY
@@ -76,22 +76,22 @@ def _decide_once(kind: type) -> Callable[..., Any]:
     return decide
 
 
-@caught_by("restore:11:3:pause", "(completed): the attempt is not the open one")
+@caught_by("restore:11:2:pause", "(completed): the attempt is not the open one")
 def confirm_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Completed))
 
 
-@caught_by("base:1:7:pause", "(opened): the highest id is 2")
+@caught_by("base:1:3:pause", "(opened): the highest id is 2")
 def trigger_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Opened))
 
 
-@caught_by("savepoint and clean up:9:8:1:1", "(savepoint): keeps a checkpoint that is subsumed")
+@caught_by("savepoint and clean up:9:2:1:1", "(savepoint): keeps a checkpoint that is subsumed")
 def savepoint_does_not_contend(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Savepoint))
 
 
-@caught_by("bucket:17:9:pause", "(subsumed): 3 is not kept")
+@caught_by("bucket:17:4:pause", "(subsumed): 3 is not kept")
 def clean_up_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Subsumed))
 
@@ -116,20 +116,20 @@ def owner_may_not_fence_its_own_attempt(monkeypatch):
     monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
-@caught_by("blocked-replace:7:23:pause", "(completed): the attempt is not the open one")
+@caught_by("blocked-replace:7:20:pause", "(completed): the attempt is not the open one")
 def fenced_attempt_completes(monkeypatch):
-    def to_complete(view: TimelineView, attempt: Any, *, manifest: str, files: Any, seconds: float) -> Any:
+    def to_complete(view: TimelineView, attempt: Any, *, files: Any, **said: Any) -> Any:
         if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
             return None
         return Completed(
             attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
-            manifest=manifest, files=tuple(files), idempotency_key=attempt.idempotency_key, seconds=seconds,
+            files=tuple(files), idempotency_key=attempt.idempotency_key, **said,
         )  # fmt: skip
 
     monkeypatch.setattr(decisions, "to_complete", to_complete)
 
 
-@caught_by("blocked-restore:11:48:error", "(aborted): the attempt is not the open one")
+@caught_by("confirm and abort", "(aborted): the attempt is not the open one")
 def abort_trusts_a_raised_error(monkeypatch):
     def to_abort(view: TimelineView, attempt: Any, reason: str) -> Any:
         if view.fate(attempt.attempt) is not None:
@@ -148,13 +148,13 @@ def batch_is_applied_again(monkeypatch):
         return original(self, take_over, **said)
 
     monkeypatch.setattr(CheckpointCoordinator, "trigger", trigger)
-    monkeypatch.setattr(decisions, "_refuse_applied", lambda view, key: None)
+    monkeypatch.setattr(decisions, "refuse_applied", lambda view, key: None)
 
 
 # -- blocked
 
 
-@caught_by("blocked-keep", "checkpoint 2 of job")
+@caught_by("blocked-keep", "2 has a blocked file")
 def blocked_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 
@@ -186,14 +186,14 @@ def foreign_object_is_touched_before_resolved(monkeypatch):
     monkeypatch.setattr(CheckpointCoordinator, "resolve", resolve_)
 
 
-@caught_by("blocked-replace:8:11:crash_late", "out/1/b of checkpoint 1 is None")
+@caught_by("blocked-replace:8:7:crash_late", "out/1/b of checkpoint 1 is None")
 def replace_deletes_whatever_is_there(monkeypatch):
-    monkeypatch.setattr(resolve, "Generation", lambda generation: ANY)
+    monkeypatch.setattr(compose_commit, "Generation", lambda generation: ANY)
 
 
-@caught_by("resolve and restore:10:10:0:1", "(restored): resolutions of [1] are unfinished")
+@caught_by("resolve and restore:10:6:0:1", "(restored): resolutions of [1] are unfinished")
 def unfinished_resolution_stops_nothing(monkeypatch):
-    monkeypatch.setattr(decisions, "_refuse_unresolved", lambda view: None)
+    monkeypatch.setattr(decisions, "refuse_unresolved", lambda view: None)
     monkeypatch.setattr(TimelineView, "unfinished_resolutions", property(lambda view: []))
 
 
@@ -208,7 +208,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     monkeypatch.setattr(rollback, "retract_file", retract)
 
 
-@caught_by("compose-commit and append after a restore:7:10:32:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:8:22:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
     def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)
@@ -239,7 +239,7 @@ def trigger_does_not_repeat_the_retraction(monkeypatch):
 
 @caught_by("restore and restore:3:9:40:1", "restores to a checkpoint that is not retained")
 def restore_goes_to_an_abandoned_branch(monkeypatch):
-    monkeypatch.setattr(decisions, "_refuse_abandoned", lambda view, checkpoint_id, what: None)
+    monkeypatch.setattr(decisions, "refuse_abandoned", lambda view, checkpoint_id, what: None)
 
 
 @caught_by("restore-twice", "is not retracted yet")
@@ -267,7 +267,7 @@ def snapshot_drops_a_batch(monkeypatch):
 
 @caught_by("ops", "is in no archive")
 def snapshot_before_the_archive(monkeypatch):
-    def add(self: Timeline) -> None:
+    def add(self: Timeline, appended: Any) -> None:
         builder = self._builder
         if builder.slot - builder.snapshot_slot < self._snapshot_interval:
             return
@@ -283,8 +283,8 @@ def snapshot_before_the_archive(monkeypatch):
 def reader_trusts_the_hint(monkeypatch):
     original = TailReader.records
 
-    def records(self: TailReader) -> Any:
-        hinted = self._hinted()
+    def records(self: TailReader, snapshot_slot: int | None = None) -> Any:
+        hinted = snapshot_slot or self._hinted()
         return [self._read(hinted)] if hinted else original(self)
 
     monkeypatch.setattr(TailReader, "records", records)

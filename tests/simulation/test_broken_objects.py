@@ -44,13 +44,13 @@ def commit_trusts_an_existing_object(monkeypatch):
     monkeypatch.setattr(commit, "is_own", lambda *_arguments: True)
 
 
-@caught_by("compose-commit and late twins:7:11:18:1", "was taken by a consumer, and is back")
+@caught_by("compose-commit and late twins:7:4:18:1", "was taken by a consumer, and is back")
 def compose_does_not_pin_generations(monkeypatch):
     original = commit.Source
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
 
 
-@caught_by("compose-commit and append after a restore:7:9:29:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:4:17:1", "of an abandoned checkpoint is still there")
 def intermediates_go_before_components(monkeypatch):
     def delete_sources(self: Any) -> int:
         order: list[Any] = []
@@ -75,7 +75,7 @@ def committed_before_sources_are_gone(monkeypatch):
     monkeypatch.setattr(commit._Commit, "_copy_to_final", copy_to_final)
 
 
-@caught_by("compose-commit and consumer:7:10:1:1", "compose-commit raised")
+@caught_by("compose-commit and consumer:7:7:1:1", "compose-commit raised")
 def taken_away_is_an_error(monkeypatch):
     def taken_away(self: Any) -> Any:
         raise NotFoundError("components are gone")
@@ -83,7 +83,7 @@ def taken_away_is_an_error(monkeypatch):
     monkeypatch.setattr(commit._Commit, "_taken_away", taken_away)
 
 
-@caught_by("compose-commit and consumer:7:11:21:1", "was deleted, and nothing of")
+@caught_by("compose-commit and consumer:7:9:18:1", "was deleted, and nothing of")
 def consumer_takes_what_is_not_committed(monkeypatch):
     def published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> Any:
         for record in coordinator.timeline.records():
@@ -160,7 +160,7 @@ def older_handles_are_not_references(monkeypatch):
     monkeypatch.setattr(References, "_needed_by", needed_by)
 
 
-@caught_by("rivals 43", "(subsumed): 1 is not committed")
+@caught_by("rivals 36", "(subsumed): 1 is not committed")
 def last_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 

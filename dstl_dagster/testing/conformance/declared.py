@@ -20,6 +20,7 @@ from dstl_dagster.storage import (
     Generation,
     InspectableStore,
     ObjectStore,
+    ShortListingStore,
     StoreCapabilities,
     Traffic,
     TrafficMeter,
@@ -113,6 +114,20 @@ class DeclaredConformance(ConformanceFixtures):
         counted.delete("a", precondition=ANY)
         store.put("b", b"beside", precondition=ABSENT)
         assert meter.traffic == Traffic(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
+
+    def test_a_declared_short_list_is_the_beginning(self, store: ObjectStore) -> None:
+        """What a whole listing has first, metadata included; fewer objects only if there are no more."""
+        if not store.capabilities.short_lists:
+            return
+        for number in range(5):
+            store.put(f"a/{number}", b"x", precondition=ABSENT, metadata={"number": str(number)})
+        store.put("b", b"x", precondition=ABSENT)
+        listing = cast("ShortListingStore", store)
+        whole = list(store.list("a/", start_offset="a/1"))
+        assert list(listing.list_first("a/", 3, start_offset="a/1")) == whole[:3]
+        assert list(listing.list_first("a/", 9, start_offset="a/1")) == whole
+        assert [stat.metadata["number"] for stat in listing.list_first("a/", 1)] == ["0"]
+        assert list(listing.list_first("c", 9)) == []
 
     def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
         """Writers accept a checksum if, and only if, their store declares `write_summed`."""

@@ -71,6 +71,9 @@ def _more_duels() -> list[History]:
         Script().driver(1).begin(2, OWNER).do("record", actions.record)
         .do("confirm", _unless_fenced(actions.confirm)).do("take over", taken_over)
         .history("confirm and take over", _ONE),
+        Script().driver(1).begin(2, OWNER).do("record", actions.record)
+        .do("confirm", _unless_fenced(actions.confirm)).do("abort", actions.abort())
+        .history("confirm and abort", _ONE),
     ]  # fmt: skip
 
 

@@ -63,6 +63,14 @@ class Counted(WrapperStore):
         if not any(True for _ in super().list(prefix, **how)):
             self.requests["list"] += 1
 
+    def list_first(self, prefix: str, count: int, **how: Any) -> Sequence[ObjectStat]:
+        self.requests["list"] += 1
+        return super().list_first(prefix, count, **how)
+
+    def compose(self, sources: Any, target: str, **how: Any) -> ObjectStat:
+        self.requests["compose"] += 1
+        return super().compose(sources, target, **how)
+
     def delete(self, name: str, **how: Any) -> bool:
         self.requests["delete"] += 1
         return super().delete(name, **how)
@@ -103,8 +111,8 @@ class Past:
         handle = ChangelogStateHandle(((stream, 0),), KeyGroupRange.of(0, 127), 7, 7)
         report = AttemptReport((OperatorReport("totals", (handle,), ("key",), 128, b""),), (), {}, 0.0)
         self._parent = build_manifest(attempt, report, parent)
-        store_manifest(self.store, attempt, self._parent)
-        manifest = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
+        self._parent = store_manifest(self.store, attempt, self._parent)
+        manifest = attempt.names.manifest(number, attempt.attempt)
         timeline.append(
             Completed(attempt=attempt.attempt, checkpoint_id=number, parent=above, manifest=manifest)
         )

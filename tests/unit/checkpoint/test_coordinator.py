@@ -92,19 +92,17 @@ def test_a_file_taken_away_does_not_come_back(job):
 
 @pytest.mark.parametrize("parts", [(), (b"x",)], ids=["empty", "one part"])
 def test_a_twin_of_step_6_that_comes_late_brings_nothing_back(job, parts):
-    """A consumer took the file between the twin's look at the final name and its write; an empty file too."""
+    """A consumer took the file between the twin's look at the timeline and its write; an empty file too."""
     coordinator = job.coordinator()
     attempt = coordinator.trigger()
     coordinator.record(attempt, [], [job.file(attempt, "out/a", *parts)])
     coordinator.confirm(attempt)
 
     class Late(WrapperStore):
-        def stat(self, name, *, generation=None):
-            found = super().stat(name, generation=generation)
-            if name == "out/a" and found is None:
-                coordinator.compose_commit(1)
-                job.store.delete(name, precondition=ANY)
-            return found
+        def compose(self, sources, target, **how):
+            coordinator.compose_commit(1)
+            job.store.delete(target, precondition=ANY)
+            return super().compose(sources, target, **how)
 
     CheckpointCoordinator(coordinator.job, Late(job.store), owner="twin").compose_commit(1)
     assert job.store.stat("out/a") is None

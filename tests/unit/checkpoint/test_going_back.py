@@ -275,7 +275,7 @@ def test_a_resolution_killed_half_way_is_finished_by_the_next_trigger(job, monke
     coordinator = job.coordinator()
     blocked(job, coordinator)
     with monkeypatch.context() as broken:
-        broken.setattr("dstl_dagster.checkpoint.steps.finish_resolutions", _killed)
+        broken.setattr("dstl_dagster.checkpoint.publish.finish_resolutions", _killed)
         with pytest.raises(KeyboardInterrupt):
             coordinator.resolve(1, "out/a", "replace")
     assert job.store.get("out/a") == b"foreign"

@@ -157,7 +157,7 @@ def _bad_snapshot(case: Case) -> None:
 
 
 def _newer_version(case: Case) -> None:
-    later = encode_record(_opened()).replace(b"dstl/record 1 ", b"dstl/record 2 ", 1)
+    later = encode_record(_opened()).replace(b"dstl/record 1 ", b"dstl/record 3 ", 1)
     case.replace(NAMES.slot(1), later)
     case.coordinator().latest()
 

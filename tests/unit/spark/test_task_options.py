@@ -115,14 +115,14 @@ def reading_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -
 
 def reading_planner(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
-    one_refusal(server, "*/timeline/*")
+    one_refusal(server, "*", "objects.list")
     return state_at(SourceOptions.of({**job, "operator": "op", **more}), None, None)
 
 
 def listing_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     reader = CheckpointsReader(SourceOptions.of({**job, "table": "checkpoints", **more}))
-    one_refusal(server, "*/timeline/*")
+    one_refusal(server, "*", "objects.list")
     (partition,) = reader.partitions()
     return list(reader.read(partition))
 

@@ -13,7 +13,7 @@ from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoun
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Completed, Opened, Snapshot, record_to_plain
+from dstl_dagster.timeline import Completed, Opened, Snapshot, Subsumed, record_to_plain
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.record_codec import encode_record, record_from_plain
 from dstl_dagster.timeline.view_builder import ViewBuilder
@@ -255,7 +255,7 @@ def test_an_opened_attempt_survives_a_snapshot(job):
     for _ in range(3):
         coordinator.abort(coordinator.trigger())
     attempt = coordinator.trigger()
-    coordinator.timeline._add_snapshot_if_due()
+    coordinator.timeline._add_snapshot_if_due(Subsumed(checkpoint_ids=()))
     records = list(coordinator.timeline.records())
     assert isinstance(records[-1], Opened | Snapshot)
     fresh = job.coordinator(**EVERY)

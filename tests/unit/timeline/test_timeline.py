@@ -165,7 +165,7 @@ def test_truncated_records_are_format_errors(cut):
 
 def test_a_newer_record_is_refused_as_newer():
     """What a later release wrote is not guessed at."""
-    payload = encode_record(opened()).replace(b"dstl/record 1 ", b"dstl/record 2 ", 1)
+    payload = encode_record(opened()).replace(b"dstl/record 1 ", b"dstl/record 3 ", 1)
     with pytest.raises(FormatError, match="Upgrade") as refused:
         decode_record(payload, 0, "slot")
     assert refused.value.kind == "newer_version"
