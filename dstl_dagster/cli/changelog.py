@@ -41,11 +41,14 @@ def show(file: str, changes: bool, as_json: bool) -> None:
 
 def _documents(file: str, *, with_changes: bool) -> Iterator[dict[str, Any]]:
     # Imported when the command runs: Arrow alone takes longer than `dstl --help` may.
+    from dstl_dagster.changelog import StoreSource, begin_remote
     from dstl_dagster.format import ChangelogFileReader
 
     source = _open(file)
     try:
         reader = ChangelogFileReader(source)
+        if isinstance(source, StoreSource):
+            begin_remote(source, reader)
         index = reader.index()
         yield {
             "file": source.place,

@@ -23,6 +23,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
+from dstl_dagster.spark.stores import task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import open_store
 
@@ -111,7 +112,7 @@ class ReadStateTask:
 
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
         state = self.state
-        with closing(open_store(state.store_uri)) as store, state.opened(store).reading() as reader:
+        with task_store(state.store_uri) as store, state.opened(store).reading() as reader:
             fold = folded(reader, state.handles, state.schema, key_groups)
         for table in fold.tables():
             yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.storage import ObjectStore, open_store, shared_reads
 
-__all__ = ["batch_of", "open_shared_store", "require_shared"]
+__all__ = ["batch_of", "open_shared_store", "require_shared", "task_store"]
 
 
 def require_shared(store_uri: str) -> None:
@@ -29,6 +29,13 @@ def open_shared_store(store_uri: str) -> ObjectStore:
     """The store, if tasks can open it too. Raises: InvalidInputError (kind `store_not_shared`)."""
     require_shared(store_uri)
     return open_store(store_uri)
+
+
+@contextmanager
+def task_store(store_uri: str) -> Iterator[ObjectStore]:
+    """The store as a task reads it: with what earlier tasks of this Python worker have fetched of it."""
+    with closing(open_store(store_uri)) as store:
+        yield shared_reads(store)
 
 
 @contextmanager

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.local import LocalObjectStore
     from dstl_dagster.storage.lookups import Check, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
-    from dstl_dagster.storage.once_read import OnceRead
+    from dstl_dagster.storage.once_read import OnceRead, ReadMemory, shared_reads
     from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
@@ -93,6 +94,7 @@ __all__ = [
     "PrivateFile",
     "PrivateFolder",
     "RangeReader",
+    "ReadMemory",
     "RequestCost",
     "Retries",
     "Severity",
@@ -114,7 +116,9 @@ __all__ = [
     "open_ranges",
     "open_store",
     "put_own",
+    "read_parts",
     "server_time",
+    "shared_reads",
     "split_bucket_uri",
     "split_object_uri",
     "summed_write",
@@ -130,8 +134,9 @@ __getattr__, __dir__ = lazy_face(
         "local": ["LocalObjectStore"],
         "lookups": ["Check", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
-        "once_read": ["OnceRead"],
+        "once_read": ["OnceRead", "ReadMemory", "shared_reads"],
         "open": ["open_store"],
+        "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
         "private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
