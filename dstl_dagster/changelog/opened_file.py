@@ -116,11 +116,14 @@ def begin_remote(
     Raises: NotFoundError, FormatError, UnavailableError.
     """
     source.begin()
-    if source.in_place:
+    index = None if source.in_place else reader.index()
+    if source.in_place or (source.holds_all and (index is None or offsets is None)):
         return
-    index = reader.index()
     if offsets is None:
         offsets = [] if index is None else [entry.offset for entry in index.entries]
+    if source.holds_all:
+        source.need(sum(length for _, length in reader.body_ranges(offsets)))
+        return
     source.fetch(reader.layout_ranges(offsets))
     source.expect(reader.stored_ranges((offset, key_groups) for offset in offsets))
 

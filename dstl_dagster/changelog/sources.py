@@ -80,10 +80,19 @@ class StoreSource:
         elif not self.in_place:
             self._held = [(first, self._fetch(first))]
 
+    @property
+    def holds_all(self) -> bool:
+        """Whether the whole file is in memory: nothing has to be fetched or expected."""
+        return bool(self._held) and self._held[0][0].length == self._size_bytes
+
+    def need(self, needed_bytes: int) -> None:
+        """How many bytes of a file that is held will be asked for."""
+        whole, octets = self._held[0]
+        self._held = [(whole._replace(needed=needed_bytes), octets)]
+
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Fetch these (start, length) now, beside what is held."""
-        if not self._holds_all():
-            self._held += [(span, self._fetch(span)) for span in joined(ranges)]
+        self._held += [(span, self._fetch(span)) for span in joined(ranges)]
 
     def expect(self, ranges: Iterable[tuple[int, int]] | None) -> None:
         """From now on exactly these (start, length) are read, in ascending order; the first are fetched now.
@@ -91,11 +100,6 @@ class StoreSource:
         `None`: the file is read forward, from anywhere.
         """
         spans = joined(ranges or ())
-        if self._holds_all():
-            whole, octets = self._held[0]
-            if ranges is not None:
-                self._held = [(whole._replace(needed=sum(each.needed for each in spans)), octets)]
-            return
         self._forward = ranges is None
         self._coming = deque(spans)
         self._held = [(span, self._fetch(span)) for span in spans[:1]]
@@ -164,9 +168,6 @@ class StoreSource:
             self._held = [(span, octets)]
             return memoryview(octets)[:length]
         return self._fetch(Span(start, length, length))
-
-    def _holds_all(self) -> bool:
-        return bool(self._held) and self._held[0][0].length == self._size_bytes
 
     def _ranges(self) -> RangeReader | None:
         """The object kept open, where the store declares that."""

@@ -113,6 +113,11 @@ class ChangelogFileReader:
         ]
         return [each for each in blocks if self._in_tail(*each) is None]
 
+    def body_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
+        """Where these change sets are, as (start, length), for a file with a footer."""
+        entries = map(self._entry, offsets)
+        return [(entry.stored_offset, entry.stored_size) for entry in entries]
+
     def stored_ranges(
         self, wanted: Iterable[tuple[int, Sequence[KeyGroupRange] | None]]
     ) -> list[tuple[int, int]] | None:
