@@ -6,6 +6,8 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.local_copies import limit_local_copies
 from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.opened_file import begin_remote
+from dstl_dagster.changelog.read_plan import HandleRead
 from dstl_dagster.changelog.reader import ChangelogReader
 from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.changelog.storage import (
@@ -22,9 +24,11 @@ __all__ = [
     "FsStateChangelogStorageFactory",
     "FsStateChangelogStorageView",
     "FsStateChangelogWriter",
+    "HandleRead",
     "MailboxExecutor",
     "MailboxFuture",
     "StoreSource",
     "TaskMailbox",
+    "begin_remote",
     "limit_local_copies",
 ]

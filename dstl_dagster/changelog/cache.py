@@ -19,7 +19,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,14 @@ from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ClosedError, DstlError, FormatError
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import FileRanges, ObjectStore, PrivateFile, PrivateFolder, RequestCost
+from dstl_dagster.storage import (
+    FileRanges,
+    ObjectStore,
+    PrivateFile,
+    PrivateFolder,
+    RequestCost,
+    read_parts,
+)
 from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["ChangelogFileCache"]
@@ -36,7 +43,6 @@ __all__ = ["ChangelogFileCache"]
 _logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "dstl-cache"
-_COPY_STEP_BYTES: Final = 1 << 20
 _Key = tuple[str, int | None]
 
 
@@ -265,11 +271,12 @@ class ChangelogFileCache:
             folder.close()
 
 
-def _pieces(store: ObjectStore, handle: StreamStateHandle, size_bytes: int) -> Generator[bytes, None, None]:
-    reader = store.open_read(handle.name, generation=handle.generation)
-    try:
-        copied = 0
-        while piece := reader.read(_COPY_STEP_BYTES):
+def _pieces(
+    store: ObjectStore, handle: StreamStateHandle, size_bytes: int
+) -> Generator[bytes | memoryview, None, None]:
+    copied = 0
+    with closing(read_parts(store, handle.name, size_bytes, handle.generation)) as parts:
+        for piece in parts:
             copied += len(piece)
             # More than was reserved would exceed the limit.
             if copied > size_bytes:
@@ -277,8 +284,6 @@ def _pieces(store: ObjectStore, handle: StreamStateHandle, size_bytes: int) -> G
                     f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
                 )
             yield piece
-    finally:
-        reader.close()
 
 
 class _CachedSource(FileRanges):

@@ -1,25 +1,27 @@
 """Reading changes back from a handle, in the order in which they were made durable.
 
-Owns the walk over the handle, the verification of each change set, and which copy of a file is read.
-Does not own what a change means, nor who may still delete a file.
+Owns the walk over the handles, and where a file's copies are looked for. Does not own which requests that
+takes (`read_plan`), what a change means, nor who may still delete a file.
 
 Source: Flink's `StateChangelogHandleStreamHandleReader`, which verifies nothing and filters nothing.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.opened_file import OpenedFile
+from dstl_dagster.changelog.read_ahead import opened_ahead
+from dstl_dagster.changelog.read_plan import THREADS, HandleRead, SetUse, files_of
 from dstl_dagster.changelog.sources import StoreSource
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
@@ -32,8 +34,6 @@ from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
 
 __all__ = ["ChangelogReader"]
 
-_logger = logging.getLogger(__name__)
-
 _MAX_BATCH_BYTES: Final = 1 << 30
 _ROWS_AT_A_TIME: Final = 4096
 
@@ -41,8 +41,15 @@ _ROWS_AT_A_TIME: Final = 4096
 class ChangelogReader:
     """Reads handles. Any thread; each iterator belongs to the thread that walks it.
 
-    A file is opened at its first change set and closed after its last. A local copy is read
-    instead of the durable file where there is one; if it proves bad, the durable file is.
+    A file is opened once, however many change sets and handles of one call need it. From a store behind a
+    network, files are fetched ahead by other threads (`read_plan` says how far). A local copy is read instead
+    of the durable file where there is one; if it proves bad, the durable file is.
+
+    Args:
+        store: where the files are.
+        local_directory: where local copies are.
+        cache: where files of a store behind a network are kept while they are read.
+        threads: requests in flight, at most.
 
     Errors while walking: NotFoundError (a file was deleted), FormatError (bytes that are not what they
     claim to be; names file and offset), UnavailableError.
@@ -54,8 +61,10 @@ class ChangelogReader:
         *,
         local_directory: Path | None = None,
         cache: ChangelogFileCache | None = None,
+        threads: int = THREADS,
     ) -> None:
         self._store = store
+        self._threads = threads
         self._local_directory = local_directory
         self._cache = cache
 
@@ -82,6 +91,24 @@ class ChangelogReader:
         self._check(handle)
         return self._read_batches(handle, key_group_range, views=views)
 
+    def read_all(self, reads: Sequence[HandleRead]) -> list[list[pa.RecordBatch]]:
+        """The batches of each read, as `read_batches` yields them. Opens each file once for all of them.
+
+        All of it is in memory on return.
+        """
+        for each in reads:
+            self._check(each.handle)
+        found: list[dict[int, list[pa.RecordBatch]]] = [{} for _ in reads]
+        with closing(self._walk(reads)) as change_sets:
+            for uses, change_set in change_sets:
+                if change_set is None:
+                    continue
+                for use in uses:
+                    read = reads[use.read]
+                    batches = _batches(change_set, read.key_groups, views=read.views)
+                    found[use.read][use.place] = list(batches)
+        return [[batch for place in sorted(each) for batch in each[place]] for each in found]
+
     def close(self) -> None:
         """Close this reader's cache; iterators in progress go on."""
         if self._cache is not None:
@@ -101,43 +128,47 @@ class ChangelogReader:
     def _read(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
     ) -> Iterator[StateChange]:
-        for change_set in self._change_sets(handle, key_group_range):
-            key_groups = change_set.row_key_groups().tolist()
-            for start, stop in _row_ranges(change_set, key_group_range):
-                for at in range(start, stop, _ROWS_AT_A_TIME):
-                    end = min(at + _ROWS_AT_A_TIME, stop)
-                    rows = zip(key_groups[at:end], change_set.changes(at, end), strict=True)
-                    yield from map(StateChange._make, rows)
+        with closing(self._change_sets(handle, key_group_range)) as change_sets:
+            for change_set in change_sets:
+                key_groups = change_set.row_key_groups().tolist()
+                for start, stop in _row_ranges(change_set, key_group_range):
+                    for at in range(start, stop, _ROWS_AT_A_TIME):
+                        end = min(at + _ROWS_AT_A_TIME, stop)
+                        rows = zip(key_groups[at:end], change_set.changes(at, end), strict=True)
+                        yield from map(StateChange._make, rows)
 
     def _read_batches(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None, *, views: bool
     ) -> Iterator[pa.RecordBatch]:
-        for change_set in self._change_sets(handle, key_group_range):
-            key_groups = change_set.row_key_groups()
-            for start, stop in _row_ranges(change_set, key_group_range):
-                for at, end in _size_ranges(change_set, start, stop):
-                    changes = change_set.view_column(at, end) if views else change_set.binary_column(at, end)
-                    yield pa.RecordBatch.from_arrays(
-                        [pa.array(key_groups[at:end]), changes], names=["key_group", "change"]
-                    )
+        with closing(self._change_sets(handle, key_group_range)) as change_sets:
+            for change_set in change_sets:
+                yield from _batches(change_set, key_group_range, views=views)
 
     def _change_sets(
         self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
-    ) -> Iterator[DecodedChangeSet]:
-        """Those with changes in the range, as far as the footer tells."""
-        opened: _OpenedFile | None = None
-        try:
-            for stream_handle, offset in handle.handles_and_offsets:
-                if opened is None or opened.handle != stream_handle:
-                    if opened is not None:
-                        opened.close()
-                    opened = _OpenedFile(stream_handle, self._sources(stream_handle))
-                found = opened.change_set(offset, key_group_range)
-                if found is not None:
-                    yield found
-        finally:
-            if opened is not None:
-                opened.close()
+    ) -> Generator[DecodedChangeSet, None, None]:
+        """Those with changes in the range, as far as the footer tells, in the handle's order."""
+        found: dict[int, DecodedChangeSet | None] = {}
+        following = 0
+        with closing(self._walk([HandleRead(handle, key_group_range)])) as change_sets:
+            for uses, change_set in change_sets:
+                found.update((use.place, change_set) for use in uses)
+                # Almost always the one just read: a log's files follow each other.
+                while following in found:
+                    change_set = found.pop(following)
+                    following += 1
+                    if change_set is not None:
+                        yield change_set
+
+    def _walk(
+        self, reads: Sequence[HandleRead]
+    ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | None], None, None]:
+        """Every change set once, file by file, with who uses it."""
+        files = [OpenedFile(each, self._sources(each.stream)) for each in files_of(reads)]
+        with closing(opened_ahead(self._store, files, self._threads)) as opened:
+            for file in opened:
+                for offset, uses in file.wanted.sets:
+                    yield uses, file.change_set(offset)
 
     def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
         """Ways to open the file, the nearest first."""
@@ -162,58 +193,16 @@ def _open_local(path: Path) -> FileRanges:
         raise NotFoundError(f"local changelog copy {path} is not there: read the durable handle") from error
 
 
-class _OpenedFile:
-    """One file of a handle, read from the nearest copy that verifies."""
-
-    def __init__(self, handle: StreamStateHandle, sources: list[Callable[[], RangeReader]]) -> None:
-        self.handle = handle
-        self._sources = sources
-        self._source: RangeReader | None = None
-        self._reader: ChangelogFileReader | None = None
-
-    def change_set(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
-        while True:
-            try:
-                return self._read(offset, key_groups)
-            except (DstlError, OSError) as error:
-                place = self._source.place if self._source is not None else self.handle.name
-                self.close()
-                self._sources.pop(0)
-                if not self._sources:
-                    raise _placed(error, place, offset) from error
-                # A copy is only a shortcut; the durable file decides.
-                _logger.warning("changelog copy %s is passed over: %s", place, error)
-
-    def _read(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
-        if self._reader is None:
-            self._source = self._sources[0]()
-            # A handle that knows how long its file is comes from this package's writer, which ends each
-            # file with a footer: without one the file was cut.
-            footer_required = self.handle.stored_bytes is not None
-            if footer_required and self._source.size_bytes() != self.handle.stored_bytes:
-                raise FormatError(
-                    f"the file has {self._source.size_bytes()} bytes, not {self.handle.stored_bytes}"
-                )
-            self._reader = ChangelogFileReader(self._source, footer_required=footer_required)
-        return self._reader.change_set_of(offset, key_groups)
-
-    def close(self) -> None:
-        self._reader = None
-        if self._source is not None:
-            self._source.close()
-            self._source = None
-
-
-def _placed(error: DstlError | OSError, place: str, offset: int) -> BaseException:
-    if isinstance(error, FormatError):
-        return FormatError(
-            f"changelog file {place}, offset {offset}: {error.message}. Restore another checkpoint, or "
-            "the file from a copy; it was left as it is",
-            ErrorKind(error.kind),
-        )
-    if isinstance(error, OSError):
-        return NotFoundError(f"changelog file {place} cannot be read: {error}")
-    return error
+def _batches(
+    change_set: DecodedChangeSet, key_group_range: KeyGroupRange | None, *, views: bool
+) -> Iterator[pa.RecordBatch]:
+    key_groups = change_set.row_key_groups()
+    for start, stop in _row_ranges(change_set, key_group_range):
+        for at, end in _size_ranges(change_set, start, stop):
+            changes = change_set.view_column(at, end) if views else change_set.binary_column(at, end)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(key_groups[at:end]), changes], names=["key_group", "change"]
+            )
 
 
 def _row_ranges(

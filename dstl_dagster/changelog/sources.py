@@ -1,37 +1,62 @@
 """A changelog file in the store, read in ranges.
 
-Owns how many requests that costs. Does not own a file on this machine (`storage.FileRanges`), nor what the
-bytes mean (`format.changelog_file`).
+Owns what is in memory of one file. Does not own which ranges are one request (`read_plan`), a file on this
+machine (`storage.FileRanges`), nor what the bytes mean (`format.changelog_file`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol
 
+from dstl_dagster.changelog.read_plan import REQUEST_BYTES, Span, ahead, joined, opening
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStore, RangeReader, open_ranges
 
-__all__ = ["StoreSource"]
+__all__ = ["StoreSource", "Submit"]
 
-_WHOLE_FILE_BYTES: Final = 8 << 20
-"""Up to this size one request fetches the file: cheaper than its end and its sets, one by one."""
+Octets = bytes | memoryview
+
+
+class Submit(Protocol):
+    """Runs a request in another thread."""
+
+    def __call__(self, fetch: Callable[[], Octets], /) -> Future[Octets]: ...
 
 
 class StoreSource:
-    """An object of the store, of the handle's generation where it names one."""
+    """An object of the store, of the handle's generation where it names one.
+
+    It is opened (`begin`), told what will be read (`expect`), and then read in ascending order. Anything else
+    is read as well, by a request each. One thread at a time.
+
+    A store that keeps an object open (`open_ranges`) is read in place, and nothing is held here.
+    """
 
     def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
         self._store = store
         self._handle = handle
         self._size_bytes = handle.stored_bytes
-        self._whole: memoryview | None = None
         self._opened: RangeReader | None = None
+        self._held: list[tuple[Span, Octets]] = []
+        self._coming: deque[Span] = deque()
+        self._fetching: deque[tuple[Span, Future[Octets]]] = deque()
+        self._submit: Submit | None = None
+        self._forward = False
 
     @property
     def place(self) -> str:
         return self._store.uri_of(self._handle.name)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether ranges are read where they are: nothing is gained by expecting them."""
+        return self._store.capabilities.open_ranges
 
     def size_bytes(self) -> int:
         if self._size_bytes is None:
@@ -44,26 +69,105 @@ class StoreSource:
             self._size_bytes = stat.size
         return self._size_bytes
 
+    def begin(self) -> None:
+        """Fetch the file, or its end if it is large; nothing of one that is read in place."""
+        first = opening(self.size_bytes())
+        if first.start == 0:
+            octets = self._fetch_whole()
+            if len(octets) != self._size_bytes:
+                raise FormatError(f"{self.place} has {len(octets)} bytes, its handle says {self._size_bytes}")
+            self._held = [(first, octets)]
+        elif not self.in_place:
+            self._held = [(first, self._fetch(first))]
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the whole file is in memory: nothing has to be fetched or expected."""
+        return bool(self._held) and self._held[0][0].length == self._size_bytes
+
+    def need(self, needed_bytes: int) -> None:
+        """How many bytes of a file that is held will be asked for."""
+        whole, octets = self._held[0]
+        self._held = [(whole._replace(needed=needed_bytes), octets)]
+
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Fetch these (start, length) now, beside what is held."""
+        self._held += [(span, self._fetch(span)) for span in joined(ranges)]
+
+    def expect(self, ranges: Iterable[tuple[int, int]] | None) -> None:
+        """From now on exactly these (start, length) are read, in ascending order; the first are fetched now.
+
+        `None`: the file is read forward, from anywhere.
+        """
+        spans = joined(ranges or ())
+        self._forward = ranges is None
+        self._coming = deque(spans)
+        self._held = [(span, self._fetch(span)) for span in spans[:1]]
+        if spans:
+            self._coming.popleft()
+
+    def run_ahead(self, submit: Submit) -> None:
+        """Let what is expected be fetched by other threads, as far ahead as `read_plan.ahead` says."""
+        self._submit = submit
+        self._advance()
+
     def read_range(self, start: int, length: int) -> bytes | memoryview:
-        whole = self._small_file()
-        return self._fetch(start, length) if whole is None else whole[start : start + length]
+        length = max(0, min(length, self.size_bytes() - start))
+        if length == 0:
+            return b""
+        while True:
+            for span, octets in self._held:
+                if span.start <= start and start + length <= span.end:
+                    found = memoryview(octets)[start - span.start : start - span.start + length]
+                    # A view keeps all of the span: not for less than half of it.
+                    return found if 2 * span.needed >= span.length else bytes(found)
+            if not self._next_span(start):
+                return self._read(start, length)
 
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        opened = None if self._small_file() is not None else self._ranges()
+        opened = None if self._held else self._ranges()
         if opened is not None:
             return opened.read_summed(start, length)
         octets = self.read_range(start, length)
         return octets, crc32c(octets)
 
-    def _small_file(self) -> memoryview | None:
-        """The whole file, where it is small enough for one request; `None` otherwise."""
-        if self._whole is None and self.size_bytes() <= _WHOLE_FILE_BYTES:
-            self._whole = memoryview(self._fetch_whole())
-            if len(self._whole) != self._size_bytes:
-                raise FormatError(
-                    f"{self.place} has {len(self._whole)} bytes, its handle says {self._size_bytes}"
-                )
-        return self._whole
+    def _next_span(self, start: int) -> bool:
+        """Replace what is held by the next expected span, if it can be the one from `start` on."""
+        if not (self._fetching or self._coming):
+            return False
+        span = self._fetching[0][0] if self._fetching else self._coming[0]
+        if span.start > start:
+            return False
+        self._held = []
+        if self._fetching:
+            _, fetched = self._fetching.popleft()
+            octets = fetched.result()
+        else:
+            octets = self._fetch(self._coming.popleft())
+        self._held = [(span, octets)]
+        self._advance()
+        return True
+
+    def _advance(self) -> None:
+        if self._submit is None:
+            return
+        lengths = [span.length for span, _ in self._held] + [span.length for span, _ in self._fetching]
+        while self._coming and ahead([*lengths, self._coming[0].length]) > len(lengths):
+            span = self._coming.popleft()
+            lengths.append(span.length)
+            self._fetching.append((span, self._submit(partial(self._fetch, span))))
+
+    def _read(self, start: int, length: int) -> Octets:
+        opened = self._ranges()
+        if opened is not None:
+            return opened.read_range(start, length)
+        if self._forward and length < REQUEST_BYTES:
+            room = min(REQUEST_BYTES, self.size_bytes() - start)
+            span = Span(start, room, room)
+            octets = self._fetch(span)
+            self._held = [(span, octets)]
+            return memoryview(octets)[:length]
+        return self._fetch(Span(start, length, length))
 
     def _ranges(self) -> RangeReader | None:
         """The object kept open, where the store declares that."""
@@ -71,24 +175,21 @@ class StoreSource:
             self._opened = open_ranges(self._store, self._handle.name, generation=self._handle.generation)
         return self._opened
 
-    def _fetch(self, start: int, length: int) -> bytes | memoryview:
-        opened = self._ranges()
-        if opened is not None:
-            return opened.read_range(start, length)
-        return self._get_range(start, length)
+    def _fetch(self, span: Span) -> Octets:
+        name, generation = self._handle.name, self._handle.generation
+        return self._store.get_range(name, span.start, span.length, generation=generation)
 
-    def _get_range(self, start: int, length: int) -> bytes | memoryview:
-        return self._store.get_range(self._handle.name, start, length, generation=self._handle.generation)
-
-    def _fetch_whole(self) -> bytes | memoryview:
+    def _fetch_whole(self) -> Octets:
         if self._handle.stored_bytes is None:
             return self._store.get(self._handle.name, generation=self._handle.generation)
         # This package's files prove each of their parts: the store need not checksum the whole as well.
         # And nothing is read after it: kept open, the object would cost one request more.
-        return self._get_range(0, self.size_bytes())
+        return self._fetch(opening(self.size_bytes()))
 
     def close(self) -> None:
-        self._whole = None
+        self._held, self._coming, self._submit = [], deque(), None
+        while self._fetching:
+            self._fetching.popleft()[1].cancel()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

@@ -7,17 +7,15 @@ needs (`verify`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
-from dstl_dagster.storage import ObjectStat, ObjectStore
+from dstl_dagster.storage import ObjectStore, read_parts
 
 __all__ = ["Expected", "Findings", "Problem", "check_object", "is_as_expected"]
 
-_READ_BYTES = 1 << 20
 _SMALL_BYTES = 8 << 20
 """Up to this size an object is read whole, by one request."""
 
@@ -95,7 +93,7 @@ class Findings:
 def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
     """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
-    One request if it is small, and exactly as expected.
+    If it is exactly as expected, only its bytes are asked for.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
@@ -111,9 +109,7 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
             found.problem(
                 name, f"was overwritten: it has generation {stat.generation}, not {expected.generation}"
             )
-        size, crc = 0, EMPTY_CRC32C
-        for piece in _pieces(store, stat):
-            size, crc = size + len(piece), extend(crc, piece)
+        size, crc = _read(store, name, stat.size, stat.generation)
     except UnavailableError:
         raise
     except DstlError as error:
@@ -129,29 +125,33 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
 
 
 def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
-    """Whether the object has the expected generation, size and CRC-32C, by one request.
+    """Whether the object has the expected generation, size and CRC-32C; nothing is read but its bytes.
 
-    False also if it is not small, or if one of them is unknown; `check_object` finds out what is wrong.
+    False also if one of them is unknown; `check_object` finds out what is wrong.
 
     Raises: UnavailableError.
     """
     if expected.generation is None or expected.size is None or expected.crc32c is None:
         return False
-    if expected.size > _SMALL_BYTES:
-        return False
     try:
-        payload = store.get(name, generation=expected.generation)
+        size, crc = _read(store, name, expected.size, expected.generation)
     except UnavailableError:
         raise
     except DstlError:
         return False
-    if (len(payload), crc32c(payload)) != (expected.size, expected.crc32c):
+    if (size, crc) != (expected.size, expected.crc32c):
         return False
-    found.checked(name, len(payload))
+    found.checked(name, size)
     return True
 
 
-def _pieces(store: ObjectStore, stat: ObjectStat) -> Iterator[bytes]:
-    with closing(store.open_read(stat.name, generation=stat.generation)) as reader:
-        while piece := reader.read(_READ_BYTES):
-            yield piece
+def _read(store: ObjectStore, name: str, size_bytes: int, generation: int) -> tuple[int, int]:
+    """The size and the CRC-32C of all bytes."""
+    if size_bytes <= _SMALL_BYTES:
+        payload = store.get(name, generation=generation)
+        return len(payload), crc32c(payload)
+    size, crc = 0, EMPTY_CRC32C
+    with closing(read_parts(store, name, size_bytes, generation)) as parts:
+        for part in parts:
+            size, crc = size + len(part), extend(crc, part)
+    return size, crc

@@ -216,7 +216,7 @@ class _FileChecks:
 
 def _change_checks(store: OnceRead, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
     """One check for each handle: its files, its change sets, and their content."""
-    reader = ChangelogReader(store)
+    reader = ChangelogReader(store, threads=1)  # the checks themselves run concurrently
     files = _FileChecks(store, found)
     checks: list[Check] = []
     for chain in chains:

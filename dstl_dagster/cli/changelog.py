@@ -44,11 +44,14 @@ def show(file: str, changes: bool, as_json: bool, job_options: JobOptions) -> No
 
 def _documents(file: str, options: JobOptions, *, with_changes: bool) -> Iterator[dict[str, Any]]:
     # Imported when the command runs: Arrow alone takes longer than `dstl --help` may.
+    from dstl_dagster.changelog import StoreSource, begin_remote
     from dstl_dagster.format import ChangelogFileReader
 
     source = _open(file, options)
     try:
         reader = ChangelogFileReader(source)
+        if isinstance(source, StoreSource):
+            begin_remote(source, reader)
         index = reader.index()
         yield {
             "file": source.place,

@@ -13,7 +13,7 @@ Source: Flink's `StateChangeFormat` and `ChangelogStreamHandleReader`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -51,6 +51,8 @@ class ChangelogFileReader:
         self._footer_required = footer_required
         self._opened = False
         self._index: FileIndex | None = None
+        self._compression: Compression | None = None
+        self._layouts: dict[int, ChangeSetLayout] = {}
         self._tail: bytes = b""
         self._tail_start = 0
         self._forward_at: tuple[int, _ForwardBody] | None = None
@@ -64,6 +66,11 @@ class ChangelogFileReader:
 
     def compression(self) -> Compression:
         """How the body is compressed."""
+        if self._compression is None:
+            self._compression = self._read_compression()
+        return self._compression
+
+    def _read_compression(self) -> Compression:
         index = self.index()
         flag = bytes(self._range(0, _FLAG_BYTES))
         # Flink knows only flag 1, and reads an empty file as a plain one.
@@ -80,19 +87,63 @@ class ChangelogFileReader:
         assert found is not None
         return found
 
-    def change_set_of(self, offset: int, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
+    def change_set_of(
+        self, offset: int, key_groups: Sequence[KeyGroupRange] | None
+    ) -> DecodedChangeSet | None:
         """The same; `None`, without reading its bytes, if by the footer it has nothing that is wanted.
 
         `key_groups`: those wanted; `None`: all. Metadata is always wanted.
         """
-        index = self.index()
-        if index is None:
+        if self.index() is None:
             return decode_change_set(*self._walked(offset))
-        entry = index.at_offset(offset)
+        entry = self._entry(offset)
+        return self._indexed(entry, key_groups)
+
+    def layout_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
+        """What `stored_ranges` of these change sets will read, as (start, length); the file's end is read.
+
+        Empty for a file without a footer.
+        """
+        if self.index() is None:
+            return []
+        blocks = [
+            (entry.block_offset, entry.block_bytes)
+            for entry in map(self._entry, offsets)
+            if entry.block_offset is not None
+        ]
+        return [each for each in blocks if self._in_tail(*each) is None]
+
+    def body_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
+        """Where these change sets are, as (start, length), for a file with a footer."""
+        entries = map(self._entry, offsets)
+        return [(entry.stored_offset, entry.stored_size) for entry in entries]
+
+    def stored_ranges(
+        self, wanted: Iterable[tuple[int, Sequence[KeyGroupRange] | None]]
+    ) -> list[tuple[int, int]] | None:
+        """What `change_set_of` will read, called with each of `wanted` afterwards, as (start, length).
+
+        Reads their layouts. `None` for a file without a footer, which is read forward.
+        """
+        if self.index() is None:
+            return None
+        needed = []
+        for offset, key_groups in wanted:
+            entry = self._entry(offset)
+            layout = self._layout(entry)
+            if layout is not None:
+                self._layouts[offset] = layout
+            if layout is None or key_groups is None or _has_any(layout, key_groups):
+                needed.append((entry.stored_offset, entry.stored_size))
+        flag = [(0, _FLAG_BYTES)] if needed else []
+        return [each for each in flag + needed if self._in_tail(*each) is None]
+
+    def _entry(self, offset: int) -> ChangeSetEntry:
+        assert self._index is not None
+        entry = self._index.at_offset(offset)
         if entry is None:
             raise FormatError(f"no change set begins at offset {offset}")
-        self.compression()
-        return self._indexed(entry, key_groups)
+        return entry
 
     def offsets(self) -> Iterator[int]:
         """The offset of each change set, in file order; walks the body if there is no footer."""
@@ -129,12 +180,19 @@ class ChangelogFileReader:
             return None
         return memoryview(self._tail)[first : first + length]
 
-    def _indexed(self, entry: ChangeSetEntry, key_groups: KeyGroupRange | None) -> DecodedChangeSet | None:
-        layout: ChangeSetLayout | None = None
-        if entry.block_offset is not None:
-            layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
-            if key_groups is not None and not _has_any(layout, key_groups):
-                return None
+    def _layout(self, entry: ChangeSetEntry) -> ChangeSetLayout | None:
+        """By its block; `None` if it has none."""
+        if entry.block_offset is None:
+            return None
+        return decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
+
+    def _indexed(
+        self, entry: ChangeSetEntry, key_groups: Sequence[KeyGroupRange] | None
+    ) -> DecodedChangeSet | None:
+        layout = self._layouts.pop(entry.offset, None) or self._layout(entry)
+        if layout is not None and key_groups is not None and not _has_any(layout, key_groups):
+            return None
+        self.compression()
         body, body_crc = self._body(entry)
         if body_crc != entry.crc32c:
             raise FormatError("a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
@@ -174,11 +232,13 @@ def _whole(stored: bytes | memoryview, entry: ChangeSetEntry) -> bytes | memoryv
     return stored
 
 
-def _has_any(layout: ChangeSetLayout, key_groups: KeyGroupRange) -> bool:
+def _has_any(layout: ChangeSetLayout, key_groups: Sequence[KeyGroupRange]) -> bool:
     """Whether a change set has metadata or one of these key groups."""
     found = layout.key_groups
-    inside = (found >= key_groups.start_key_group) & (found <= key_groups.end_key_group)
-    return bool((inside | (found == META_KEY_GROUP)).any())
+    wanted = found == META_KEY_GROUP
+    for each in key_groups:
+        wanted |= (found >= each.start_key_group) & (found <= each.end_key_group)
+    return bool(wanted.any())
 
 
 def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:

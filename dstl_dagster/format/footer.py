@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import google_crc32c
@@ -117,7 +118,11 @@ class FileIndex:
 
     def at_offset(self, offset: int) -> ChangeSetEntry | None:
         """The change set at this offset of the logical body; None if none begins there."""
-        return next((entry for entry in self.entries if entry.offset == offset), None)
+        return self._by_offset.get(offset)
+
+    @cached_property
+    def _by_offset(self) -> dict[int, ChangeSetEntry]:
+        return {entry.offset: entry for entry in self.entries}
 
 
 def encode_block(layout: ChangeSetLayout) -> bytes:

@@ -13,17 +13,17 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
+from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs, split_count
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.state import StateSchema, ranges_of_tasks, same_rows
+from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows
 from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
@@ -95,7 +95,8 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
         stack.enter_context(older.reading())
         reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
-            before, after = (_rows(state, reader, schema, key_groups) for state in (older, newer))
+            logs = [(state.handles, key_groups) for state in (older, newer)]
+            before, after = map(partial(_rows, schema), folded_logs(reader, schema, logs))
             found = _compared(key_groups, schema, before, after)
             if found.rows:
                 yield found
@@ -122,11 +123,8 @@ def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
     return [handle for handle in state.handles if handle.key_group_range.contains(segment.start_key_group)]
 
 
-def _rows(
-    state: KeyedState, reader: ChangelogReader, schema: StateSchema, key_groups: KeyGroupRange
-) -> pa.Table:
-    tables = list(folded(reader, state.handles, schema, key_groups).tables())
-    return pa.concat_tables([schema.columns.empty_table(), *tables])
+def _rows(schema: StateSchema, fold: StateFold) -> pa.Table:
+    return pa.concat_tables([schema.columns.empty_table(), *fold.tables()])
 
 
 def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, after: pa.Table) -> StateDiff:

@@ -6,25 +6,23 @@ older than a base only the outcome is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_of_key
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs, key_table, rows_of_key
 from dstl_dagster.keyed.manifest import Manifest, load_manifest
 from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.state import key_group_of, python_rows
-from dstl_dagster.storage import ObjectStore, OnceRead, concurrently
+from dstl_dagster.state import StateFold, key_group_of, python_rows
+from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["KeyChange", "key_history"]
 
-_THREADS = 8
-"""Checkpoints whose changes are read at once."""
+_Change = tuple[dict[str, Any] | None, bool]
+"""A row, and whether it was deleted."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +62,29 @@ def key_history(
         return []
     wanted = key_table(state.schema, key)
     chain = _chain(store, manifest, operator)[::-1]
+    key_group = int(key_group_of(wanted, state.schema)[0])
+    key_groups = KeyGroupRange.of(key_group, key_group)
+    logs = [
+        (handles, key_groups)
+        for _, report in chain
+        for handles in (report.base_handles, report.change_handles)
+    ]
     with state.reading() as reader:
+        # Each checkpoint's changes are folded for themselves: all of a key's changes are wanted.
+        folds = iter(folded_logs(reader, state.schema, logs))
+        return [
+            change
+            for checkpoint_id, _ in chain
+            for change in _changes(checkpoint_id, *(_last_change(next(folds), wanted) for _ in range(2)))
+        ]
 
-        def changes_in(link: tuple[int, OperatorReport]) -> list[KeyChange]:
-            checkpoint_id, report = link
-            held = _last_change(reader, state, report.base_handles, wanted)
-            before = [KeyChange(checkpoint_id, "from before", row) for row, _ in held[:1]]
-            changes = _last_change(reader, state, report.change_handles, wanted)
-            return before + [
-                KeyChange(checkpoint_id, "delete" if deleted else "upsert", row) for row, deleted in changes
-            ]
 
-        # Each checkpoint's changes are read for themselves: which one is the last needs no fold here.
-        looks = [partial(changes_in, link) for link in chain]
-        threads = store.capabilities.useful_threads(_THREADS)
-        return [change for found in concurrently(looks, threads, "dstl-history") for change in found]
+def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) -> Iterator[KeyChange]:
+    """`held`: by the checkpoint's base; `changes`: made in it."""
+    for row, _ in held[:1]:
+        yield KeyChange(checkpoint_id, "from before", row)
+    for row, deleted in changes:
+        yield KeyChange(checkpoint_id, "delete" if deleted else "upsert", row)
 
 
 def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:
@@ -92,13 +98,9 @@ def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[
         manifest = load_manifest(store, entry.previous, entry.previous_crc32c)
 
 
-def _last_change(
-    reader: ChangelogReader, state: KeyedState, handles: Iterable[ChangelogStateHandle], key: pa.Table
-) -> list[tuple[dict[str, Any] | None, bool]]:
-    """The change of the key in these handles, as (row, whether it was deleted), or an empty list."""
-    key_group = int(key_group_of(key, state.schema)[0])
-    fold = folded(reader, handles, state.schema, KeyGroupRange.of(key_group, key_group))
-    changes: list[tuple[dict[str, Any] | None, bool]] = []
+def _last_change(fold: StateFold, key: pa.Table) -> list[_Change]:
+    """The change of the key in these changes, or an empty list."""
+    changes: list[_Change] = []
     for run in fold.runs():
         for row in python_rows(rows_of_key(run.rows, key)):
             deleted = row.pop(run.rows.schema.names[-1])

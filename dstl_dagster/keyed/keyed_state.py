@@ -7,7 +7,8 @@ older manifests (`operator_log`), or folding changes into rows (`state`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView
+from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.manifest import Manifest
@@ -32,8 +33,10 @@ __all__ = [
     "StateAt",
     "evolved_schema",
     "folded",
+    "folded_logs",
     "is_keyed",
     "key_table",
+    "passes",
     "rows_of_key",
     "schema_of",
     "split_count",
@@ -88,14 +91,62 @@ def folded(
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
-    fold = StateFold(schema, key_groups)
-    for handle in handles:
-        shared = handle.key_group_range.intersection(key_groups)
-        if shared.number_of_key_groups:
-            # Views keep the whole file in memory, which is fine when all of it is wanted.
-            whole = shared == handle.key_group_range
-            fold.add(reader.read_batches(handle, key_group_range=shared, views=whole))
+    (fold,) = folded_logs(reader, schema, [(handles, key_groups)])
     return fold
+
+
+def folded_logs(
+    reader: ChangelogReader,
+    schema: StateSchema,
+    logs: Sequence[tuple[Iterable[ChangelogStateHandle], KeyGroupRange]],
+) -> list[StateFold]:
+    """`folded` for several logs, or several ranges of one, which are all in memory on return.
+
+    Opens a file once, and holds a handle that several logs have once.
+    """
+    wanted = [_reads(*log) for log in logs]
+    reads = list(dict.fromkeys(itertools.chain(*wanted)))
+    batches = dict(zip(reads, reader.read_all(reads), strict=True))
+    folds = []
+    for (_, key_groups), log_reads in zip(logs, wanted, strict=True):
+        fold = StateFold(schema, key_groups)
+        for read in log_reads:
+            fold.add(batches[read])
+        folds.append(fold)
+    return folds
+
+
+def _reads(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[HandleRead]:
+    shared = [(each, each.key_group_range.intersection(key_groups)) for each in handles]
+    # Views keep all bytes of a change set in memory, which is fine when all of them are wanted.
+    return [
+        HandleRead(handle, both, views=both == handle.key_group_range)
+        for handle, both in shared
+        if both.number_of_key_groups
+    ]
+
+
+def passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:
+    """Which parts of `ranges` are read together, ascending: no more key groups than the largest split. Pure.
+
+    Args:
+        splits: ascending; each fits in memory.
+        ranges: ascending and disjoint.
+    """
+    splits = list(splits)
+    most = max(each.number_of_key_groups for each in splits)
+    found: list[list[KeyGroupRange]] = []
+    room = 0
+    for each in (split.intersection(one) for split in splits for one in ranges):
+        size = each.number_of_key_groups
+        if not size:
+            continue
+        if size > room:
+            found.append([])
+            room = most
+        found[-1].append(each)
+        room -= size
+    return found
 
 
 @dataclass(frozen=True)
@@ -232,20 +283,27 @@ class KeyedState:
         same order. `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it
         to binary before `to_pylist` or pandas, which raise for it.
         """
-        for run in self.runs(key_groups):
+        return self.tables_of([key_groups or self.all_key_groups])
+
+    def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
+        """`tables` of several ranges, ascending and disjoint, that take no more passes than they need."""
+        for run in self._runs(ranges):
             alive = run.alive()
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)
 
     def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[FoldedRun]:
         """The last change of each key, tombstones included, with its key group; otherwise as `tables`."""
-        wanted = [each.intersection(key_groups or self.all_key_groups) for each in self.ranges()]
-        wanted = [each for each in wanted if each.number_of_key_groups]
-        # A remote file shared by several ranges is fetched once; for a single range, change sets are read
-        # in place.
+        return self._runs([key_groups or self.all_key_groups])
+
+    def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
+        wanted = passes(self.ranges(), ranges)
+        # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             for each in wanted:
-                yield from folded(reader, self.handles, self.schema, each).runs()
+                logs = [(self.handles, key_groups) for key_groups in each]
+                for fold in folded_logs(reader, self.schema, logs):
+                    yield from fold.runs()
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads only the key's key group.

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, paired_rows
-from dstl_dagster.spark.spending import ReadCounter, counted_reads
+from dstl_dagster.spark.spending import ReadCounter
 from dstl_dagster.spark.state_tasks import WriteStateTask
+from dstl_dagster.spark.stores import task_store
 from dstl_dagster.state import same_rows
 
 __all__ = ["LookUpTask", "MergeStateTask", "touched_ranges"]
@@ -68,10 +69,8 @@ class LookUpTask:
 
     def _state(self, key_groups: npt.NDArray[np.int32]) -> pa.Table:
         tables = [self.state.schema.columns.empty_table()]
-        with counted_reads(self.state.store_uri, self.reads, self.state.options.files) as store:
-            state = self.state.opened(store)
-            for each in touched_ranges(key_groups):
-                tables += state.tables(each)
+        with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
+            tables += self.state.opened(store).tables_of(touched_ranges(key_groups))
         return pa.concat_tables(tables)
 
     def _old_rows(
@@ -88,7 +87,7 @@ def touched_ranges(key_groups: npt.NDArray[np.int32]) -> list[KeyGroupRange]:
     """The ranges to read for these key groups. Pure.
 
     If more than half of the span from the first to the last is touched, all of it is read at once: the
-    extra rows cost less than opening each file again for every gap.
+    extra rows cost less than decoding every file for each gap.
     """
     touched = np.unique(key_groups)
     first, last = int(touched[0]), int(touched[-1])

@@ -22,7 +22,8 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
-from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_reads, counted_store
+from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store
+from dstl_dagster.spark.stores import task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import TrafficMeter
 
@@ -122,7 +123,7 @@ class ReadStateTask:
     def _read(self, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
         state = self.state
         with (
-            counted_reads(state.store_uri, self.reads, state.options.files) as store,
+            task_store(state.store_uri, self.reads, state.options.files) as store,
             state.opened(store).reading() as reader,
         ):
             fold = folded(reader, state.handles, state.schema, key_groups)

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.lookups import Check, at_once, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.metering import metered
-    from dstl_dagster.storage.once_read import OnceRead
+    from dstl_dagster.storage.once_read import OnceRead, ReadMemory, shared_reads
     from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
@@ -101,6 +102,7 @@ __all__ = [
     "PrivateFile",
     "PrivateFolder",
     "RangeReader",
+    "ReadMemory",
     "RequestClass",
     "RequestCost",
     "Retries",
@@ -129,7 +131,9 @@ __all__ = [
     "open_ranges",
     "open_store",
     "put_own",
+    "read_parts",
     "server_time",
+    "shared_reads",
     "split_bucket_uri",
     "split_object_uri",
     "summed_write",
@@ -146,8 +150,9 @@ __getattr__, __dir__ = lazy_face(
         "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],
-        "once_read": ["OnceRead"],
+        "once_read": ["OnceRead", "ReadMemory", "shared_reads"],
         "open": ["open_store"],
+        "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
         "private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],

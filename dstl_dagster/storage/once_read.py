@@ -1,91 +1,196 @@
-"""A store that fetches each small object once, for readers that need the same ones.
+"""A store that fetches nothing twice while it remembers it, for readers that need the same objects.
 
-Owns what is kept, for the life of one operation. Does not own the choice of what to read, nor copies that
-outlive the operation (`changelog.ChangelogFileCache`).
+Owns what is kept in memory, for the life of one operation or of the process. Does not own the choice of what
+to read, nor copies on disk (`changelog.ChangelogFileCache`).
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.capabilities import RequestCost
 from dstl_dagster.storage.wrapper import WrapperStore
 
-__all__ = ["OnceRead"]
+__all__ = ["OnceRead", "ReadMemory", "shared_reads"]
 
+_MOST_BYTES = 64 << 20
 _SMALL_BYTES = 8 << 20
-_Key = tuple[str, str, int | None]
+_Object = tuple[str, int | None]
+_Request = tuple[_Object, int, int | None]
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """The first bytes of an object, or all of them."""
+    """Bytes of an object from `start` on; `last` if it ends there."""
 
     octets: memoryview
-    whole: bool
+    start: int
+    last: bool
+
+    def part(self, start: int, length: int | None) -> memoryview | None:
+        first = start - self.start
+        held = self.last or (length is not None and first + length <= len(self.octets))
+        if first < 0 or not held:
+            return None
+        return self.octets[first:] if length is None else self.octets[first : first + length]
 
 
-class OnceRead(WrapperStore):
-    """Keeps what was read of objects up to 8 MiB, oldest dropped first. Any thread.
+@dataclass
+class _Flight:
+    """A request that is being made, and how many wait for it."""
 
-    An object read without a generation stays as it was read first. Use it for one operation, then drop it.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class ReadMemory:
+    """What `OnceRead`s keep: pieces of up to 8 MiB, the longest unused dropped first. Any thread.
 
     Args:
         most_bytes: kept at most.
     """
 
-    def __init__(self, inner: ObjectStore, most_bytes: int = 64 << 20) -> None:
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, and who waits for what: for a forked child."""
+        self._lock = threading.Lock()
+        self._kept: dict[_Object, dict[int, _Kept]] = {}
+        self._by_use: OrderedDict[tuple[_Object, int], None] = OrderedDict()
+        self._flights: dict[_Request, _Flight] = {}
+        self._bytes = 0
+
+    def find(self, key: _Object, start: int, length: int | None) -> memoryview | None:
+        """These bytes of an object, if they are kept; `length`: `None` for all that follow."""
+        with self._lock:
+            for piece in self._kept.get(key, {}).values():
+                found = piece.part(start, length)
+                if found is not None:
+                    self._by_use.move_to_end((key, piece.start))
+                    return found
+            return None
+
+    def holds(self, key: _Object) -> bool:
+        """Whether any piece of the object is kept."""
+        with self._lock:
+            return key in self._kept
+
+    def keep(self, key: _Object, kept: _Kept) -> None:
+        """Keep a piece, unless it is long."""
+        if len(kept.octets) > _SMALL_BYTES:
+            return
+        with self._lock:
+            before = self._kept.get(key, {}).get(kept.start)
+            if before is not None and len(before.octets) > len(kept.octets):
+                return
+            if before is not None:
+                self._drop(key, kept.start)
+            self._kept.setdefault(key, {})[kept.start] = kept
+            self._by_use[key, kept.start] = None
+            self._bytes += len(kept.octets)
+            while self._bytes > self._most_bytes:
+                self._drop(*next(iter(self._by_use)))
+
+    def _drop(self, key: _Object, start: int) -> None:
+        pieces = self._kept[key]
+        self._bytes -= len(pieces.pop(start).octets)
+        if not pieces:
+            del self._kept[key]
+        del self._by_use[key, start]
+
+    @contextmanager
+    def one_at_a_time(self, request: _Request) -> Iterator[None]:
+        """Whoever makes the same request waits: the first one's answer may be kept."""
+        with self._lock:
+            flight = self._flights.setdefault(request, _Flight())
+            flight.users += 1
+        try:
+            with flight.lock:
+                yield
+        finally:
+            with self._lock:
+                flight.users -= 1
+                if flight.users == 0 and self._flights.get(request) is flight:
+                    del self._flights[request]
+
+
+class OnceRead(WrapperStore):
+    """Keeps what was read. Any thread.
+
+    An object read without a generation stays as it was read first. Use it for one operation, then drop it.
+
+    Args:
+        memory: where it is kept; by default its own. With `pinned` only what is read of a given generation is
+            kept, which never changes: such a memory may outlive the operation.
+        service: tells stores of the same URI apart that share a memory.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        memory: ReadMemory | None = None,
+        *,
+        pinned: bool = False,
+        service: str = "",
+    ) -> None:
         super().__init__(inner)
-        self._memory = _Memory(most_bytes)
+        self._memory = memory or ReadMemory()
+        self._pinned = pinned
+        self._service = service
 
     def get(self, name: str, *, generation: int | None = None) -> bytes:
-        key = (self.bucket_name, self.prefix + name, generation)
-        kept = self._memory.find(key)
-        if kept is not None and kept.whole:
-            return bytes(kept.octets)
-        payload = self._inner.get(name, generation=generation)
-        self._memory.keep(key, _Kept(memoryview(payload), whole=True))
-        return payload
+        if self._pinned and generation is None:
+            return self._inner.get(name)
+        key = self._key(name, generation)
+        with self._memory.one_at_a_time((key, 0, None)):
+            kept = self._memory.find(key, 0, None)
+            if kept is not None:
+                return bytes(kept)
+            payload = self._inner.get(name, generation=generation)
+            self._memory.keep(key, _Kept(memoryview(payload), 0, last=True))
+            return payload
 
     def get_range(
         self, name: str, start: int, length: int, *, generation: int | None = None
     ) -> bytes | memoryview:
-        key = (self.bucket_name, self.prefix + name, generation)
-        kept = self._memory.find(key)
-        if kept is not None and (kept.whole or start + length <= len(kept.octets)):
-            return kept.octets[start : start + length]
-        found = self._inner.get_range(name, start, length, generation=generation)
-        if start == 0 and found:
-            self._memory.keep(key, _Kept(memoryview(found), whole=False))
-        return found
+        if self._pinned and generation is None:
+            return self._inner.get_range(name, start, length)
+        key = self._key(name, generation)
+        with self._memory.one_at_a_time((key, start, length)):
+            kept = self._memory.find(key, start, length)
+            if kept is not None:
+                return kept
+            found = self._inner.get_range(name, start, length, generation=generation)
+            if found:
+                self._memory.keep(key, _Kept(memoryview(found), start, last=len(found) < length))
+            return found
 
     def holds(self, name: str, generation: int | None) -> bool:
         """Whether this generation, or a part of it, is kept at the moment: it was there."""
-        return self._memory.find((self.bucket_name, self.prefix + name, generation)) is not None
+        return self._memory.holds(self._key(name, generation))
+
+    def _key(self, name: str, generation: int | None) -> _Object:
+        return (f"{self._service} {self.uri_of(name)}", generation)
 
 
-class _Memory:
-    """What all buckets of one `OnceRead` share."""
+_process_memory = ReadMemory()
+os.register_at_fork(after_in_child=_process_memory.clear)
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        self._bytes = 0
 
-    def find(self, key: _Key) -> _Kept | None:
-        with self._lock:
-            return self._kept.get(key)
+def shared_reads(store: ObjectStore, service: str = "") -> ObjectStore:
+    """The store, with what any user of this function in this process has read of it lately; up to 64 MiB.
 
-    def keep(self, key: _Key, kept: _Kept) -> None:
-        if len(kept.octets) > _SMALL_BYTES:
-            return
-        with self._lock:
-            before = self._kept.pop(key, None)
-            self._kept[key] = kept
-            self._bytes += len(kept.octets) - (0 if before is None else len(before.octets))
-            while self._bytes > self._most_bytes:
-                _, oldest = self._kept.popitem(last=False)
-                self._bytes -= len(oldest.octets)
+    For readers that follow each other in one process and know nothing of each other. A store on this machine
+    is returned as it is. `service`: the endpoint, where it is not the usual one.
+    """
+    if store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+        return store
+    return OnceRead(store, _process_memory, pinned=True, service=service)

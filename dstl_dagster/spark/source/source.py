@@ -31,7 +31,7 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.state import as_spelled
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore, open_store
@@ -161,7 +161,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
             return
-        with closing(open_store(self._state.store_uri, self._state.options.files)) as store:
+        with task_store(self._state.store_uri, None, self._state.options.files) as store:
             state = self._state.within(partition.key_groups).opened(store)
             case_sensitive = self._options.case_sensitive
             names = spelled(
@@ -210,7 +210,7 @@ class ChangesReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         older, newer = self._states[partition.pair : partition.pair + 2]
-        with closing(open_store(newer.store_uri, newer.options.files)) as store:
+        with task_store(newer.store_uri, None, newer.options.files) as store:
             states = [each.within(partition.key_groups).opened(store) for each in (older, newer)]
             for diff in diff_states(*states):
                 for change_type, rows in _by_type(diff):

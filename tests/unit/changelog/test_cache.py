@@ -36,6 +36,10 @@ class CountingStore(MemoryObjectStore):
         self.downloads = 0
         self.breaks = 0
 
+    def get_range(self, name: str, *arguments: Any, **how: Any) -> Any:
+        self.downloads += 1
+        return super().get_range(name, *arguments, **how)
+
     def open_read(self, name: str, **arguments: Any) -> Any:
         self.downloads += 1
         reader = super().open_read(name, **arguments)

@@ -56,20 +56,20 @@ def test_a_timeline_is_read_at_once(keyed):
 
 
 def test_a_history_reads_each_object_once(keyed):
-    """The manifests of the chain, and the files that hold the key's changes."""
+    """The older manifests of the chain, their listing, and the files that hold the key's changes."""
     manifest = keyed.coordinator.get(CHECKPOINTS).manifest
     keyed.store.spent()
     keyed.store.waits = 0
     changes = key_history(keyed.store, manifest, keyed.OPERATOR, {"tail": "all"})
     assert [change.row["flights"] for change in changes] == list(range(CHECKPOINTS))
-    assert keyed.store.spent() <= 2 * CHECKPOINTS + 4
-    assert keyed.store.waits <= 12
+    assert keyed.store.spent() == (CHECKPOINTS - 1) + 1 + CHECKPOINTS
+    assert keyed.store.waits == 8, "for the first manifests of the chain"
 
 
 def test_a_diff_reads_what_both_have_once(keyed):
-    """The manifests of both chains, and the files of both states."""
+    """The manifests of both chains, a listing for each, and the files of both states."""
     older, newer = (keyed.coordinator.get(each).manifest for each in (CHECKPOINTS - 1, CHECKPOINTS))
     keyed.store.spent()
     (found,) = diff_checkpoints(keyed.store, older, newer, keyed.OPERATOR)
     assert found.rows == 1
-    assert keyed.store.spent() <= 2 * CHECKPOINTS + 6
+    assert keyed.store.spent() == (CHECKPOINTS - 1) + 2 + CHECKPOINTS

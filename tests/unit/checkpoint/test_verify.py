@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dstl_dagster.checkpoint.integrity import Expected, Findings, check_object
 from dstl_dagster.errors import FormatError, UnavailableError
 from dstl_dagster.recoverable import GSCommitRecoverable
-from dstl_dagster.storage import ANY
+from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.storage.memory import MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted
 
@@ -119,6 +120,22 @@ def test_a_file_costs_one_request(keyed_on):
     assert store.spent() <= files + 30 + 4
     assert keyed.coordinator.newest_verified()[0].checkpoint_id == 30
     assert store.spent() <= files + 30 + 4
+
+
+def test_a_large_object_costs_a_request_for_8_mib():
+    """Nothing but its bytes is asked for; what is wrong with it is found out by more."""
+    store = Counted(MemoryObjectStore())
+    payload = bytes(20 << 20)
+    stat = store.put("large", payload, precondition=ABSENT)
+    expected = Expected(stat.generation, stat.size, stat.crc32c)
+    store.spent()
+    found = Findings()
+    check_object(store, "large", expected, found)
+    assert (found.problems, found.bytes) == ((), len(payload))
+    assert store.requests == {"get_range": 3}
+    store.put("large", flipped(payload), precondition=ANY)
+    check_object(store, "large", expected, found)
+    assert [each.what.split(":")[0] for each in found.problems] == ["is damaged", "was overwritten"]
 
 
 def with_file(job, *parts: bytes):

@@ -1,0 +1,140 @@
+"""One changelog file that is being read, from the nearest copy that verifies.
+
+Owns the choice between the copies, and the error that names file and offset. Does not own the copies
+(`sources`, `cache`), nor what of the file is needed (`read_plan`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from dstl_dagster.changelog.read_plan import FileRead
+from dstl_dagster.changelog.sources import StoreSource, Submit
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
+from dstl_dagster.format.change_set_codec import DecodedChangeSet
+from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.storage import RangeReader
+
+__all__ = ["OpenedFile", "begin_remote"]
+
+_logger = logging.getLogger(__name__)
+
+
+class OpenedFile:
+    """Opened by `begin` in any thread, then read by one.
+
+    Args:
+        wanted: what is needed of it; its change sets are read in this order.
+        sources: ways to open it, the nearest first.
+    """
+
+    def __init__(self, wanted: FileRead, sources: list[Callable[[], RangeReader]]) -> None:
+        self.wanted = wanted
+        self._sources = sources
+        self._source: RangeReader | None = None
+        self._reader: ChangelogFileReader | None = None
+        self._begun: Future[None] | None = None
+
+    def begin_with(self, begun: Future[None]) -> None:
+        """`begin` runs elsewhere: the first read waits for it, and meets its error."""
+        self._begun = begun
+
+    def begin(self) -> None:
+        """Open the nearest copy, fetch what is needed first. Raises: as `change_set`, but names no place."""
+        source = self._source = self._sources[0]()
+        # A handle that knows how long its file is comes from this package's writer, which ends each
+        # file with a footer: without one the file was cut.
+        stored_bytes = self.wanted.stream.stored_bytes
+        if stored_bytes is not None and source.size_bytes() != stored_bytes:
+            raise FormatError(f"the file has {source.size_bytes()} bytes, not {stored_bytes}")
+        reader = ChangelogFileReader(source, footer_required=stored_bytes is not None)
+        if isinstance(source, StoreSource):
+            begin_remote(source, reader, [offset for offset, _ in self.wanted.sets], self.wanted.key_groups)
+        self._reader = reader
+
+    def run_ahead(self, submit: Submit) -> None:
+        """From now on this file is read: other threads may fetch what comes."""
+        self._wait()
+        if isinstance(self._source, StoreSource):
+            self._source.run_ahead(submit)
+
+    def change_set(self, offset: int) -> DecodedChangeSet | None:
+        """The change set at this offset; `None` if it has nothing that is needed.
+
+        Raises: NotFoundError, FormatError (names file and offset), UnavailableError.
+        """
+        while True:
+            try:
+                return self._read(offset)
+            except (DstlError, OSError) as error:
+                place = self._source.place if self._source is not None else self.wanted.stream.name
+                self.close()
+                self._sources.pop(0)
+                if not self._sources:
+                    raise _placed(error, place, offset) from error
+                # A copy is only a shortcut; the durable file decides.
+                _logger.warning("changelog copy %s is passed over: %s", place, error)
+
+    def _read(self, offset: int) -> DecodedChangeSet | None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
+        if self._reader is None:
+            self.begin()
+        assert self._reader is not None
+        return self._reader.change_set_of(offset, self.wanted.key_groups)
+
+    def _wait(self) -> None:
+        """Until what `begin_with` was given is over, well or not."""
+        if self._begun is not None:
+            self._begun.exception()
+
+    def close(self) -> None:
+        """Release the file; `begin` must be over, or never run. May be called again."""
+        self._reader = None
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+
+def begin_remote(
+    source: StoreSource,
+    reader: ChangelogFileReader,
+    offsets: Sequence[int] | None = None,
+    key_groups: Sequence[KeyGroupRange] | None = None,
+) -> None:
+    """Fetch what is needed first of these change sets, which will be read in ascending order; `None`: of all.
+
+    Args:
+        source: new.
+        reader: of the same source.
+        key_groups: that are needed; `None`: all.
+
+    Raises: NotFoundError, FormatError, UnavailableError.
+    """
+    source.begin()
+    index = None if source.in_place else reader.index()
+    if source.in_place or (source.holds_all and (index is None or offsets is None)):
+        return
+    if offsets is None:
+        offsets = [] if index is None else [entry.offset for entry in index.entries]
+    if source.holds_all:
+        source.need(sum(length for _, length in reader.body_ranges(offsets)))
+        return
+    source.fetch(reader.layout_ranges(offsets))
+    source.expect(reader.stored_ranges((offset, key_groups) for offset in offsets))
+
+
+def _placed(error: DstlError | OSError, place: str, offset: int) -> BaseException:
+    if isinstance(error, FormatError):
+        return FormatError(
+            f"changelog file {place}, offset {offset}: {error.message}. Restore another checkpoint, or "
+            "the file from a copy; it was left as it is",
+            ErrorKind(error.kind),
+        )
+    if isinstance(error, OSError):
+        return NotFoundError(f"changelog file {place} cannot be read: {error}")
+    return error

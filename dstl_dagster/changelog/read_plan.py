@@ -1,0 +1,163 @@
+"""Which requests a read of changelog files makes: whose bytes are shared, and what is one request. Pure.
+
+Owns every limit of a read: what is fetched whole, which ranges become one request, how far a read runs ahead.
+Does not own making requests (`sources`), or when (`read_ahead`).
+
+A file is opened by one request: a small one is fetched whole, of a larger one its end, which says where each
+change set is. The change sets that are needed are then fetched in joined ranges. A file is opened once,
+however many handles name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Final, NamedTuple
+
+from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
+from dstl_dagster.format.key_groups import KeyGroupRange
+
+__all__ = [
+    "AHEAD_BYTES",
+    "END_BYTES",
+    "GAP_BYTES",
+    "REQUEST_BYTES",
+    "THREADS",
+    "WHOLE_FILE_BYTES",
+    "FileRead",
+    "HandleRead",
+    "SetUse",
+    "Span",
+    "ahead",
+    "files_of",
+    "joined",
+    "opening",
+    "opening_bytes",
+]
+
+WHOLE_FILE_BYTES: Final = 8 << 20
+"""Up to this size one request fetches the file: 8 MiB take about two round trips to transfer, and a file's
+end, the layouts and the change sets take three."""
+
+END_BYTES: Final = 256 << 10
+"""The end of a larger file: mostly all of its footer, for a few milliseconds of transfer."""
+
+GAP_BYTES: Final = 1 << 20
+"""So many bytes that nobody needs are fetched to save a request: they take a fraction of a round trip."""
+
+REQUEST_BYTES: Final = 8 << 20
+"""Ranges are joined up to this length. A longer range, such as a large change set, is one request."""
+
+AHEAD_BYTES: Final = 32 << 20
+"""Fetched and not yet decoded, at most, or one request where that is longer: once for the files that are
+opened ahead, and once for the ranges of the one being read. What 50 ms are worth at 640 MB/s. The changes
+that a reader keeps come on top."""
+
+THREADS: Final = 16
+"""Requests in flight: more take longer in the client than they save at 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandleRead:
+    """One handle to be read.
+
+    Attributes:
+        key_groups: with metadata, all that is needed of it; `None`: everything.
+        views: changes may point into the bytes that were fetched.
+    """
+
+    handle: ChangelogStateHandle
+    key_groups: KeyGroupRange | None = None
+    views: bool = False
+
+
+class SetUse(NamedTuple):
+    """A change set as one read needs it: the read's index, and the change set's in the read's handle."""
+
+    read: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """What is needed of one file.
+
+    Attributes:
+        sets: the change sets by their offsets, ascending, and who uses each.
+        key_groups: that any of them needs; `None`: all.
+    """
+
+    stream: StreamStateHandle
+    sets: tuple[tuple[int, tuple[SetUse, ...]], ...]
+    key_groups: tuple[KeyGroupRange, ...] | None
+
+
+class Span(NamedTuple):
+    """Bytes `[start, start + length)` of a file, of which `needed` were asked for."""
+
+    start: int
+    length: int
+    needed: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+def files_of(reads: Sequence[HandleRead]) -> list[FileRead]:
+    """Every file once, in the order in which it is first needed."""
+    uses: dict[StreamStateHandle, dict[int, list[SetUse]]] = {}
+    for number, read in enumerate(reads):
+        for place, (stream, offset) in enumerate(read.handle.handles_and_offsets):
+            uses.setdefault(stream, {}).setdefault(offset, []).append(SetUse(number, place))
+    return [
+        FileRead(
+            stream,
+            tuple((offset, tuple(sets[offset])) for offset in sorted(sets)),
+            _key_groups(reads[use.read] for each in sets.values() for use in each),
+        )
+        for stream, sets in uses.items()
+    ]
+
+
+def _key_groups(reads: Iterable[HandleRead]) -> tuple[KeyGroupRange, ...] | None:
+    wanted = dict.fromkeys(read.key_groups for read in reads)
+    return None if None in wanted else tuple(each for each in wanted if each is not None)
+
+
+def opening(size_bytes: int) -> Span:
+    """The first request of a file: all of it, or its end."""
+    length = size_bytes if size_bytes <= WHOLE_FILE_BYTES else END_BYTES
+    return Span(size_bytes - length, length, length)
+
+
+def opening_bytes(size_bytes: int | None) -> int:
+    """What a file holds from `opening` on until its first change set is read, unless that is longer."""
+    return WHOLE_FILE_BYTES if size_bytes is None else min(size_bytes, WHOLE_FILE_BYTES)
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[Span]:
+    """The requests that fetch these (start, length), ascending: no byte twice, near ones together."""
+    spans: list[Span] = []
+    for start, length in sorted(set(ranges)):
+        if length == 0:
+            continue
+        last = spans[-1] if spans else None
+        overlap = 0 if last is None else max(0, last.end - start)
+        if last is not None and (overlap or _is_one_request(last, start + length, start - last.end)):
+            new = max(0, length - overlap)
+            spans[-1] = Span(last.start, max(last.length, start + length - last.start), last.needed + new)
+        else:
+            spans.append(Span(start, length, length))
+    return spans
+
+
+def _is_one_request(last: Span, end: int, gap_bytes: int) -> bool:
+    return gap_bytes <= GAP_BYTES and end - last.start <= REQUEST_BYTES
+
+
+def ahead(lengths: Iterable[int]) -> int:
+    """How many of these, in order, may be held at once: at least the first."""
+    within = takewhile(lambda total: total <= AHEAD_BYTES, accumulate(lengths))
+    return max(1, sum(1 for _ in within))
