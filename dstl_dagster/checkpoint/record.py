@@ -192,7 +192,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        previous = None if operator.base else _previous(parent, operator.operator)
+        previous = None if operator.base else _previous(parent, operator.operator)  # a slice keeps it
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         entries[operator.operator] = OperatorEntry(
@@ -204,7 +204,9 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            unchanged = dataclasses.replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
+            unchanged = dataclasses.replace(
+                entry.report, handles=(), upserts=0, deletes=0, base=False, base_range=None
+            )
             entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
     return Manifest(
         job=attempt.job,

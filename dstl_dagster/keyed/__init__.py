@@ -11,15 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
+from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
-from dstl_dagster.keyed.operator_log import OperatorState, operator_state
+from dstl_dagster.keyed.operator_log import OperatorLayer, OperatorState, operator_layers, operator_state
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport, load_report, store_report
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
         base_and_log,
+        due_key_groups,
         due_operators,
         is_due,
         with_base,
@@ -57,10 +59,12 @@ __all__ = [
     "Manifest",
     "ManifestLoader",
     "OperatorEntry",
+    "OperatorLayer",
     "OperatorReport",
     "OperatorState",
     "StateAt",
     "StateDiff",
+    "Uncovered",
     "as_file_reports",
     "as_operator_reports",
     "base_and_log",
@@ -68,6 +72,7 @@ __all__ = [
     "compared_runs",
     "diff_checkpoints",
     "diff_states",
+    "due_key_groups",
     "due_operators",
     "evolved_schema",
     "export_checkpoint",
@@ -79,6 +84,7 @@ __all__ = [
     "load_manifest",
     "load_report",
     "open_attempt_changelog",
+    "operator_layers",
     "operator_state",
     "paired_rows",
     "schema_of",
@@ -95,7 +101,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "bases": ["base_and_log", "due_operators", "is_due", "with_base", "with_due_bases", "write_base"],
+        "bases": [
+            "base_and_log",
+            "due_key_groups",
+            "due_operators",
+            "is_due",
+            "with_base",
+            "with_due_bases",
+            "write_base",
+        ],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
         "export": ["Export", "export_checkpoint", "export_state"],
         "history": ["KeyChange", "key_history"],

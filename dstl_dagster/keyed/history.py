@@ -16,8 +16,8 @@ import pyarrow as pa
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, key_table, rows_of_key
-from dstl_dagster.keyed.manifest import Manifest, load_manifest
-from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.operator_log import OperatorLayer, operator_state
 from dstl_dagster.state import key_group_of, python_rows
 from dstl_dagster.storage import ObjectStore, OnceRead, concurrently
 
@@ -60,36 +60,25 @@ def key_history(
     """
     store = OnceRead(store)
     state = KeyedState.of(store, manifest, operator)
-    if state is None:
+    found = operator_state(store, manifest, operator)
+    if state is None or found is None:
         return []
     wanted = key_table(state.schema, key)
-    chain = _chain(store, manifest, operator)[::-1]
     with state.reading() as reader:
 
-        def changes_in(link: tuple[int, OperatorReport]) -> list[KeyChange]:
-            checkpoint_id, report = link
-            held = _last_change(reader, state, report.base_handles, wanted)
+        def changes_in(layer: OperatorLayer) -> list[KeyChange]:
+            checkpoint_id = layer.checkpoint_id
+            held = _last_change(reader, state, layer.base, wanted)
             before = [KeyChange(checkpoint_id, "from before", row) for row, _ in held[:1]]
-            changes = _last_change(reader, state, report.change_handles, wanted)
+            changes = _last_change(reader, state, layer.changes, wanted)
             return before + [
                 KeyChange(checkpoint_id, "delete" if deleted else "upsert", row) for row, deleted in changes
             ]
 
         # Each checkpoint's changes are read for themselves: which one is the last needs no fold here.
-        looks = [partial(changes_in, link) for link in chain]
+        looks = [partial(changes_in, layer) for layer in found.layers]
         threads = store.capabilities.useful_threads(_THREADS)
-        return [change for found in concurrently(looks, threads, "dstl-history") for change in found]
-
-
-def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:
-    """What each checkpoint added, newest first, down to a base or the beginning."""
-    found = []
-    while True:
-        entry = manifest.operators[operator]
-        found.append((manifest.checkpoint_id, entry.report))
-        if entry.previous is None:
-            return found
-        manifest = load_manifest(store, entry.previous)
+        return [change for each in concurrently(looks, threads, "dstl-history") for change in each]
 
 
 def _last_change(

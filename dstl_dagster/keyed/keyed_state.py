@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
@@ -159,11 +160,7 @@ class StateAt:
 
     def within(self, key_groups: KeyGroupRange) -> StateAt:
         """The state of these key groups only."""
-        shared = [(each, each.key_group_range.intersection(key_groups)) for each in self.handles]
-        handles = tuple(
-            replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
-        )
-        return replace(self, handles=handles)
+        return replace(self, handles=tuple(Uncovered.of(key_groups).of_handles(self.handles)))
 
     def opened(self, store: ObjectStore) -> KeyedState:
         """The rows, read through `store`, which must be the store at `store_uri`."""

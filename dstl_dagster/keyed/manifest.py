@@ -11,42 +11,83 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
+from dstl_dagster.keyed.reports import FileReport, OperatorReport, report_version, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_manifest"]
 
 _KIND = "manifest"
-_PLAIN, _WITH_IDS = 1, 2
+_WITH_SLICES = 3
+"""The newest version: of a manifest whose state is in part folded, and in part not."""
 
 
 @dataclass(frozen=True)
 class BaseAndLog:
-    """What reading an operator's state costs.
+    """What reading an operator's state costs, and how far it is folded.
+
+    A state is folded in rounds: slice after slice, from the first key group to the last. A whole base is a
+    round of its own, and so are an operator's first changes, which nothing older precedes.
 
     Attributes:
-        base_bytes: stored bytes of the base; 0 if there is none.
-        log_bytes: stored bytes of all changes after it.
+        base_bytes: stored bytes of the bases that the last finished round wrote; 0 if there is none.
+        log_bytes: stored bytes of all changes since then.
         checkpoints: number of checkpoints that hold these changes.
+        folded_key_groups: so many key groups, from the first one on, have a base of the current round.
+        folded_bytes: stored bytes of these.
+        in_slices: the log of some key groups begins before that of others.
     """
 
     base_bytes: int = 0
     log_bytes: int = 0
     checkpoints: int = 0
+    folded_key_groups: int = 0
+    folded_bytes: int = 0
+    in_slices: bool = False
 
     def with_report(self, report: OperatorReport) -> BaseAndLog:
         """The same after one more checkpoint."""
         changes = report.change_handles
-        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self
-        return BaseAndLog(
-            before.base_bytes, before.log_bytes + stored_bytes(changes), before.checkpoints + bool(changes)
+        if self == BaseAndLog() and changes and not report.based.number_of_key_groups:
+            return BaseAndLog(stored_bytes(changes))
+        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self._with_slice(report)
+        return replace(
+            before,
+            log_bytes=before.log_bytes + stored_bytes(changes),
+            checkpoints=before.checkpoints + bool(changes),
         )
+
+    def _with_slice(self, report: OperatorReport) -> BaseAndLog:
+        based = report.based
+        if not based.number_of_key_groups:
+            return self
+        sliced = replace(self, in_slices=True)
+        if based.start_key_group != self.folded_key_groups:
+            return sliced  # out of turn: the round goes on where it was
+        folded, folded_bytes = based.end_key_group + 1, self.folded_bytes + stored_bytes(report.base_handles)
+        if folded == report.max_parallelism:
+            return BaseAndLog(folded_bytes, in_slices=True)
+        return replace(sliced, folded_key_groups=folded, folded_bytes=folded_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {
+            "base_bytes": self.base_bytes,
+            "log_bytes": self.log_bytes,
+            "checkpoints": self.checkpoints,
+        }
+        # Written only with slices, so that the bytes of a manifest without them never changed.
+        sliced = {"folded_key_groups": self.folded_key_groups, "folded_bytes": self.folded_bytes}
+        return {**fields, **sliced} if self.in_slices else fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> BaseAndLog:
+        known = {str(name): int(value) for name, value in fields.items()}
+        return cls(**known, in_slices="folded_key_groups" in known)
 
 
 @dataclass(frozen=True)
@@ -65,7 +106,7 @@ class OperatorEntry:
     sizes: BaseAndLog | None = None
 
     def to_json(self) -> dict[str, Any]:
-        sizes = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
+        sizes = {} if self.sizes is None else {"sizes": self.sizes.to_json()}
         return {"report": self.report.to_json(), "previous": self.previous, **sizes}
 
     @classmethod
@@ -74,7 +115,7 @@ class OperatorEntry:
         return cls(
             OperatorReport.from_json(fields["report"]),
             fields["previous"],
-            None if sizes is None else BaseAndLog(**{name: int(value) for name, value in sizes.items()}),
+            None if sizes is None else BaseAndLog.from_json(sizes),
         )
 
 
@@ -149,15 +190,21 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
-    # An earlier release would take a renamed column for a new one, so it must refuse the whole document.
-    version = _WITH_IDS if any(each.report.column_ids for each in manifest.operators.values()) else _PLAIN
-    payload = encode_document(_KIND, version, manifest.to_json())
+    payload = encode_document(_KIND, _version(manifest), manifest.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} already recorded a different manifest ({name})",
         kind=ErrorKind.OTHER_MANIFEST,
     )
     write_once(store, name, payload, otherwise=conflict)
     return name
+
+
+def _version(manifest: Manifest) -> int:
+    """An earlier release must refuse what it would misread."""
+    entries = manifest.operators.values()
+    if any(each.sizes is not None and each.sizes.in_slices for each in entries):
+        return _WITH_SLICES
+    return report_version(each.report for each in entries)
 
 
 def load_manifest(store: ObjectStore, name: str) -> Manifest:
@@ -169,5 +216,5 @@ def load_manifest(store: ObjectStore, name: str) -> Manifest:
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
             kind=ErrorKind.NO_MANIFEST,
         ) from error
-    _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
+    _, fields = decode_document(_KIND, _WITH_SLICES, payload, name)
     return Manifest.from_json(fields, name)

@@ -32,10 +32,13 @@ _SNAPSHOT_INTERVAL = ("dstl.checkpoint.snapshot-interval",)
 _MATERIALIZE = ("dstl.state.materialize.enabled",)
 _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
 _MIN_LOG = ("dstl.state.materialize.min-log-size",)
+_MIN_CHAIN = ("dstl.state.materialize.min-checkpoints",)
 _MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
+_SLICE = ("dstl.state.materialize.slice-size",)
 _KNOWN = (
-    *(*_MATERIALIZE, *_LOG_RATIO, *_MIN_LOG, *_MAX_CHAIN),
-    *("materialize", "materialize_log_ratio", "materialize_min_log_bytes", "materialize_max_checkpoints"),
+    *(*_MATERIALIZE, *_LOG_RATIO, *_MIN_LOG, *_MIN_CHAIN, *_MAX_CHAIN, *_SLICE),
+    *("materialize", "materialize_log_ratio", "materialize_min_log_bytes", "materialize_min_checkpoints"),
+    *("materialize_max_checkpoints", "materialize_slice_bytes"),
     *(*_NUM_RETAINED, *_READER_GRACE, *_COMMIT_THREADS, *_SNAPSHOT_INTERVAL),
     *("num_retained", "reader_grace", "commit_threads", "snapshot_interval"),
 )
@@ -56,10 +59,14 @@ class CheckpointOptions:
         materialize: whether a state that is due is folded into a base automatically
             (`dstl.state.materialize.enabled`).
         materialize_log_ratio: due when the log since the base has at least this many times the base's
-            bytes, and at least `materialize_min_log_bytes`.
+            bytes, and at least `materialize_min_log_bytes` or `materialize_min_checkpoints`.
         materialize_min_log_bytes: stored bytes.
+        materialize_min_checkpoints: checkpoints since the base that hold changes.
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
+        materialize_slice_bytes: stored bytes of a base that one checkpoint writes, about: a larger state is
+            folded in slices, spread over the checkpoints until it would be due. A slice has a key group or
+            more.
     """
 
     num_retained: int = 10
@@ -69,7 +76,9 @@ class CheckpointOptions:
     materialize: bool = True
     materialize_log_ratio: float = 1.0
     materialize_min_log_bytes: int = 16 * 1024 * 1024
+    materialize_min_checkpoints: int = 10
     materialize_max_checkpoints: int = 200
+    materialize_slice_bytes: int = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:
@@ -87,6 +96,12 @@ class CheckpointOptions:
             raise InvalidInputError(f"{_LOG_RATIO[0]} must be above 0, not {self.materialize_log_ratio}")
         if self.materialize_min_log_bytes < 0:
             raise InvalidInputError(f"{_MIN_LOG[0]} must not be negative: {self.materialize_min_log_bytes}")
+        if self.materialize_min_checkpoints < 1:
+            raise InvalidInputError(
+                f"{_MIN_CHAIN[0]} must be 1 or more, not {self.materialize_min_checkpoints}"
+            )
+        if self.materialize_slice_bytes < 1:
+            raise InvalidInputError(f"{_SLICE[0]} must be 1 or more, not {self.materialize_slice_bytes}")
         if self.materialize_max_checkpoints < 1:
             raise InvalidInputError(
                 f"{_MAX_CHAIN[0]} must be 1 or more, not {self.materialize_max_checkpoints}"
@@ -123,6 +138,10 @@ class CheckpointOptions:
             values["materialize_log_ratio"] = parse_float(*found)
         if found := pick(mapping, *_MIN_LOG, "materialize_min_log_bytes"):
             values["materialize_min_log_bytes"] = parse_memory_size(*found)
+        if found := pick(mapping, *_MIN_CHAIN, "materialize_min_checkpoints"):
+            values["materialize_min_checkpoints"] = parse_int(*found, minimum=1)
+        if found := pick(mapping, *_SLICE, "materialize_slice_bytes"):
+            values["materialize_slice_bytes"] = parse_memory_size(*found)
         if found := pick(mapping, *_MAX_CHAIN, "materialize_max_checkpoints"):
             values["materialize_max_checkpoints"] = parse_int(*found, minimum=1)
         return cls(**values)
