@@ -18,7 +18,16 @@ from dstl_dagster.format import (
     JOBS_PREFIX,
     JobNames,
 )
-from dstl_dagster.keyed import AttemptReport, BaseAndLog, FileReport, Manifest, OperatorEntry, OperatorReport
+from dstl_dagster.keyed import (
+    MAX_CARRIED_BYTES,
+    AttemptReport,
+    BaseAndLog,
+    FileReport,
+    Manifest,
+    OperatorEntry,
+    OperatorReport,
+    carried_on,
+)
 from dstl_dagster.recoverable import (
     Component,
     GSBlobIdentifier,
@@ -192,12 +201,10 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        previous = None if operator.base else _previous(parent, operator.operator)  # a slice keeps it
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
-        entries[operator.operator] = OperatorEntry(
-            operator, previous, None if sizes is None else sizes.with_report(operator)
-        )
+        sizes = None if sizes is None else sizes.with_report(operator)
+        entries[operator.operator] = _entry(parent, operator, sizes)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
             _refuse_forgotten_ids(parents.report, operator)
@@ -207,7 +214,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             unchanged = dataclasses.replace(
                 entry.report, handles=(), upserts=0, deletes=0, base=False, base_range=None
             )
-            entries[name] = OperatorEntry(unchanged, _previous(parent, name), entry.sizes)
+            entries[name] = _entry(parent, unchanged, entry.sizes)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
@@ -232,14 +239,21 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
     )
 
 
-def _previous(parent: Manifest | None, operator: str) -> str | None:
-    """The newest manifest with handles of this operator, from `parent` backwards."""
-    if parent is None or operator not in parent.operators:
-        return None
-    entry = parent.operators[operator]
-    if entry.report.handles:
-        return JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
-    return entry.previous
+def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None) -> OperatorEntry:
+    """The operator's entry, with what comes before the report: repeated as far as there is room, or named."""
+    before = None if parent is None else parent.operators.get(report.operator)
+    if parent is None or before is None or report.base:
+        return OperatorEntry(report, None, sizes)
+    if before.has_long_log:
+        room = MAX_CARRIED_BYTES // sum(each.has_long_log for each in parent.operators.values())
+        carried = carried_on(parent.checkpoint_id, before.report, before.carried, report, room)
+        if carried is not None:
+            return OperatorEntry(report, before.previous, sizes, carried)
+    if before.report.handles or before.carried:
+        return OperatorEntry(
+            report, JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt), sizes
+        )
+    return OperatorEntry(report, before.previous, sizes)
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:

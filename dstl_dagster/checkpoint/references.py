@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames, KeyGroupRange
-from dstl_dagster.keyed import Manifest, ManifestLoader, OperatorEntry, Uncovered
+from dstl_dagster.keyed import Manifest, ManifestLoader, OperatorEntry, OperatorReport, Uncovered
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
@@ -35,37 +35,48 @@ Walked = dict[tuple[str, str], Uncovered]
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
-    """What a manifest says of one operator: the files of each handle, and where its older state is."""
+class _Layer:
+    """What one checkpoint added to one operator: the files of each handle, and what its base covers."""
 
     files: tuple[tuple[KeyGroupRange, tuple[str, ...]], ...]
     based: KeyGroupRange
     max_parallelism: int
-    previous: str | None
 
     @classmethod
-    def of(cls, entry: OperatorEntry) -> _Link:
-        report = entry.report
+    def of(cls, report: OperatorReport) -> _Layer:
         files = tuple(
             (handle.key_group_range, tuple({stream.name: None for stream in handle.streams}))
             for handle in report.handles
         )
-        return cls(files, report.based, report.max_parallelism, entry.previous)
+        return cls(files, report.based, report.max_parallelism)
 
-    def needed(self, uncovered: Uncovered) -> Iterator[str]:
-        """The files with changes of these key groups."""
-        for key_groups, names in self.files:
-            if uncovered.meets(key_groups):
-                yield from names
 
-    def before(self, uncovered: Uncovered) -> Uncovered:
-        """The key groups that need older state."""
-        return uncovered.before(self.based, self.max_parallelism)
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """What a manifest says of one operator: its layers, newest first, and the manifest of older ones."""
+
+    layers: tuple[_Layer, ...]
+    previous: str | None
+
+    @classmethod
+    def of(cls, entry: OperatorEntry) -> _Link:
+        older = (each.report(entry.report) for each in entry.carried)
+        return cls(tuple(map(_Layer.of, (entry.report, *older))), entry.previous)
+
+    def needed(self, uncovered: Uncovered) -> tuple[list[str], Uncovered]:
+        """The files with changes of these key groups, and the key groups that need still older ones."""
+        found: list[str] = []
+        for layer in self.layers:
+            for key_groups, names in layer.files:
+                if uncovered.meets(key_groups):
+                    found += names
+            uncovered = uncovered.before(layer.based, layer.max_parallelism)
+        return found, uncovered
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a manifest names: its changelog files, and by operator how they are needed."""
+    """What a manifest names: the files of its own reports, and by operator what is needed of older ones."""
 
     files: frozenset[str]
     links: dict[str, _Link]
@@ -193,21 +204,23 @@ class References:
             yield from self._older_than(operator, link, seen)
 
     def _older_than(self, operator: str, newest: _Link, seen: Walked) -> Iterator[str]:
-        """What the operator's state needs of the manifests behind this one, one after another."""
+        """What the operator's state needs of older checkpoints, one after another."""
         link: _Link | None = newest
         uncovered = Uncovered()
-        while link is not None and link.previous is not None:
+        while link is not None:
+            files, uncovered = link.needed(uncovered)
+            yield from files
             name = link.previous
+            if name is None:
+                return
             walked = seen.get((operator, name), Uncovered(0))
             # Another checkpoint may have needed the manifest for other key groups than this one does.
-            uncovered = link.before(uncovered) - walked
+            uncovered -= walked
             if not uncovered:
                 return
             seen[operator, name] = walked | uncovered
             yield name
             link = self._manifest(name).links.get(operator)
-            if link is not None:
-                yield from link.needed(uncovered)
 
     def _manifest(self, name: str) -> _Named:
         if name in self._unreadable:

@@ -160,7 +160,8 @@ Chain = list[OperatorLayer]
 
 def _chains(store: ObjectStore, manifest: Manifest, found: Findings, threads: int) -> list[Chain]:
     """The chain of each operator, as far back as manifests are readable."""
-    found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
+    own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
+    found.checked(own)
     loader = ManifestLoader(store, JobNames(manifest.job), threads=threads)
     loaded: dict[str, Manifest | None] = {}
 
@@ -178,7 +179,13 @@ def _chains(store: ObjectStore, manifest: Manifest, found: Findings, threads: in
             newest_seen = newest_seen if older is None else older.checkpoint_id
             return older
 
-        return list(operator_layers(manifest, operator, load))[::-1]
+        chain: Chain = []
+        try:
+            for layer in operator_layers(manifest, operator, load):
+                chain.insert(0, layer)
+        except FormatError as error:
+            found.problem(own, f"does not tell where the state of operator {operator!r} is: {error.message}")
+        return chain
 
     return [chain_of(operator) for operator in manifest.operators]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
+from dstl_dagster.keyed.carried import MAX_CARRIED_BYTES, carried_on
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest, OperatorEntry, load_manifest, store_manifest
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "MAX_CARRIED_BYTES",
     "AttemptReport",
     "BaseAndLog",
     "Export",
@@ -69,6 +71,7 @@ __all__ = [
     "as_operator_reports",
     "base_and_log",
     "batch_options",
+    "carried_on",
     "compared_runs",
     "diff_checkpoints",
     "diff_states",

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from typing import Final
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
@@ -53,6 +54,10 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
+MAX_SLICES: Final = 16
+"""Of one round. A slice reads its part of every file of the log: with more, that would take longer than the
+rest."""
+
 
 def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseAndLog:
     """The sizes of the state of `operator` at this checkpoint, as the manifest records them.
@@ -81,11 +86,11 @@ def due_key_groups(
 ) -> KeyGroupRange:
     """The key groups that the next checkpoint folds: those whose turn it is; `EMPTY` if none are due. Pure.
 
-    At most a slice of about `materialize_slice_bytes`, or if that is more, as much of the base as the
-    checkpoint's own changes of `own_bytes` are of what makes the log due: so no log outgrows its folding.
+    At most a slice, or if that is more, as much of the base as the checkpoint's own changes of `own_bytes`
+    are of what makes the log due: so no log outgrows its folding.
     """
-    slices = math.ceil((sizes.base_bytes or sizes.log_bytes) / options.materialize_slice_bytes)
-    slice_ = math.ceil(max_parallelism / min(max(slices, 1), max_parallelism))
+    slices = min(sizes.base_bytes // options.materialize_slice_bytes, MAX_SLICES, max_parallelism)
+    slice_ = math.ceil(max_parallelism / max(slices, 1))
     left = max_parallelism - sizes.folded_key_groups
     # In time, all will have been folded when the log is due.
     by_now = math.floor(min(1.0, _progress(sizes, options)) * max_parallelism)

@@ -3,8 +3,9 @@
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
 (`checkpoint.record`), or following it back to older checkpoints (`operator_log`).
 
-State is recorded as a delta: an operator's entry holds the handles of this checkpoint only, and names
-the manifest with the next older ones. So a manifest's size depends on what changed, not on history.
+State is recorded as a delta: an operator's entry holds the handles of this checkpoint, repeats a bounded
+number of those before it (`carried`), and names the manifest with the next older ones. So a manifest's size
+depends on what changed, not on history.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.keyed.carried import Carried
 from dstl_dagster.keyed.reports import FileReport, OperatorReport, report_version, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -24,7 +26,8 @@ __all__ = ["BaseAndLog", "Manifest", "OperatorEntry", "load_manifest", "store_ma
 
 _KIND = "manifest"
 _WITH_SLICES = 3
-"""The newest version: of a manifest whose state is in part folded, and in part not."""
+"""The newest version: of a manifest whose state is folded in part, or that repeats older reports."""
+_LONG_CHECKPOINTS = 4
 
 
 @dataclass(frozen=True)
@@ -96,18 +99,32 @@ class OperatorEntry:
 
     Attributes:
         report: what this checkpoint added; without handles if it added nothing.
-        previous: the manifest that holds the next older handles; `None` if there are none.
+        previous: the manifest that holds the next older handles, older than `carried`; `None` if there are
+            none.
         sizes: of the whole state at this checkpoint, so that finding them takes no walk along the chain;
             `None` in manifests of the first release, and in those that build on one.
+        carried: the reports that come before this one, newest first, repeated here so that their manifests
+            need not be read.
     """
 
     report: OperatorReport
     previous: str | None
     sizes: BaseAndLog | None = None
+    carried: tuple[Carried, ...] = ()
+
+    @property
+    def has_long_log(self) -> bool:
+        """Whether it takes enough manifests to read for its reports to be carried on."""
+        sizes = self.sizes
+        return bool(self.carried) or (
+            sizes is not None and (sizes.in_slices or sizes.checkpoints >= _LONG_CHECKPOINTS)
+        )
 
     def to_json(self) -> dict[str, Any]:
-        sizes = {} if self.sizes is None else {"sizes": self.sizes.to_json()}
-        return {"report": self.report.to_json(), "previous": self.previous, **sizes}
+        more: dict[str, Any] = {} if self.sizes is None else {"sizes": self.sizes.to_json()}
+        if self.carried:
+            more["carried"] = [each.to_json() for each in self.carried]
+        return {"report": self.report.to_json(), "previous": self.previous, **more}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> OperatorEntry:
@@ -116,6 +133,7 @@ class OperatorEntry:
             OperatorReport.from_json(fields["report"]),
             fields["previous"],
             None if sizes is None else BaseAndLog.from_json(sizes),
+            tuple(Carried.from_json(each) for each in fields.get("carried", ())),
         )
 
 
@@ -202,7 +220,7 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
 def _version(manifest: Manifest) -> int:
     """An earlier release must refuse what it would misread."""
     entries = manifest.operators.values()
-    if any(each.sizes is not None and each.sizes.in_slices for each in entries):
+    if any(each.carried or (each.sizes is not None and each.sizes.in_slices) for each in entries):
         return _WITH_SLICES
     return report_version(each.report for each in entries)
 

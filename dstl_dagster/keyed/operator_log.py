@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, JobNames
 from dstl_dagster.keyed.coverage import Uncovered
-from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.manifest import Manifest, OperatorEntry
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.storage import ObjectStore
@@ -96,15 +96,17 @@ def operator_layers(
     uncovered = Uncovered()
     while True:
         entry = manifest.operators[operator]
-        report = entry.report
-        yield OperatorLayer(
-            manifest.checkpoint_id,
-            report,
-            tuple(uncovered.of_handles(report.base_handles)),
-            tuple(uncovered.of_handles(report.change_handles)),
-        )
-        uncovered = uncovered.before(report.based, report.max_parallelism)
-        if entry.previous is None or not uncovered:
+        for checkpoint_id, report in _reports(manifest.checkpoint_id, entry):
+            yield OperatorLayer(
+                checkpoint_id,
+                report,
+                tuple(uncovered.of_handles(report.base_handles)),
+                tuple(uncovered.of_handles(report.change_handles)),
+            )
+            uncovered = uncovered.before(report.based, report.max_parallelism)
+            if not uncovered:
+                return
+        if entry.previous is None:
             return
         older = load(entry.previous)
         if older is None:
@@ -118,6 +120,13 @@ def operator_layers(
                 f"manifest {entry.previous} should be of a checkpoint older than {manifest.checkpoint_id}"
             )
         manifest = older
+
+
+def _reports(checkpoint_id: int, entry: OperatorEntry) -> Iterator[tuple[int, OperatorReport]]:
+    """What the manifest holds of the operator, newest first."""
+    yield checkpoint_id, entry.report
+    for each in entry.carried:
+        yield each.checkpoint_id, each.report(entry.report)
 
 
 def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:

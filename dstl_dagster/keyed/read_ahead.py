@@ -20,6 +20,8 @@ __all__ = ["ManifestLoader"]
 
 _SEQUENTIAL_LOADS = 8
 """This many are fetched one by one first: most chains are no longer."""
+_NEAR = 4
+"""Checkpoints between two manifests of a chain: further apart, most of what is between is in vain."""
 _WINDOW = 64
 """Checkpoints whose manifests are fetched ahead together."""
 _THREADS = 8
@@ -41,10 +43,11 @@ class ManifestLoader:
         self._window: dict[str, Manifest] = {}
         self._done: set[str] = set()
         self._loads = 0
+        self._last: int | None = None
 
     def load(self, name: str) -> Manifest:
         """The manifest of this name. Raises: as `load_manifest`."""
-        self._loads += 1
+        self._count(name)
         found = self._fetched.pop(name, None)
         if found is None:
             if name not in self._window and self._loads > _SEQUENTIAL_LOADS:
@@ -52,6 +55,13 @@ class ManifestLoader:
             found = self._window.pop(name, None)
         self._done.add(name)
         return load_manifest(self._store, name) if found is None else found
+
+    def _count(self, name: str) -> None:
+        """Count the steps between neighbours: a manifest that repeats others is not followed by these."""
+        checkpoint_id = self._names.checkpoint_of_manifest(name)
+        if checkpoint_id is None or self._last is None or self._last - checkpoint_id <= _NEAR:
+            self._loads += 1
+        self._last = checkpoint_id
 
     def fetch(self, names: Sequence[str]) -> None:
         """Fetch these concurrently, for `load` to return. Skips unreadable ones, which `load` raises."""

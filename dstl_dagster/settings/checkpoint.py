@@ -64,8 +64,8 @@ class CheckpointOptions:
         materialize_min_checkpoints: checkpoints since the base that hold changes.
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
-        materialize_slice_bytes: stored bytes of a base that one checkpoint writes, about: a larger state is
-            folded in slices, spread over the checkpoints until it would be due. A slice has a key group or
+        materialize_slice_bytes: a base of twice as many stored bytes or more is folded in slices of about
+            this size, at most 16, spread over the checkpoints until it is due. A slice has a key group or
             more.
     """
 
@@ -78,7 +78,7 @@ class CheckpointOptions:
     materialize_min_log_bytes: int = 16 * 1024 * 1024
     materialize_min_checkpoints: int = 10
     materialize_max_checkpoints: int = 200
-    materialize_slice_bytes: int = 8 * 1024 * 1024
+    materialize_slice_bytes: int = 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:

@@ -16,9 +16,11 @@ from typing import Any
 from dstl_dagster.storage import ObjectStat
 from dstl_dagster.testing.simulation.batches import (
     FILES,
+    KEY_GROUPS,
     OPERATORS,
     file_bytes,
     file_name,
+    group_of,
     number_of,
     state_of,
 )
@@ -45,26 +47,48 @@ def read_ledger(world: World, num_retained: int) -> Ledger:
 
 def state_in(world: World, manifest_name: str, operator: str) -> dict[str, int] | None:
     """An operator's state, folded from the objects that the manifests name; `None` if one is missing."""
-    parts: list[dict[str, int]] = []
-    name: str | None = manifest_name
-    while name is not None:
-        payload = world.payload(name)
-        if payload is None:
+    state: dict[str, int] = {}
+    for _manifest, found in _needed_reports(world, manifest_name, operator):
+        if found is None:
             return None
-        entry = document(payload)["operators"].get(operator)
-        if entry is None:
-            break
-        for handle in reversed(entry["report"]["handles"]):
+        report, bare = found
+        for handle in reversed(report["handles"]):
             for file in handle["files"]:
                 body = world.payload(file["name"])
                 if body is None:
                     return None
-                parts.append(json.loads(body))
-        name = entry["previous"]
-    state: dict[str, int] = {}
-    for part in reversed(parts):
-        state.update(part)
+                first, last = handle["key_groups"]
+                for key, value in json.loads(body).items():
+                    if group_of(key) in bare and first <= group_of(key) <= last:
+                        state.setdefault(key, value)  # newest first
     return state
+
+
+def _needed_reports(
+    world: World, manifest_name: str, operator: str
+) -> Iterator[tuple[str, tuple[dict[str, Any], set[int]] | None]]:
+    """Newest first, each with its manifest and the key groups that no newer base holds; last None if one of
+    the manifests is missing.
+    """
+    name: str | None = manifest_name
+    bare = set(range(KEY_GROUPS))
+    while name is not None and bare:
+        payload = world.payload(name)
+        if payload is None:
+            yield name, None
+            return
+        entry = document(payload)["operators"].get(operator)
+        if entry is None:
+            return
+        for report in [entry["report"], *(each["report"] for each in entry.get("carried", ()))]:
+            if bare:
+                yield name, (report, set(bare))
+            if report.get("base"):
+                bare.clear()
+            if "base_range" in report:
+                first, last = report["base_range"]
+                bare -= set(range(first, last + 1))
+        name = entry["previous"]
 
 
 def needed_by(world: World, manifest_name: str) -> Iterator[str]:
@@ -73,17 +97,13 @@ def needed_by(world: World, manifest_name: str) -> Iterator[str]:
     payload = world.payload(manifest_name)
     if payload is None:
         return
-    for operator, entry in document(payload)["operators"].items():
-        here: dict[str, Any] | None = entry
-        while here is not None:
-            for handle in here["report"]["handles"]:
-                yield from (file["name"] for file in handle["files"])
-            older = here["previous"]
-            if older is None:
-                break
-            yield older
-            body = world.payload(older)
-            here = None if body is None else document(body)["operators"].get(operator)
+    for operator in document(payload)["operators"]:
+        for name, found in _needed_reports(world, manifest_name, operator):
+            yield name
+            for handle in () if found is None else found[0]["handles"]:
+                first, last = handle["key_groups"]
+                if found is not None and found[1] & set(range(first, last + 1)):
+                    yield from (file["name"] for file in handle["files"])
 
 
 class Watch:
