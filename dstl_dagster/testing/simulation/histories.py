@@ -203,6 +203,15 @@ def _histories() -> list[History]:
         Script().driver(1).driver(2, base=(2, 3)).driver(3).driver(4, base=(0, 1)).driver(5).restore(3)
         .driver(4, base=(0, 0)).driver(5, base=(1, 3)).clean_up().read()
     )  # fmt: skip
+    branches = (
+        Script().driver(1).driver(2, base=(0, 1)).savepoint(2, "fork").driver(3, base=(0, 1))
+        .savepoint(3, "low").restore(2).driver(3, base=(2, 3)).savepoint(3, "high").release("fork")
+        .driver(4).driver(5).clean_up().read()
+    )  # fmt: skip
+    long_log = Script().driver(1)
+    for batch in range(2, 12):
+        long_log.driver(batch, base=(0, 2) if batch == 8 else False)
+    long_log.read().clean_up().read()
     return [
         ops.history("ops"),
         driver.history("driver", Setting(num_retained=1)),
@@ -219,6 +228,8 @@ def _histories() -> list[History]:
         bucket.history("bucket", Setting(temporary_bucket="temporary")),
         based.history("base"),
         slices.history("slices", Setting(num_retained=1)),
+        branches.history("slices-branches", Setting(num_retained=1)),
+        long_log.history("long-log", Setting(num_retained=2)),
         slices_back.history("slices-restore", Setting(num_retained=3)),
         entropy.history("entropy", Setting(num_retained=3, temporary_bucket="temporary", entropy=True)),
     ]
