@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import Checkpoint, OperatorReport, materialize
+from dstl_dagster.checkpoint import Checkpoint, OperatorReport, load_report, materialize
 from dstl_dagster.checkpoint.references import References, roots_of
 from dstl_dagster.checkpoint.verify import verify_checkpoint
 from dstl_dagster.errors import FormatError, InvalidInputError
@@ -227,8 +227,6 @@ def test_batches_fold_slice_after_slice(keyed_on: type[KeyedJob]) -> None:
                     opened.attempt, [{"tail": f"N{day:02}", "flights": 100 + day}], [{"tail": f"N{day + 10}"}]
                 )
             )
-        from dstl_dagster.checkpoint import load_report
-
         report = load_report(keyed.store, opened.attempt)
         made.append(keyed.complete(opened.attempt, *report.operators))
         wanted[f"N{day:02}"] = 100 + day
@@ -241,6 +239,24 @@ def test_batches_fold_slice_after_slice(keyed_on: type[KeyedJob]) -> None:
     assert all(verify_checkpoint(keyed.store, each.manifest).ok for each in made[-3:])
     held = [layer.checkpoint_id for layer in operator_layers(made[-1].manifest, "aircraft", lambda _: None)]
     assert len(held) <= 24
+
+
+def test_a_small_state_is_folded_early(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:
+    """A job that rewrites a few rows each day: the log stays a small multiple of the state, and a reader
+    fetches a dozen manifests at most.
+    """
+    keyed = keyed_on(counting_store, num_retained=100)
+    for day in range(60):
+        with CheckpointBatch(keyed.coordinator) as opened:
+            opened.add(keyed.report(opened.attempt, [{**row, "flights": day} for row in ROWS]))
+        made = keyed.complete(opened.attempt, *load_report(keyed.store, opened.attempt).operators)
+        sizes = entry(made).sizes
+        assert sizes.log_bytes <= 16 * sizes.base_bytes  # ten checkpoints that rewrite all, in two files each
+        counting_store.read.clear()
+        assert len(keyed.rows(made)) == len(ROWS)
+        assert len({name for name in counting_store.read if "/manifests/" in name}) <= 11
+    folded = [each.checkpoint_id for each in keyed.coordinator.list() if entry(each).report.base]
+    assert folded == [12, 22, 32, 42, 52]
 
 
 def test_a_fold_reads_only_its_slice(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:
