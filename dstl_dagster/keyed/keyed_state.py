@@ -61,10 +61,19 @@ def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
 
     `reports`: oldest first, at least one. Raises: FormatError.
     """
-    *older, schema = [schema_of(report) for report in reports]
+    # Neighbours nearly always have the same columns: a long log has a few schemas.
+    distinct: list[OperatorReport] = []
+    for report in reports:
+        if not distinct or _columns(report) != _columns(distinct[-1]):
+            distinct.append(report)
+    *older, schema = [schema_of(report) for report in distinct]
     for each in older:
         schema = schema.covering(each)
     return schema
+
+
+def _columns(report: OperatorReport) -> tuple[object, ...]:
+    return report.schema, report.key_columns, report.max_parallelism, report.column_ids
 
 
 def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -> int:
