@@ -92,12 +92,13 @@ def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
 
 
 def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table) -> bool:
-    """One checkpoint of changed rows, by a batch: folded when due. Returns whether it was."""
+    """One checkpoint of changed rows, by a batch: folded when due. Returns whether any part of it was."""
     batch = Batch.open(coordinator)
     batch.add(write_rows(coordinator.store, batch.attempt, OPERATOR, SCHEMA, table, partitions=TASKS))
     batch.move_position("source", batch.attempt.checkpoint_id)
     batch.fold_due_logs()
-    return any(entry.report.base for entry in batch.complete().manifest.operators.values())
+    entries = batch.complete().manifest.operators.values()
+    return any(entry.report.based.number_of_key_groups for entry in entries)
 
 
 # -- growth

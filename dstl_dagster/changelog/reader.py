@@ -84,9 +84,9 @@ class ChangelogReader:
     ) -> Iterator[pa.RecordBatch]:
         """Every change, as batches of `key_group: int32` (-1: metadata) and `change: binary`.
 
-        With `views` the second is `binary_view` and points into the bytes that were read: nothing is
-        copied, and a batch keeps all bytes of its change set alive. One batch per change set, or more
-        where it is above 1 GiB or the range splits it.
+        With `views`, where most of a change set is wanted, the second is `binary_view` and points into the
+        bytes that were read: nothing is copied, and a batch keeps all bytes of its change set alive. One
+        batch per change set, or more where it is above 1 GiB or the range splits it.
         """
         self._check(handle)
         return self._read_batches(handle, key_group_range, views=views)
@@ -198,8 +198,10 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     key_groups = change_set.row_key_groups()
     for start, stop in _row_ranges(change_set, key_group_range):
+        # A view of little would keep much in memory.
+        as_views = views and 2 * (stop - start) >= len(key_groups)
         for at, end in _size_ranges(change_set, start, stop):
-            changes = change_set.view_column(at, end) if views else change_set.binary_column(at, end)
+            changes = change_set.view_column(at, end) if as_views else change_set.binary_column(at, end)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(key_groups[at:end]), changes], names=["key_group", "change"]
             )

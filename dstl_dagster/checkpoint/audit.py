@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.references import References
+from dstl_dagster.checkpoint.references import References, Walked
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStore, concurrently
@@ -103,7 +103,7 @@ def find_damage(
     """
     damage: list[Damage] = []
     needed: dict[str, int] = {}
-    seen: set[tuple[str, str]] = set()
+    seen: Walked = {}
     for entry in view.kept:
         manifest = entry.completed.manifest
         try:
@@ -111,7 +111,7 @@ def find_damage(
                 needed.setdefault(name, entry.checkpoint_id)
         except (NotFoundError, FormatError) as error:
             damage.append(Damage(entry.checkpoint_id, manifest, str(error)))
-            seen = set()  # the next one needs what is unreadable too
+            seen = {}  # the next one needs what is unreadable too
     unsure = [name for name in needed if not references.was_read(name)]
     there = _there(store, names, unsure, threads)
     return damage + [Damage(needed[name], name, "is missing") for name in unsure if name not in there]

@@ -19,6 +19,7 @@ from dstl_dagster.format import (
     JobNames,
 )
 from dstl_dagster.keyed import (
+    MAX_CARRIED_BYTES,
     AttemptReport,
     BaseAndLog,
     FileReport,
@@ -27,6 +28,7 @@ from dstl_dagster.keyed import (
     OperatorEntry,
     OperatorReport,
     as_file_reports,
+    carried_on,
 )
 from dstl_dagster.recoverable import (
     Component,
@@ -220,21 +222,20 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        previous, crc32c = (None, None) if operator.base else _previous(parent, operator.operator)
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
-        entries[operator.operator] = OperatorEntry(
-            operator, previous, None if sizes is None else sizes.with_report(operator), crc32c
-        )
+        sizes = None if sizes is None else sizes.with_report(operator)
+        entries[operator.operator] = _entry(parent, operator, sizes)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
             _refuse_forgotten_ids(parents.report, operator)
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            unchanged = dataclasses.replace(entry.report, handles=(), upserts=0, deletes=0, base=False)
-            previous, crc32c = _previous(parent, name)
-            entries[name] = OperatorEntry(unchanged, previous, entry.sizes, crc32c)
+            unchanged = dataclasses.replace(
+                entry.report, handles=(), upserts=0, deletes=0, base=False, base_range=None
+            )
+            entries[name] = _entry(parent, unchanged, entry.sizes)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
@@ -260,14 +261,20 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
     )
 
 
-def _previous(parent: Manifest | None, operator: str) -> tuple[str | None, int | None]:
-    """The newest manifest with handles of this operator, from `parent` backwards, and its checksum."""
-    if parent is None or operator not in parent.operators:
-        return None, None
-    entry = parent.operators[operator]
-    if entry.report.handles:
-        return JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt), parent.crc32c
-    return entry.previous, entry.previous_crc32c
+def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None) -> OperatorEntry:
+    """The operator's entry, with what comes before the report: repeated as far as there is room, or named."""
+    before = None if parent is None else parent.operators.get(report.operator)
+    if parent is None or before is None or report.base:
+        return OperatorEntry(report, None, sizes)
+    if before.has_long_log:
+        room = MAX_CARRIED_BYTES // sum(each.has_long_log for each in parent.operators.values())
+        carried = carried_on(parent.checkpoint_id, before.report, before.carried, report, room)
+        if carried is not None:
+            return OperatorEntry(report, before.previous, sizes, carried, before.previous_crc32c)
+    if before.report.handles or before.carried:
+        name = JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
+        return OperatorEntry(report, name, sizes, previous_crc32c=parent.crc32c)
+    return OperatorEntry(report, before.previous, sizes, previous_crc32c=before.previous_crc32c)
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:

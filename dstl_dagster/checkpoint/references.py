@@ -4,7 +4,7 @@ Owns this walk. Does not own what is deleted (`garbage`). A subsumed checkpoint 
 the grace time for its readers, including those of older checkpoints.
 
 What has to be read follows from how a manifest is built (`record`): it names files of its own attempt, and
-what its parent needs, less what a base replaces. So among the checkpoints that are needed
+what its parent needs, less what a base replaces, for each key group. So among the checkpoints that are needed
 
 * what one of them needs of its *own* objects is what its own manifest names; the others need no more of them;
 * what they need of *older* checkpoints, which are not needed themselves, is what their *roots* need: those
@@ -18,16 +18,68 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, ManifestLoader
+from dstl_dagster.format import JobNames, KeyGroupRange
+from dstl_dagster.keyed import Manifest, ManifestLoader, OperatorEntry, OperatorReport, Uncovered
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
-__all__ = ["References", "needed_checkpoints", "roots_of"]
+__all__ = ["References", "Walked", "needed_checkpoints", "roots_of"]
 
 log = logging.getLogger(__name__)
+
+Walked = dict[tuple[str, str], Uncovered]
+"""By operator and manifest: the key groups for which it and what is older was walked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one checkpoint added to one operator: the files of each handle, and what its base covers."""
+
+    files: tuple[tuple[KeyGroupRange, tuple[str, ...]], ...]
+    based: KeyGroupRange
+    max_parallelism: int
+
+    @classmethod
+    def of(cls, report: OperatorReport) -> _Layer:
+        files = tuple(
+            (handle.key_group_range, tuple({stream.name: None for stream in handle.streams}))
+            for handle in report.handles
+        )
+        return cls(files, report.based, report.max_parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """What a manifest says of one operator: its layers, newest first, and the manifest of older ones."""
+
+    layers: tuple[_Layer, ...]
+    previous: str | None
+
+    @classmethod
+    def of(cls, entry: OperatorEntry) -> _Link:
+        older = (each.report(entry.report) for each in entry.carried)
+        return cls(tuple(map(_Layer.of, (entry.report, *older))), entry.previous)
+
+    def needed(self, uncovered: Uncovered) -> tuple[list[str], Uncovered]:
+        """The files with changes of these key groups, and the key groups that need still older ones."""
+        found: list[str] = []
+        for layer in self.layers:
+            for key_groups, names in layer.files:
+                if uncovered.meets(key_groups):
+                    found += names
+            uncovered = uncovered.before(layer.based, layer.max_parallelism)
+        return found, uncovered
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a manifest names: the files of its own reports, and by operator what is needed of older ones."""
+
+    files: frozenset[str]
+    links: dict[str, _Link]
 
 
 def needed_checkpoints(view: TimelineView, grace: GraceClock) -> list[CheckpointEntry]:
@@ -57,7 +109,7 @@ class References:
     def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 8) -> None:
         self._job_names = names
         self._loader = ManifestLoader(store, names, threads=threads)
-        self._named: dict[str, tuple[frozenset[str], dict[str, str]]] = {}
+        self._named: dict[str, _Named] = {}
         self._unreadable: dict[str, FormatError | NotFoundError] = {}
         self._older: dict[tuple[str, ...], frozenset[str]] = {}
         self._of_others: set[str] = set()
@@ -68,7 +120,7 @@ class References:
         Raises: FormatError, NotFoundError if one of them is unreadable.
         """
         names = self.read_ahead(entries)
-        return frozenset(file for name in names for file in self._manifest(name)[0])
+        return frozenset(file for name in names for file in self._manifest(name).files)
 
     def older(self, needed: Sequence[CheckpointEntry]) -> frozenset[str]:
         """What the roots of `needed` need: all that `needed` needs of other checkpoints, and more.
@@ -98,7 +150,7 @@ class References:
         Raises: FormatError (kind `newer_version`): what a later release needs is not known.
         """
         names = self.read_ahead(entries)
-        seen: set[tuple[str, str]] = set()
+        seen: Walked = {}
         for name in names:
             try:
                 if older:
@@ -120,14 +172,14 @@ class References:
         self._loader.fetch([name for name in names if name not in self._named])
         return names
 
-    def needed_by(self, manifest: str, seen: set[tuple[str, str]] | None = None) -> Iterator[str]:
+    def needed_by(self, manifest: str, seen: Walked | None = None) -> Iterator[str]:
         """Every name that the checkpoint of this manifest needs; a name may be repeated.
 
         With `seen`, which it adds to, less what it needed for the other checkpoints that had the same set.
 
         Raises: FormatError, NotFoundError if a manifest is unreadable, after yielding the names before it.
         """
-        return self._needed_by(manifest, set() if seen is None else seen)
+        return self._needed_by(manifest, {} if seen is None else seen)
 
     def was_read(self, name: str) -> bool:
         """Whether this is a manifest that was read: it is there."""
@@ -135,7 +187,7 @@ class References:
 
     def _walk(self, roots: Iterable[CheckpointEntry], gone: set[int]) -> Iterator[str]:
         # A manifest may be in the chain of one operator and not of another: track them as pairs.
-        seen: set[tuple[str, str]] = set()
+        seen: Walked = {}
         for entry in roots:
             try:
                 yield from self._needed_by(self._expected(entry), seen)
@@ -146,28 +198,37 @@ class References:
                 log.info("checkpoint %d was deleted before its grace time was over", entry.checkpoint_id)
                 gone.add(entry.checkpoint_id)
 
-    def _needed_by(self, manifest: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+    def _needed_by(self, manifest: str, seen: Walked) -> Iterator[str]:
         yield manifest
-        files, previous = self._manifest(manifest)
-        yield from files
-        waiting = list(previous.items())
-        while waiting:
-            operator, name = waiting.pop()
-            if (operator, name) in seen:
-                continue
-            seen.add((operator, name))
-            yield name
-            files, previous = self._manifest(name)
-            yield from files
-            if operator in previous:
-                waiting.append((operator, previous[operator]))
+        named = self._manifest(manifest)
+        yield from named.files
+        for operator, link in named.links.items():
+            yield from self._older_than(operator, link, seen)
 
     def _expected(self, entry: CheckpointEntry) -> str:
         self._loader.expect(entry.completed.manifest, entry.completed.manifest_crc32c)
         return entry.completed.manifest
 
-    def _manifest(self, name: str) -> tuple[frozenset[str], dict[str, str]]:
-        """The changelog files that the manifest names, and the next older manifest of each operator."""
+    def _older_than(self, operator: str, newest: _Link, seen: Walked) -> Iterator[str]:
+        """What the operator's state needs of older checkpoints, one after another."""
+        link: _Link | None = newest
+        uncovered = Uncovered()
+        while link is not None:
+            files, uncovered = link.needed(uncovered)
+            yield from files
+            name = link.previous
+            if name is None:
+                return
+            walked = seen.get((operator, name), Uncovered(0))
+            # Another checkpoint may have needed the manifest for other key groups than this one does.
+            uncovered -= walked
+            if not uncovered:
+                return
+            seen[operator, name] = walked | uncovered
+            yield name
+            link = self._manifest(name).links.get(operator)
+
+    def _manifest(self, name: str) -> _Named:
         if name in self._unreadable:
             raise self._unreadable[name]
         if name not in self._named:
@@ -178,14 +239,8 @@ class References:
                 raise
             files = frozenset(_files(manifest))
             self._of_others.update(file for file in files if not self._is_own(name, file))
-            self._named[name] = (
-                files,
-                {
-                    operator: entry.previous
-                    for operator, entry in manifest.operators.items()
-                    if entry.previous is not None
-                },
-            )
+            links = {operator: _Link.of(entry) for operator, entry in manifest.operators.items()}
+            self._named[name] = _Named(files, links)
         return self._named[name]
 
     def _is_own(self, manifest: str, file: str) -> bool:

@@ -13,7 +13,7 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,15 @@ from dstl_dagster.checkpoint.integrity import (
 )
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
-from dstl_dagster.keyed import FileReport, Manifest, ManifestLoader, OperatorReport, evolved_schema, is_keyed
+from dstl_dagster.keyed import (
+    FileReport,
+    Manifest,
+    ManifestLoader,
+    OperatorLayer,
+    evolved_schema,
+    is_keyed,
+    operator_layers,
+)
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
 from dstl_dagster.storage import ObjectStore, OnceRead
@@ -146,30 +154,41 @@ def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
                 future.cancel()
 
 
-def _chains(
-    store: ObjectStore, manifest: Manifest, found: Findings, threads: int
-) -> list[list[OperatorReport]]:
-    """What each checkpoint added to each operator, oldest first, as far back as manifests are readable."""
-    found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
+Chain = list[OperatorLayer]
+"""What each checkpoint added to one operator, as far as it is needed, oldest first."""
+
+
+def _chains(store: ObjectStore, manifest: Manifest, found: Findings, threads: int) -> list[Chain]:
+    """The chain of each operator, as far back as manifests are readable."""
+    own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
+    found.checked(own)
     loader = ManifestLoader(store, JobNames(manifest.job), threads=threads)
     loader.follow(manifest)
     loaded: dict[str, Manifest | None] = {}
-    chains = []
-    for operator, entry in manifest.operators.items():
-        chain, previous, newest_seen = [entry.report], entry.previous, manifest.checkpoint_id
-        while previous is not None:
-            if previous not in loaded:
-                loaded[previous] = _load(loader, previous, found)
-            older = loaded[previous]
-            if older is None:
-                break
-            if operator not in older.operators or older.checkpoint_id >= newest_seen:
-                found.problem(previous, f"should hold older state of operator {operator!r}, but does not")
-                break
-            chain.append(older.operators[operator].report)
-            previous, newest_seen = older.operators[operator].previous, older.checkpoint_id
-        chains.append(chain[::-1])
-    return chains
+
+    def chain_of(operator: str) -> Chain:
+        newest_seen = manifest.checkpoint_id
+
+        def load(name: str) -> Manifest | None:
+            nonlocal newest_seen
+            if name not in loaded:
+                loaded[name] = _load(loader, name, found)
+            older = loaded[name]
+            if older is not None and (operator not in older.operators or older.checkpoint_id >= newest_seen):
+                found.problem(name, f"should hold older state of operator {operator!r}, but does not")
+                return None
+            newest_seen = newest_seen if older is None else older.checkpoint_id
+            return older
+
+        chain: Chain = []
+        try:
+            for layer in operator_layers(manifest, operator, load):
+                chain.insert(0, layer)
+        except FormatError as error:
+            found.problem(own, f"does not tell where the state of operator {operator!r} is: {error.message}")
+        return chain
+
+    return [chain_of(operator) for operator in manifest.operators]
 
 
 def _load(loader: ManifestLoader, name: str, found: Findings) -> Manifest | None:
@@ -182,13 +201,13 @@ def _load(loader: ManifestLoader, name: str, found: Findings) -> Manifest | None
         return None
 
 
-def _files(chains: list[list[OperatorReport]]) -> list[StreamStateHandle]:
+def _files(chains: list[Chain]) -> list[StreamStateHandle]:
     """The changelog files, each once."""
     found = {
         stream.name: stream
         for chain in chains
-        for report in chain
-        for handle in report.handles
+        for layer in chain
+        for handle in layer.handles
         for stream in handle.streams
     }
     return list(found.values())
@@ -214,29 +233,37 @@ class _FileChecks:
                 self._done.add(stream.name)
 
 
-def _change_checks(store: OnceRead, chains: list[list[OperatorReport]], found: Findings) -> list[Check]:
-    """One check for each handle: its files, its change sets, and their content."""
+def _change_checks(store: OnceRead, chains: list[Chain], found: Findings) -> list[Check]:
+    """One check for each handle: its files, its change sets, and their content.
+
+    Of a handle that is needed in part, all is checked: its files are there for good or not at all.
+    """
     reader = ChangelogReader(store, threads=1)  # the checks themselves run concurrently
     files = _FileChecks(store, found)
     checks: list[Check] = []
     for chain in chains:
-        written = [report for report in chain if report.handles]
+        written = [layer for layer in chain if layer.handles]
         # The last report's columns are the state's, also if it added nothing.
         schema = _schema_of(chain, found) if written else None
         checks += [
             partial(_check_changes, store, files, reader, handle, schema if is_keyed(report) else None, found)
-            for report in written
-            for handle in report.handles
+            for report, handles in ((layer.report, _each_once(layer.handles)) for layer in written)
+            for handle in handles
         ]
     return checks
 
 
-def _schema_of(chain: list[OperatorReport], found: Findings) -> StateSchema | None:
-    keyed = [report for report in chain if is_keyed(report)]
+def _each_once(handles: Iterable[ChangelogStateHandle]) -> Iterable[ChangelogStateHandle]:
+    """The handles, without further parts of the same one."""
+    return {handle.handles_and_offsets: handle for handle in handles}.values()
+
+
+def _schema_of(chain: Chain, found: Findings) -> StateSchema | None:
+    keyed = [layer.report for layer in chain if is_keyed(layer.report)]
     try:
         return evolved_schema(keyed) if keyed else None
     except DstlError as error:
-        first = next(next(handle for report in chain for handle in report.handles).streams)
+        first = next(next(handle for layer in chain for handle in layer.handles).streams)
         found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
         return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
+from dstl_dagster.keyed.carried import MAX_CARRIED_BYTES, carried_on
 from dstl_dagster.keyed.cost import (
     OWN_WRITE,
     PERSIST,
@@ -21,6 +22,7 @@ from dstl_dagster.keyed.cost import (
     StepCost,
     list_price_usd,
 )
+from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import (
     BaseAndLog,
@@ -30,13 +32,14 @@ from dstl_dagster.keyed.manifest import (
     require_same_manifest,
     store_manifest,
 )
-from dstl_dagster.keyed.operator_log import OperatorState, operator_state
+from dstl_dagster.keyed.operator_log import OperatorLayer, OperatorState, operator_layers, operator_state
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport, load_report, store_report
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
         base_and_log,
+        due_key_groups,
         due_operators,
         is_due,
         with_base,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "MAX_CARRIED_BYTES",
     "OWN_WRITE",
     "PERSIST",
     "RECORD",
@@ -78,18 +82,22 @@ __all__ = [
     "Manifest",
     "ManifestLoader",
     "OperatorEntry",
+    "OperatorLayer",
     "OperatorReport",
     "OperatorState",
     "Spending",
     "StateAt",
     "StateDiff",
     "StepCost",
+    "Uncovered",
     "as_file_reports",
     "as_operator_reports",
     "base_and_log",
+    "carried_on",
     "compared_runs",
     "diff_checkpoints",
     "diff_states",
+    "due_key_groups",
     "due_operators",
     "evolved_schema",
     "export_checkpoint",
@@ -102,6 +110,7 @@ __all__ = [
     "load_manifest",
     "load_report",
     "open_attempt_changelog",
+    "operator_layers",
     "operator_state",
     "paired_rows",
     "require_same_manifest",
@@ -119,7 +128,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "bases": ["base_and_log", "due_operators", "is_due", "with_base", "with_due_bases", "write_base"],
+        "bases": [
+            "base_and_log",
+            "due_key_groups",
+            "due_operators",
+            "is_due",
+            "with_base",
+            "with_due_bases",
+            "write_base",
+        ],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
         "export": ["Export", "export_checkpoint", "export_state"],
         "history": ["KeyChange", "key_history"],

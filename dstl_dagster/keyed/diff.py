@@ -120,7 +120,9 @@ def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
 
 
 def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
-    return [handle for handle in state.handles if handle.key_group_range.contains(segment.start_key_group)]
+    # Not by the handle's range: what a newer base left of it may differ.
+    held = [each for each in state.handles if each.key_group_range.contains(segment.start_key_group)]
+    return [handle.handles_and_offsets for handle in held]
 
 
 def _rows(schema: StateSchema, fold: StateFold) -> pa.Table:

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs, key_table, rows_of_key
-from dstl_dagster.keyed.manifest import Manifest, load_manifest
-from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.state import StateFold, key_group_of, python_rows
 from dstl_dagster.storage import ObjectStore, OnceRead
 
@@ -58,24 +58,22 @@ def key_history(
     """
     store = OnceRead(store)
     state = KeyedState.of(store, manifest, operator)
-    if state is None:
+    found = operator_state(store, manifest, operator)
+    if state is None or found is None:
         return []
     wanted = key_table(state.schema, key)
-    chain = _chain(store, manifest, operator)[::-1]
     key_group = int(key_group_of(wanted, state.schema)[0])
     key_groups = KeyGroupRange.of(key_group, key_group)
-    logs = [
-        (handles, key_groups)
-        for _, report in chain
-        for handles in (report.base_handles, report.change_handles)
-    ]
+    logs = [(handles, key_groups) for layer in found.layers for handles in (layer.base, layer.changes)]
     with state.reading() as reader:
         # Each checkpoint's changes are folded for themselves: all of a key's changes are wanted.
         folds = iter(folded_logs(reader, state.schema, logs))
         return [
             change
-            for checkpoint_id, _ in chain
-            for change in _changes(checkpoint_id, *(_last_change(next(folds), wanted) for _ in range(2)))
+            for layer in found.layers
+            for change in _changes(
+                layer.checkpoint_id, *(_last_change(next(folds), wanted) for _ in range(2))
+            )
         ]
 
 
@@ -85,17 +83,6 @@ def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) ->
         yield KeyChange(checkpoint_id, "from before", row)
     for row, deleted in changes:
         yield KeyChange(checkpoint_id, "delete" if deleted else "upsert", row)
-
-
-def _chain(store: ObjectStore, manifest: Manifest, operator: str) -> list[tuple[int, OperatorReport]]:
-    """What each checkpoint added, newest first, down to a base or the beginning."""
-    found = []
-    while True:
-        entry = manifest.operators[operator]
-        found.append((manifest.checkpoint_id, entry.report))
-        if entry.previous is None:
-            return found
-        manifest = load_manifest(store, entry.previous, entry.previous_crc32c)
 
 
 def _last_change(fold: StateFold, key: pa.Table) -> list[_Change]:

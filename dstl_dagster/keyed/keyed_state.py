@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
@@ -65,10 +66,19 @@ def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
 
     `reports`: oldest first, at least one. Raises: FormatError.
     """
-    *older, schema = [schema_of(report) for report in reports]
+    # Neighbours nearly always have the same columns: a long log has a few schemas.
+    distinct: list[OperatorReport] = []
+    for report in reports:
+        if not distinct or _columns(report) != _columns(distinct[-1]):
+            distinct.append(report)
+    *older, schema = [schema_of(report) for report in distinct]
     for each in older:
         schema = schema.covering(each)
     return schema
+
+
+def _columns(report: OperatorReport) -> tuple[object, ...]:
+    return report.schema, report.key_columns, report.max_parallelism, report.column_ids
 
 
 def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -> int:
@@ -217,11 +227,7 @@ class StateAt:
 
     def within(self, key_groups: KeyGroupRange) -> StateAt:
         """The state of these key groups only."""
-        shared = [(each, each.key_group_range.intersection(key_groups)) for each in self.handles]
-        handles = tuple(
-            replace(each, key_group_range=both) for each, both in shared if both.number_of_key_groups
-        )
-        return replace(self, handles=handles)
+        return replace(self, handles=tuple(Uncovered.of(key_groups).of_handles(self.handles)))
 
     def opened(self, store: ObjectStore) -> KeyedState:
         """The rows, read through `store`, which must be the store at `store_uri`."""

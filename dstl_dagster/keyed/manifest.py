@@ -3,22 +3,24 @@
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
 (`checkpoint.record`), or following it back to older checkpoints (`operator_log`).
 
-State is recorded as a delta: an operator's entry holds the handles of this checkpoint only, and names
-the manifest with the next older ones. So a manifest's size depends on what changed, not on history.
+State is recorded as a delta: an operator's entry holds the handles of this checkpoint, repeats a bounded
+number of those before it (`carried`), and names the manifest with the next older ones. So a manifest's size
+depends on what changed, not on history.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.keyed.carried import Carried
 from dstl_dagster.keyed.cost import CheckpointCost
-from dstl_dagster.keyed.reports import FileReport, OperatorReport, stored_bytes
+from dstl_dagster.keyed.reports import FileReport, OperatorReport, report_version, stored_bytes
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
@@ -32,30 +34,72 @@ __all__ = [
 ]
 
 _KIND = "manifest"
-_PLAIN, _WITH_IDS = 1, 2
+_WITH_SLICES = 3
+"""The newest version: of a manifest whose state is folded in part, or that repeats older reports."""
+_LONG_CHECKPOINTS = 4
 
 
 @dataclass(frozen=True)
 class BaseAndLog:
-    """What reading an operator's state costs.
+    """What reading an operator's state costs, and how far it is folded.
+
+    A state is folded in rounds: slice after slice, from the first key group to the last. A whole base is a
+    round of its own, and so are an operator's first changes, which nothing older precedes.
 
     Attributes:
-        base_bytes: stored bytes of the base; 0 if there is none.
-        log_bytes: stored bytes of all changes after it.
+        base_bytes: stored bytes of the bases that the last finished round wrote; 0 if there is none.
+        log_bytes: stored bytes of all changes since then.
         checkpoints: number of checkpoints that hold these changes.
+        folded_key_groups: so many key groups, from the first one on, have a base of the current round.
+        folded_bytes: stored bytes of these.
+        in_slices: the log of some key groups begins before that of others.
     """
 
     base_bytes: int = 0
     log_bytes: int = 0
     checkpoints: int = 0
+    folded_key_groups: int = 0
+    folded_bytes: int = 0
+    in_slices: bool = False
 
     def with_report(self, report: OperatorReport) -> BaseAndLog:
         """The same after one more checkpoint."""
         changes = report.change_handles
-        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self
-        return BaseAndLog(
-            before.base_bytes, before.log_bytes + stored_bytes(changes), before.checkpoints + bool(changes)
+        if self == BaseAndLog() and changes and not report.based.number_of_key_groups:
+            return BaseAndLog(stored_bytes(changes))
+        before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self._with_slice(report)
+        return replace(
+            before,
+            log_bytes=before.log_bytes + stored_bytes(changes),
+            checkpoints=before.checkpoints + bool(changes),
         )
+
+    def _with_slice(self, report: OperatorReport) -> BaseAndLog:
+        based = report.based
+        if not based.number_of_key_groups:
+            return self
+        sliced = replace(self, in_slices=True)
+        if based.start_key_group != self.folded_key_groups:
+            return sliced  # out of turn: the round goes on where it was
+        folded, folded_bytes = based.end_key_group + 1, self.folded_bytes + stored_bytes(report.base_handles)
+        if folded == report.max_parallelism:
+            return BaseAndLog(folded_bytes, in_slices=True)
+        return replace(sliced, folded_key_groups=folded, folded_bytes=folded_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {
+            "base_bytes": self.base_bytes,
+            "log_bytes": self.log_bytes,
+            "checkpoints": self.checkpoints,
+        }
+        # Written only with slices, so that the bytes of a manifest without them never changed.
+        sliced = {"folded_key_groups": self.folded_key_groups, "folded_bytes": self.folded_bytes}
+        return {**fields, **sliced} if self.in_slices else fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> BaseAndLog:
+        known = {str(name): int(value) for name, value in fields.items()}
+        return cls(**known, in_slices="folded_key_groups" in known)
 
 
 @dataclass(frozen=True)
@@ -64,9 +108,12 @@ class OperatorEntry:
 
     Attributes:
         report: what this checkpoint added; without handles if it added nothing.
-        previous: the manifest that holds the next older handles; `None` if there are none.
+        previous: the manifest that holds the next older handles, older than `carried`; `None` if there are
+            none.
         sizes: of the whole state at this checkpoint, so that finding them takes no walk along the chain;
             `None` in manifests of the first release, and in those that build on one.
+        carried: the reports that come before this one, newest first, repeated here so that their manifests
+            need not be read.
         previous_crc32c: of all bytes of the manifest named `previous`; `None` where an earlier release
             named it.
     """
@@ -74,10 +121,21 @@ class OperatorEntry:
     report: OperatorReport
     previous: str | None
     sizes: BaseAndLog | None = None
+    carried: tuple[Carried, ...] = ()
     previous_crc32c: int | None = None
 
+    @property
+    def has_long_log(self) -> bool:
+        """Whether it takes enough manifests to read for its reports to be carried on."""
+        sizes = self.sizes
+        return bool(self.carried) or (
+            sizes is not None and (sizes.in_slices or sizes.checkpoints >= _LONG_CHECKPOINTS)
+        )
+
     def to_json(self) -> dict[str, Any]:
-        more: dict[str, Any] = {} if self.sizes is None else {"sizes": asdict(self.sizes)}
+        more: dict[str, Any] = {} if self.sizes is None else {"sizes": self.sizes.to_json()}
+        if self.carried:
+            more["carried"] = [each.to_json() for each in self.carried]
         if self.previous_crc32c is not None:
             more["previous_crc32c"] = self.previous_crc32c
         return {"report": self.report.to_json(), "previous": self.previous, **more}
@@ -88,7 +146,8 @@ class OperatorEntry:
         return cls(
             OperatorReport.from_json(fields["report"]),
             fields["previous"],
-            None if sizes is None else BaseAndLog(**{name: int(value) for name, value in sizes.items()}),
+            None if sizes is None else BaseAndLog.from_json(sizes),
+            tuple(Carried.from_json(each) for each in fields.get("carried", ())),
             None if fields.get("previous_crc32c") is None else int(fields["previous_crc32c"]),
         )
 
@@ -173,9 +232,7 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
     Raises: ConflictError (kind `other_manifest`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
-    # An earlier release would take a renamed column for a new one, so it must refuse the whole document.
-    version = _WITH_IDS if any(each.report.column_ids for each in manifest.operators.values()) else _PLAIN
-    payload = encode_document(_KIND, version, manifest.to_json())
+    payload = encode_document(_KIND, _version(manifest), manifest.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} already recorded a different manifest ({name})",
         kind=ErrorKind.OTHER_MANIFEST,
@@ -193,6 +250,14 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
 
 def _without_cost(manifest: Manifest) -> dict[str, Any]:
     return replace(manifest, cost=None).to_json()
+
+
+def _version(manifest: Manifest) -> int:
+    """An earlier release must refuse what it would misread."""
+    entries = manifest.operators.values()
+    if any(each.carried or (each.sizes is not None and each.sizes.in_slices) for each in entries):
+        return _WITH_SLICES
+    return report_version(each.report for each in entries)
 
 
 def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> Manifest:
@@ -213,7 +278,7 @@ def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> M
 def _decoded(payload: bytes, name: str, crc32c: int | None = None) -> Manifest:
     found = crc32c_of(payload)
     require_same_manifest(name, crc32c, found)
-    _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
+    _, fields = decode_document(_KIND, _WITH_SLICES, payload, name)
     return replace(Manifest.from_json(fields, name), crc32c=found)
 
 

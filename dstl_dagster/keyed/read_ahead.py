@@ -20,6 +20,8 @@ __all__ = ["ManifestLoader"]
 
 _SEQUENTIAL_LOADS = 8
 """This many are fetched one by one first: most chains are no longer."""
+_NEAR = 4
+"""Checkpoints between two manifests of a chain: further apart, most of what is between is in vain."""
 _WINDOW = 64
 """Checkpoints whose manifests are fetched ahead together."""
 _THREADS = 8
@@ -41,6 +43,7 @@ class ManifestLoader:
         self._window: dict[str, Manifest] = {}
         self._done: set[str] = set()
         self._loads = 0
+        self._last: int | None = None
         self._expected: dict[str, int] = {}
 
     def expect(self, name: str, crc32c: int | None) -> None:
@@ -56,7 +59,7 @@ class ManifestLoader:
 
     def load(self, name: str) -> Manifest:
         """The manifest of this name, if it is what was expected. Raises: as `load_manifest`."""
-        self._loads += 1
+        self._count(name)
         found = self._fetched.pop(name, None)
         if found is None:
             if name not in self._window and self._loads > _SEQUENTIAL_LOADS:
@@ -69,6 +72,13 @@ class ManifestLoader:
         require_same_manifest(name, expected, found.crc32c)
         self.follow(found)
         return found
+
+    def _count(self, name: str) -> None:
+        """Count the steps between neighbours: a manifest that repeats others is not followed by these."""
+        checkpoint_id = self._names.checkpoint_of_manifest(name)
+        if checkpoint_id is None or self._last is None or self._last - checkpoint_id <= _NEAR:
+            self._loads += 1
+        self._last = checkpoint_id
 
     def fetch(self, names: Sequence[str]) -> None:
         """Fetch these concurrently, for `load` to return. Skips unreadable ones, which `load` raises."""

@@ -13,18 +13,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
-__all__ = ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report", "stored_bytes"]
+__all__ = [
+    "AttemptReport",
+    "FileReport",
+    "OperatorReport",
+    "load_report",
+    "report_version",
+    "store_report",
+    "stored_bytes",
+]
 
 _KIND = "report"
-_PLAIN, _WITH_IDS = 1, 2
+_PLAIN, _WITH_IDS, _WITH_SLICES = 1, 2, 3
 T = TypeVar("T")
 
 
@@ -42,6 +50,8 @@ class OperatorReport:
         base: the handles are the operator's whole state, and nothing older is needed. First those of the
             base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
         column_ids: of the columns in `schema`, once columns were dropped or renamed.
+        base_range: a base of these key groups only, a slice: of them nothing older is needed. Its handles
+            come first and end with the range's last key group. `None` if `base`, or without any base.
     """
 
     operator: str
@@ -53,6 +63,24 @@ class OperatorReport:
     deletes: int = 0
     base: bool = False
     column_ids: ColumnIds = field(default_factory=ColumnIds)
+    base_range: KeyGroupRange | None = None
+
+    def __post_init__(self) -> None:
+        slice_ = self.base_range
+        if slice_ is not None and (
+            self.base or not slice_.number_of_key_groups or slice_.end_key_group >= self.max_parallelism
+        ):
+            raise InvalidInputError(
+                f"operator {self.operator!r}: a slice of a base is of some of its {self.max_parallelism} key "
+                f"groups, not {slice_}{', and not beside a whole base' if self.base else ''}"
+            )
+
+    @property
+    def based(self) -> KeyGroupRange:
+        """The key groups whose base this holds: of them nothing older is needed. `EMPTY` if none."""
+        if self.base:
+            return KeyGroupRange.of(0, self.max_parallelism - 1)
+        return self.base_range or KeyGroupRange.EMPTY
 
     @property
     def key_ids(self) -> list[str]:
@@ -65,10 +93,11 @@ class OperatorReport:
 
         Raises: FormatError if no handle ends with the last key group, as a base's last one must.
         """
-        if not self.base:
+        based = self.based
+        if not based.number_of_key_groups:
             return ()
         for count, handle in enumerate(self.handles, 1):
-            if handle.key_group_range.end_key_group == self.max_parallelism - 1:
+            if handle.key_group_range.end_key_group == based.end_key_group:
                 return self.handles[:count]
         raise FormatError(f"the base of operator {self.operator!r} does not reach its last key group")
 
@@ -90,6 +119,8 @@ class OperatorReport:
     def to_json(self) -> dict[str, Any]:
         # Written only if true, so that the bytes of a report without them never changed.
         more: dict[str, Any] = {"base": True} if self.base else {}
+        if self.base_range is not None:
+            more["base_range"] = self.base_range.to_json()
         if self.column_ids:
             more["column_ids"] = self.column_ids.to_json()
         return {
@@ -119,6 +150,9 @@ class OperatorReport:
                 base=_flag(fields, "base"),
                 column_ids=(
                     ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else ColumnIds()
+                ),
+                base_range=(
+                    KeyGroupRange.from_json(fields["base_range"]) if "base_range" in fields else None
                 ),
             ),
         )
@@ -226,8 +260,7 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
     does its work once, and a second try needs an attempt of its own.
     """
     name = attempt.names.report(attempt.attempt)
-    # An earlier release would take a renamed column for a new one, so it must refuse the whole document.
-    version = _WITH_IDS if any(each.column_ids for each in report.operators) else _PLAIN
+    version = report_version(report.operators)
     payload = encode_document(_KIND, version, report.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} of job {attempt.job!r} already stored a different report: trigger a new "
@@ -252,8 +285,18 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
-    _, fields = decode_document(_KIND, _WITH_IDS, payload, name)
+    _, fields = decode_document(_KIND, _WITH_SLICES, payload, name)
     return AttemptReport.from_json(fields)
+
+
+def report_version(operators: Iterable[OperatorReport]) -> int:
+    """The version of a document with these reports: an earlier release must refuse it, where it would take a
+    renamed column for a new one, or a slice of a base for changes.
+    """
+    reports = list(operators)
+    if any(each.base_range is not None for each in reports):
+        return _WITH_SLICES
+    return _WITH_IDS if any(each.column_ids for each in reports) else _PLAIN
 
 
 def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:

@@ -33,7 +33,9 @@ _SNAPSHOT_INTERVAL = ("dstl.checkpoint.snapshot-interval",)
 _MATERIALIZE = ("dstl.state.materialize.enabled",)
 _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
 _MIN_LOG = ("dstl.state.materialize.min-log-size",)
+_MIN_CHAIN = ("dstl.state.materialize.min-checkpoints",)
 _MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
+_SLICE = ("dstl.state.materialize.slice-size",)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,14 @@ class CheckpointOptions:
         materialize: whether a state that is due is folded into a base automatically
             (`dstl.state.materialize.enabled`).
         materialize_log_ratio: due when the log since the base has at least this many times the base's
-            bytes, and at least `materialize_min_log_bytes`.
+            bytes, and at least `materialize_min_log_bytes` or `materialize_min_checkpoints`.
         materialize_min_log_bytes: stored bytes.
+        materialize_min_checkpoints: checkpoints since the base that hold changes.
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
+        materialize_slice_bytes: a base of twice as many stored bytes or more is folded in slices of about
+            this size, at most 16, spread over the checkpoints until it is due. A slice has a key group or
+            more.
         prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
 
@@ -65,7 +71,9 @@ class CheckpointOptions:
     materialize: bool = True
     materialize_log_ratio: float = 1.0
     materialize_min_log_bytes: int = 16 * 1024 * 1024
+    materialize_min_checkpoints: int = 10
     materialize_max_checkpoints: int = 200
+    materialize_slice_bytes: int = 1024 * 1024
     prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:
@@ -84,6 +92,12 @@ class CheckpointOptions:
             raise InvalidInputError(f"{_LOG_RATIO[0]} must be above 0, not {self.materialize_log_ratio}")
         if self.materialize_min_log_bytes < 0:
             raise InvalidInputError(f"{_MIN_LOG[0]} must not be negative: {self.materialize_min_log_bytes}")
+        if self.materialize_min_checkpoints < 1:
+            raise InvalidInputError(
+                f"{_MIN_CHAIN[0]} must be 1 or more, not {self.materialize_min_checkpoints}"
+            )
+        if self.materialize_slice_bytes < 1:
+            raise InvalidInputError(f"{_SLICE[0]} must be 1 or more, not {self.materialize_slice_bytes}")
         if self.materialize_max_checkpoints < 1:
             raise InvalidInputError(
                 f"{_MAX_CHAIN[0]} must be 1 or more, not {self.materialize_max_checkpoints}"
@@ -123,7 +137,9 @@ CHECKPOINT_KEYS: Final = OptionTable(
         Option("materialize", *_MATERIALIZE, parse_bool),
         Option("materialize_log_ratio", *_LOG_RATIO, parse_float),
         Option("materialize_min_log_bytes", *_MIN_LOG, parse_memory_size),
+        Option("materialize_min_checkpoints", *_MIN_CHAIN, _parse_count),
         Option("materialize_max_checkpoints", *_MAX_CHAIN, _parse_count),
+        Option("materialize_slice_bytes", *_SLICE, parse_memory_size),
     )
 )
 assert {each.name for each in fields(CheckpointOptions)} == {

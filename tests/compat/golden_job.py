@@ -2,9 +2,10 @@
 
     python tests/compat/golden_job.py FILE
 
-makes such a file with the release at hand: every kind of record, keyed state with a base, files, a savepoint,
-a blocked file that was resolved, a restore, clean-ups, snapshots, the archive and the hint. Made once for a
-release that changes a format, and never again: the file is what old bytes look like.
+makes such a file with the release at hand: every kind of record, keyed state with a base and with slices of
+one, reports that manifests repeat, files, a savepoint, a blocked file that was resolved, a restore,
+clean-ups, snapshots, the archive and the hint. Made once for a release that changes a format, and never
+again: the file is what old bytes look like.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, materialize
-from dstl_dagster.keyed import KeyedState, write_rows
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import KeyedState, with_base, write_base, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
@@ -123,15 +125,21 @@ class _Maker:
         coordinator.restore(2, request_id=uuid.UUID(int=3))
         materialize(coordinator, force=True)
         coordinator.compose_commit()
-        for batch in ("four", *(f"later {number}" for number in range(4))):
+        slices = {"later 4": KeyGroupRange.of(0, 4), "later 6": KeyGroupRange.of(5, 7)}
+        for batch in ("four", *(f"later {number}" for number in range(8))):
             self.clock.advance(60)
-            self._batch(batch, coordinator.trigger(idempotency_key=batch))
+            self._batch(batch, coordinator.trigger(idempotency_key=batch), slices.get(batch))
             coordinator.clean_up()
         coordinator.trigger(idempotency_key="never")
 
-    def _batch(self, batch: str, attempt: Attempt) -> None:
+    def _batch(self, batch: str, attempt: Attempt, slice_: KeyGroupRange | None = None) -> None:
         report, file = self._reports(batch, attempt)
         coordinator = self.coordinator
+        latest = coordinator.latest()
+        if slice_ is not None and latest is not None:
+            state = KeyedState.of(self.store, latest.manifest, OPERATOR)
+            assert state is not None
+            report = with_base(write_base(self.store, attempt, state, key_groups=slice_), report)
         coordinator.record(attempt, [report], [file], {"source": batch})
         coordinator.confirm(attempt)
         coordinator.compose_commit()

@@ -86,7 +86,7 @@ MANIFEST = Manifest(
     3,
     ID,
     2,
-    {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), 0x1234ABCD)},
+    {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), previous_crc32c=0x1234ABCD)},
     (FILE,),
     {"source": 1},
     1.5,

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, materialize
+from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     KeyedState,
+    Uncovered,
     diff_checkpoints,
     key_history,
     keyed_state,
@@ -23,7 +25,7 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.keyed import bases as bases_module
 from dstl_dagster.keyed import diff as diff_module
-from dstl_dagster.state import StateSchema, encode_changes
+from dstl_dagster.state import StateSchema, encode_changes, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 from tests.profiles import examples
 
@@ -42,27 +44,33 @@ changes_of_keys = st.dictionaries(
 class Step:
     """One checkpoint: values by key (None: deleted), and what is folded below them.
 
-    `base`: whether the checkpoint has a base below its changes; `alone`: a base and nothing else follows.
+    `base`: the key groups of which the checkpoint has a base below its changes, all or a slice; `None`: of
+    none. `alone`: a base and nothing else follows.
     """
 
     changes: dict[str | None, int | None]
     wide: bool
     partitions: int
-    base: bool
+    base: KeyGroupRange | None
     alone: bool
     split_bytes: int
 
+
+EVERYTHING = KeyGroupRange.of(0, MAX_PARALLELISM - 1)
+slices = st.tuples(st.integers(0, MAX_PARALLELISM - 1), st.integers(0, MAX_PARALLELISM - 1)).map(
+    lambda bounds: KeyGroupRange.of(min(bounds), max(bounds))
+)
 
 steps = st.builds(
     Step,
     changes_of_keys,
     st.booleans(),
     st.integers(1, MAX_PARALLELISM),
-    st.booleans(),
+    st.one_of(st.none(), st.just(EVERYTHING), slices, slices),
     st.booleans(),
     st.sampled_from([200, 1000, 1 << 20]),
 )
-histories = st.lists(steps, min_size=1, max_size=5)
+histories = st.lists(steps, min_size=1, max_size=6)
 
 
 @dataclass
@@ -105,9 +113,9 @@ class World:
         )
         latest = self.coordinator.latest()
         before = None if latest is None else KeyedState.of(self.store, latest.manifest, "op")
-        if step.base and before is not None:
-            report = with_base(write_base(self.store, attempt, before), report)
-            self._fold(n)
+        if step.base is not None and before is not None:
+            report = with_base(write_base(self.store, attempt, before, key_groups=step.base), report)
+            self._fold(n, step.base)
         for key, value in step.changes.items():
             self.past.setdefault(key, []).append((n, "delete" if value is None else "upsert", value))
             if value is None:
@@ -120,8 +128,14 @@ class World:
             self._fold(made.checkpoint_id)
             self._remember(made)
 
-    def _fold(self, checkpoint_id: int) -> None:
-        self.past = {key: [(checkpoint_id, "from before", value)] for key, value in self.rows.items()}
+    def _fold(self, checkpoint_id: int, key_groups: KeyGroupRange = EVERYTHING) -> None:
+        others = {key: past for key, past in self.past.items() if not key_groups.contains(group_of(key))}
+        folded = {
+            key: [(checkpoint_id, "from before", value)]
+            for key, value in self.rows.items()
+            if key not in others
+        }
+        self.past = {**others, **folded}
 
     def _remember(self, checkpoint: Checkpoint) -> None:
         past = {key: list(changes) for key, changes in self.past.items()}
@@ -179,6 +193,10 @@ class World:
         return None if turned == newer.rows else f"the difference leads to {turned}, not {newer.rows}"
 
 
+def group_of(key: str | None) -> int:
+    return int(key_group_of(pa.table({"name": pa.array([key], pa.string())}), WIDE)[0])
+
+
 def disagreement(history: list[Step]) -> str | None:
     world = World()
     for step in history:
@@ -211,9 +229,21 @@ def the_base_above(base: Any, changes: Any) -> Any:
     return type(joined)(**{**vars(joined), "handles": changes.handles + base.handles})
 
 
+def nothing_covers(self: Any, based: Any, max_parallelism: int) -> Any:
+    """The mistake: what is older than a slice of a base is read as well."""
+    return type(self)(0) if based.number_of_key_groups == max_parallelism else self
+
+
+def a_slice_covers_all(self: Any, based: Any, max_parallelism: int) -> Any:
+    """The mistake: of the other key groups nothing older is read."""
+    return type(self)(0) if based.number_of_key_groups else self
+
+
 @pytest.mark.parametrize(
     ("module", "name", "mistake"),
     [
+        (Uncovered, "before", nothing_covers),
+        (Uncovered, "before", a_slice_covers_all),
         (bases_module, "_as_changes", the_dead_kept),
         (diff_module, "_handles", the_oldest_handle),
         (None, "with_base", the_base_above),

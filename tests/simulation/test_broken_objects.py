@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
+from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup, references
+from dstl_dagster.checkpoint import record as step_4
 from dstl_dagster.checkpoint.garbage import Garbage
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import Uncovered, operator_log
 from dstl_dagster.recoverable import commit
 from dstl_dagster.testing.simulation import bystanders
 from dstl_dagster.testing.simulation.campaign import replayed
@@ -155,9 +158,93 @@ def garbage_by_age_only(monkeypatch):
 def older_handles_are_not_references(monkeypatch):
     def needed_by(self: Any, manifest: str, seen: Any) -> Iterator[str]:
         yield manifest
-        yield from self._manifest(manifest)[0]
+        yield from self._manifest(manifest).files
 
     monkeypatch.setattr(References, "_needed_by", needed_by)
+
+
+# -- slices of bases
+
+
+class TakesASliceForAll(Uncovered):
+    """Once some key groups have a base, nothing older is needed of any."""
+
+    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
+        return TakesASliceForAll(0) if based.number_of_key_groups else self
+
+    def __sub__(self, other: Uncovered) -> Uncovered:
+        return TakesASliceForAll(self.bits & ~other.bits)
+
+
+class ForgetsKeyGroups(Uncovered):
+    """Whoever walked a manifest, for whichever key groups: it was walked."""
+
+    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
+        return ForgetsKeyGroups(super().before(based, max_parallelism).bits)
+
+    def __sub__(self, other: Uncovered) -> Uncovered:
+        return ForgetsKeyGroups(0) if other else self
+
+
+class PassesOverSlices(Uncovered):
+    """Whatever slices there are, older state is needed, down to a whole base."""
+
+    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
+        return PassesOverSlices(0) if based.number_of_key_groups == max_parallelism else self
+
+
+@caught_by("slices", "which is gone")
+def clean_up_takes_a_slice_for_all(monkeypatch):
+    monkeypatch.setattr(references, "Uncovered", TakesASliceForAll)
+
+
+@caught_by("slices", "read {} of rare at checkpoint 5")
+def reader_takes_a_slice_for_all(monkeypatch):
+    monkeypatch.setattr(operator_log, "Uncovered", TakesASliceForAll)
+
+
+@caught_by("slices", "is kept, and a reader found")
+def reader_passes_over_slices(monkeypatch):
+    monkeypatch.setattr(operator_log, "Uncovered", PassesOverSlices)
+
+
+@caught_by("slices-restore", "read {} of rare at checkpoint 7")
+def slice_forgets_what_is_older(monkeypatch):
+    original = step_4._entry
+
+    def entry(parent: Any, report: Any, sizes: Any) -> Any:
+        return original(None if report.base_range is not None else parent, report, sizes)
+
+    monkeypatch.setattr(step_4, "_entry", entry)
+
+
+def without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests repeat nothing, as where reports are large: each is found behind the next one."""
+    monkeypatch.setattr(step_4, "MAX_CARRIED_BYTES", 0)
+
+
+@caught_by("slices-branches", "is kept, and a reader found")
+def manifest_is_walked_once_for_all_key_groups(monkeypatch):
+    without_room(monkeypatch)
+    monkeypatch.setattr(references, "Uncovered", ForgetsKeyGroups)
+
+
+@caught_by("long-log", "there is no object")
+def clean_up_forgets_what_is_repeated(monkeypatch):
+    original = references._Link.of
+    monkeypatch.setattr(
+        references._Link,
+        "of",
+        lambda entry: original(dataclasses.replace(entry, carried=())),
+    )
+
+
+@caught_by("long-log", "of totals at checkpoint")
+def manifest_repeats_only_its_parent(monkeypatch):
+    original = step_4.carried_on
+    monkeypatch.setattr(
+        step_4, "carried_on", lambda at, before, carried, own, room: original(at, before, (), own, room)
+    )
 
 
 @caught_by("rivals 36", "(subsumed): 1 is not committed")
@@ -190,6 +277,12 @@ def readers_have_no_grace(monkeypatch):
 
 @pytest.mark.parametrize("replay", sorted({replay for _variant, replay, _why in VARIANTS.values()}))
 def test_the_protocol_as_it_is_ends_well(replay):
+    assert replayed(replay) == []
+
+
+@pytest.mark.parametrize("replay", ["slices", "slices-restore", "slices-branches", "long-log"])
+def test_the_protocol_without_room_ends_well(monkeypatch, replay):
+    without_room(monkeypatch)
     assert replayed(replay) == []
 
 

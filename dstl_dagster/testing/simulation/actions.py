@@ -26,6 +26,7 @@ from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Proces
 from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
 
 __all__ = [
+    "Base",
     "SubsumedCheckpointError",
     "abort",
     "append",
@@ -39,6 +40,7 @@ __all__ = [
     "resolve",
     "restore",
     "restore_cut_off",
+    "rows_of",
     "savepoint",
     "state_read",
     "whole_batch",
@@ -49,7 +51,11 @@ class SubsumedCheckpointError(NotFoundError):
     """A restore to a checkpoint that has been subsumed: no retry can succeed."""
 
 
-def append(batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER) -> Action:
+Base = bool | tuple[int, int]
+"""Whether a batch folds what its operators have: all of it, or the key groups from the first to the last."""
+
+
+def append(batch: int, *, take_over: bool = False, base: Base = False, owner: str = OWNER) -> Action:
     """Steps 1 to 3: trigger, write, and store a report. Skips a batch that is already applied."""
 
     def act(process: Process, notes: Notes) -> Notes:
@@ -63,7 +69,7 @@ def append(batch: int, *, take_over: bool = False, base: bool = False, owner: st
 
 
 def whole_batch(
-    batch: int, *, take_over: bool = False, base: bool = False, owner: str = OWNER, clean: bool = True
+    batch: int, *, take_over: bool = False, base: Base = False, owner: str = OWNER, clean: bool = True
 ) -> Action:
     """Steps 1 to 7 by one process that caches what it has read, as a streaming driver does.
 
@@ -110,17 +116,36 @@ def _confirm_or_abort(coordinator: CheckpointCoordinator, attempt: Attempt) -> N
 
 
 def _written(
-    process: Process, coordinator: CheckpointCoordinator, attempt: Attempt, batch: int, *, base: bool
+    process: Process, coordinator: CheckpointCoordinator, attempt: Attempt, batch: int, *, base: Base
 ) -> AttemptReport:
     """What the tasks do: write changelog files and components, and report them."""
     operators = []
     for operator in batches.OPERATORS:
         changes = batches.changes_of(batch, operator)
+        before: dict[str, int] = {}
         if base and attempt.parent is not None:
-            changes = {**state_read(process.store, coordinator, attempt.parent, operator), **changes}
+            before = state_read(process.store, coordinator, attempt.parent, operator)
+        slice_ = KeyGroupRange.of(*base) if isinstance(base, tuple) and before else None
+        handles = []
+        if slice_ is not None:
+            held = {key: value for key, value in before.items() if slice_.contains(batches.group_of(key))}
+            handles.append(_changelog_file(process, attempt, batches.encoded(held), slice_))
+        elif before:
+            changes = {**before, **changes}
         if changes:
-            handle = _changelog_file(process, attempt, batches.encoded(changes))
-            operators.append(OperatorReport(operator, (handle,), ("key",), 1, b"", upserts=1, base=base))
+            handles.append(_changelog_file(process, attempt, batches.encoded(changes)))
+        if handles:
+            operators.append(
+                OperatorReport(
+                    operator,
+                    tuple(handles),
+                    ("key",),
+                    batches.KEY_GROUPS,
+                    upserts=1,
+                    base=base is True,
+                    base_range=slice_,
+                )
+            )
     files = [_file(process, attempt, batch, file) for file in batches.FILES]
     return AttemptReport(tuple(operators), tuple(files), {"batch": batch})
 
@@ -285,9 +310,18 @@ def state_read(
     found = coordinator.operator_state(coordinator.get(checkpoint_id), operator)
     state: dict[str, int] = {}
     for handle in () if found is None else found.handles:
-        for stream in handle.streams:
-            state.update(json.loads(store.get(stream.name, generation=stream.generation)))
+        state.update(rows_of(store, handle))
     return state
+
+
+def rows_of(store: ObjectStore, handle: ChangelogStateHandle) -> dict[str, int]:
+    """The changes of a handle, of its key groups only."""
+    rows: dict[str, int] = {}
+    for stream in handle.streams:
+        rows.update(json.loads(store.get(stream.name, generation=stream.generation)))
+    return {
+        key: value for key, value in rows.items() if handle.key_group_range.contains(batches.group_of(key))
+    }
 
 
 def checkpoint_of(coordinator: CheckpointCoordinator, batch: int) -> int:
@@ -300,11 +334,16 @@ def checkpoint_of(coordinator: CheckpointCoordinator, batch: int) -> int:
     return held
 
 
-def _changelog_file(process: Process, attempt: Attempt, payload: bytes) -> ChangelogStateHandle:
+def _changelog_file(
+    process: Process,
+    attempt: Attempt,
+    payload: bytes,
+    key_groups: KeyGroupRange = KeyGroupRange.of(0, batches.KEY_GROUPS - 1),  # noqa: B008 - a constant
+) -> ChangelogStateHandle:
     name = f"{attempt.names.changelog_base_path(attempt.attempt)}/{JOB}/dstl/{process.new_id()}"
     stat = process.store.put(name, payload, precondition=ABSENT)
     stream = StreamStateHandle(name, len(payload), stat.generation, stat.crc32c, stat.size)
-    return ChangelogStateHandle(((stream, 0),), KeyGroupRange.of(0, 0), len(payload), len(payload))
+    return ChangelogStateHandle(((stream, 0),), key_groups, len(payload), len(payload))
 
 
 def _file(process: Process, attempt: Attempt, batch: int, file: str) -> FileReport:

@@ -12,12 +12,14 @@ from collections.abc import Iterable
 
 __all__ = [
     "FILES",
+    "KEY_GROUPS",
     "LAST",
     "OPERATORS",
     "changes_of",
     "file_bytes",
     "file_name",
     "file_parts",
+    "group_of",
     "key_of",
     "number_of",
     "state_of",
@@ -26,6 +28,7 @@ __all__ = [
 FILES = {"a": 2, "b": 1}
 """The files of each batch, and how many components each has."""
 OPERATORS = ("rare", "totals")
+KEY_GROUPS = 4
 LAST = 99
 """The last batch of every run."""
 
@@ -45,6 +48,11 @@ def changes_of(batch: int, operator: str) -> dict[str, int]:
     if operator == "rare":
         return {"first": batch} if batch == 1 else {}
     return {f"key-{batch % 3}": batch, "newest": batch}
+
+
+def group_of(key: str) -> int:
+    """The key group of a key of the state."""
+    return int(key[-1]) if key.startswith("key-") else KEY_GROUPS - 1
 
 
 def state_of(batches: Iterable[int], operator: str) -> dict[str, int]:

@@ -5,12 +5,11 @@ Owns what they do and what they may observe. Does not own the steps of the job (
 
 from __future__ import annotations
 
-import json
-
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation
 from dstl_dagster.testing.simulation import batches
+from dstl_dagster.testing.simulation.actions import rows_of
 from dstl_dagster.testing.simulation.ledger import document
 from dstl_dagster.testing.simulation.oracle import FOREIGN, JOB, read_ledger
 from dstl_dagster.testing.simulation.process import Action, Notes, Process
@@ -147,8 +146,7 @@ def _read_one(
     try:
         state = coordinator.operator_state(checkpoint, operator)
         for handle in () if state is None else state.handles:
-            for stream in handle.streams:
-                found.update(json.loads(process.store.get(stream.name, generation=stream.generation)))
+            found.update(rows_of(process.store, handle))
     except NotFoundError as error:
         _expect_gone(process, each, error)
         return

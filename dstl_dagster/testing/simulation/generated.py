@@ -11,7 +11,8 @@ import random
 from datetime import timedelta
 
 from dstl_dagster.testing.simulation import bystanders
-from dstl_dagster.testing.simulation.batches import FILES
+from dstl_dagster.testing.simulation.actions import Base
+from dstl_dagster.testing.simulation.batches import FILES, KEY_GROUPS
 from dstl_dagster.testing.simulation.histories import History, Script
 from dstl_dagster.testing.simulation.process import Setting
 from dstl_dagster.testing.simulation.sweep import REFUSALS, Simulation
@@ -33,6 +34,14 @@ def generated(number: int, least_points: int) -> Simulation:
         if len(simulation.all_points) >= least_points:
             return simulation
     raise AssertionError("the supply is endless")
+
+
+def _base(chance: float, *, whole: float, slices: float) -> Base:
+    """A whole base below the one chance, else a slice below the other, which the chance's digits choose."""
+    if chance < whole:
+        return True
+    first, last = sorted((int(chance * 1e4) % KEY_GROUPS, int(chance * 1e6) % KEY_GROUPS))
+    return (first, last) if chance < slices and (first, last) != (0, KEY_GROUPS - 1) else False
 
 
 class _History:
@@ -61,7 +70,7 @@ class _History:
         choose, batch = self._choose, self._script.last_batch + 1
         kind = choose.random()
         if kind < 0.15:
-            self._script.driver(batch, base=choose.random() < 0.3)
+            self._script.driver(batch, base=_base(choose.random(), whole=0.2, slices=0.6))
         elif kind < 0.35:
             file = choose.choice(sorted(FILES))
             self._blocked.append((batch, file))
@@ -71,7 +80,8 @@ class _History:
         elif kind < 0.5:
             self._script.abort(batch).batch(batch)
         else:
-            self._script.batch(batch, base=choose.random() < 0.2, clean=choose.random() < 0.6)
+            base = _base(choose.random(), whole=0.1, slices=0.4)
+            self._script.batch(batch, base=base, clean=choose.random() < 0.6)
 
     def _something(self) -> None:
         last = self._script.last_batch

@@ -71,7 +71,7 @@ class Script:
         self,
         batch: int,
         *,
-        base: bool = False,
+        base: actions.Base = False,
         foreign: str = "",
         owner: str = OWNER,
         take_over: bool = False,
@@ -94,7 +94,7 @@ class Script:
         )
 
     def driver(
-        self, batch: int, *, base: bool = False, take_over: bool = False, owner: str = OWNER
+        self, batch: int, *, base: actions.Base = False, take_over: bool = False, owner: str = OWNER
     ) -> Script:
         """One batch by one process, like a streaming query."""
         self._batch = max(self._batch, batch)
@@ -195,6 +195,23 @@ def _histories() -> list[History]:
     based = (
         Script().driver(1).driver(2, base=True).driver(3).batch(4, base=True).savepoint(3, "old").driver(5)
     )
+    slices = (
+        Script().driver(1).driver(2).driver(3, base=(0, 1)).batch(4).savepoint(3, "old")
+        .driver(5, base=(2, 3)).read().driver(6, base=(1, 1)).driver(7).release("old").clean_up().read()
+    )  # fmt: skip
+    slices_back = (
+        Script().driver(1).driver(2, base=(2, 3)).driver(3).driver(4, base=(0, 1)).driver(5).restore(3)
+        .driver(4, base=(0, 0)).driver(5, base=(1, 3)).clean_up().read()
+    )  # fmt: skip
+    branches = (
+        Script().driver(1).driver(2, base=(0, 1)).savepoint(2, "fork").driver(3, base=(0, 1))
+        .savepoint(3, "low").restore(2).driver(3, base=(2, 3)).savepoint(3, "high").release("fork")
+        .driver(4).driver(5).clean_up().read()
+    )  # fmt: skip
+    long_log = Script().driver(1)
+    for batch in range(2, 12):
+        long_log.driver(batch, base=(0, 2) if batch == 8 else False)
+    long_log.read().clean_up().read()
     return [
         ops.history("ops"),
         driver.history("driver", Setting(num_retained=1)),
@@ -210,6 +227,10 @@ def _histories() -> list[History]:
         grace.history("grace", Setting(reader_grace=_HOUR)),
         bucket.history("bucket", Setting(temporary_bucket="temporary")),
         based.history("base"),
+        slices.history("slices", Setting(num_retained=1)),
+        branches.history("slices-branches", Setting(num_retained=1)),
+        long_log.history("long-log", Setting(num_retained=2)),
+        slices_back.history("slices-restore", Setting(num_retained=3)),
         entropy.history("entropy", Setting(num_retained=3, temporary_bucket="temporary", entropy=True)),
     ]
 

@@ -8,7 +8,6 @@ second time here.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -23,9 +22,10 @@ from dstl_dagster.testing.simulation.batches import (
     state_of,
 )
 from dstl_dagster.testing.simulation.ledger import Ledger, document, half_of
+from dstl_dagster.testing.simulation.manifests import needed_by, state_in
 from dstl_dagster.testing.simulation.world import BUCKET, World
 
-__all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger", "state_in"]
+__all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger"]
 
 JOB = "sim"
 ROOT = f"dstl/{JOB}/"
@@ -41,49 +41,6 @@ def read_ledger(world: World, num_retained: int) -> Ledger:
         assert payload is not None
         ledger.add(document(payload))
     return ledger
-
-
-def state_in(world: World, manifest_name: str, operator: str) -> dict[str, int] | None:
-    """An operator's state, folded from the objects that the manifests name; `None` if one is missing."""
-    parts: list[dict[str, int]] = []
-    name: str | None = manifest_name
-    while name is not None:
-        payload = world.payload(name)
-        if payload is None:
-            return None
-        entry = document(payload)["operators"].get(operator)
-        if entry is None:
-            break
-        for handle in reversed(entry["report"]["handles"]):
-            for file in handle["files"]:
-                body = world.payload(file["name"])
-                if body is None:
-                    return None
-                parts.append(json.loads(body))
-        name = entry["previous"]
-    state: dict[str, int] = {}
-    for part in reversed(parts):
-        state.update(part)
-    return state
-
-
-def needed_by(world: World, manifest_name: str) -> Iterator[str]:
-    """Every object that a checkpoint's state needs, its manifest first, whether it exists or not."""
-    yield manifest_name
-    payload = world.payload(manifest_name)
-    if payload is None:
-        return
-    for operator, entry in document(payload)["operators"].items():
-        here: dict[str, Any] | None = entry
-        while here is not None:
-            for handle in here["report"]["handles"]:
-                yield from (file["name"] for file in handle["files"])
-            older = here["previous"]
-            if older is None:
-                break
-            yield older
-            body = world.payload(older)
-            here = None if body is None else document(body)["operators"].get(operator)
 
 
 class Watch:

@@ -65,7 +65,10 @@ def changes_of(keyed: KeyedJob, checkpoint: Checkpoint) -> list[list[tuple[int, 
     ("sizes", "due"),
     [
         (BaseAndLog(0, 16 * MIB, 1), True),
-        (BaseAndLog(0, 16 * MIB - 1, 199), False),
+        (BaseAndLog(0, 16 * MIB - 1, 9), False),
+        (BaseAndLog(0, 16 * MIB - 1, 10), True),
+        (BaseAndLog(1000, 1000, 10), True),
+        (BaseAndLog(1001, 1000, 199), False),
         (BaseAndLog(16 * MIB, 16 * MIB, 1), True),
         (BaseAndLog(16 * MIB + 1, 16 * MIB, 1), False),
         (BaseAndLog(10**12, 1, 200), True),
@@ -73,7 +76,7 @@ def changes_of(keyed: KeyedJob, checkpoint: Checkpoint) -> list[list[tuple[int, 
     ],
 )
 def test_when_a_log_is_due(sizes: BaseAndLog, due: bool) -> None:
-    """When it is as long as the base and not small, or in too many pieces; never without a log."""
+    """When it is as long as the base, and not both small and in few pieces; or in too many pieces."""
     assert is_due(sizes, CheckpointOptions()) is due
 
 
@@ -84,14 +87,26 @@ def test_thresholds_are_settings() -> None:
             "dstl.state.materialize.enabled": "false",
             "dstl.state.materialize.log-ratio": "0.5",
             "dstl.state.materialize.min-log-size": "1kb",
+            "dstl.state.materialize.min-checkpoints": "2",
             "dstl.state.materialize.max-checkpoints": "3",
+            "dstl.state.materialize.slice-size": "1kb",
         }
     )
     assert not options.materialize
     assert is_due(BaseAndLog(2048, 1024, 1), options)
+    assert is_due(BaseAndLog(200, 100, 2), options)
+    assert not is_due(BaseAndLog(200, 100, 1), options)
+    assert options.materialize_slice_bytes == 1024
     assert not is_due(BaseAndLog(2049, 1024, 2), options)
     assert is_due(BaseAndLog(10**9, 1, 3), options)
-    for wrong in ({"log-ratio": "0"}, {"log-ratio": "nan"}, {"max-checkpoints": "0"}, {"min-log-sice": "1"}):
+    for wrong in (
+        {"log-ratio": "0"},
+        {"log-ratio": "nan"},
+        {"min-checkpoints": "0"},
+        {"max-checkpoints": "0"},
+        {"slice-size": "0"},
+        {"min-log-sice": "1"},
+    ):
         with pytest.raises(InvalidInputError, match=next(iter(wrong))):
             CheckpointOptions.from_mapping({f"dstl.state.materialize.{key}": v for key, v in wrong.items()})
 
@@ -236,12 +251,12 @@ def test_reports_without_a_base_keep_their_bytes() -> None:
 
 def test_sizes_are_of_base_and_log(keyed: KeyedJob) -> None:
     """Counted from manifests alone: files are not opened; a base resets the log."""
-    keyed.changes(ROWS)
+    one = keyed.changes(ROWS)
     two = keyed.changes([row("a", 1)])
-    bytes_of_two = entry(two).report.stored_bytes
-    sizes = base_and_log(keyed.store, two.manifest, "aircraft")
-    assert (sizes.base_bytes, sizes.checkpoints) == (0, 2)
-    assert sizes.log_bytes > bytes_of_two > 0
+    # Nothing is older than the first changes: they are as good as a base.
+    assert base_and_log(keyed.store, two.manifest, "aircraft") == BaseAndLog(
+        entry(one).report.stored_bytes, entry(two).report.stored_bytes, 1
+    )
     base = forced(keyed)
     assert base_and_log(keyed.store, base.manifest, "aircraft") == BaseAndLog(
         entry(base).report.stored_bytes, 0, 0
@@ -361,7 +376,8 @@ def test_a_batch_folds_what_is_due(keyed_on: type[KeyedJob]) -> None:
         bases.append(entry(latest).report.base)
         assert len(keyed.rows()) == day + 2
         assert keyed.state().row({"tail": "a"}) == row("a", day)
-    assert bases == [False, False, True, False, True, False]
+    assert bases == [False, False, False, True, False, True]
+    batch(keyed, row("a", 5))
     batch(keyed)
     latest = keyed.coordinator.latest()
     assert latest is not None
@@ -386,6 +402,7 @@ def test_a_batch_whose_base_fails_is_aborted(
     """The error leaves the block, and the attempt is aborted as by any other error in it."""
     keyed = keyed_on(MemoryObjectStore(), materialize_max_checkpoints=1)
     batch(keyed, row("a", 1))
+    batch(keyed, row("a", 2))
 
     def unavailable(*_: object, **__: object) -> None:
         raise UnavailableError("the store is away")

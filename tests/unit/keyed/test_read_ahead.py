@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from dstl_dagster.checkpoint import record
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import ANY, MemoryObjectStore
 
@@ -32,7 +33,9 @@ class RoundsStore(MemoryObjectStore):
 
 
 @pytest.fixture
-def long(keyed_on):
+def long(keyed_on, monkeypatch):
+    """A chain that names each manifest, as where the reports are too large to be repeated."""
+    monkeypatch.setattr(record, "MAX_CARRIED_BYTES", 0)
     keyed = keyed_on(RoundsStore(), num_retained=2, reader_grace=timedelta(0))
     for number in range(CHECKPOINTS):
         keyed.changes([{"tail": f"N{number}", "flights": number}])
