@@ -15,7 +15,7 @@ from dstl_dagster.testing.simulation.histories import HISTORIES
 from dstl_dagster.testing.simulation.points import Harm, Point
 from dstl_dagster.testing.simulation.sweep import Simulation
 
-SWEPT = ("blocked-keep", "blocked-replace", "bucket", "ops", "restore", "savepoint", "take-over")
+SWEPT = ("blocked-keep", "blocked-replace", "bucket", "ops", "restore", "savepoint", "slices", "take-over")
 """The histories whose every point is played here; a soak plays all."""
 DUELLED = ("compose-commit and consumer", "restore and append", "savepoint and clean up")
 
@@ -36,8 +36,8 @@ def test_generated_histories_storms_and_rivals():
 
 
 def test_two_steps_may_meet_at_any_request():
-    """Every fifth pair of requests, one of each step; the first step ends as a zombie."""
-    tally = play_duels(DUELLED, jobs=2, every=5)
+    """Every third pair of requests, one of each step; the first step ends as a zombie."""
+    tally = play_duels(DUELLED, jobs=2, every=3)
     assert tally.failures == []
     assert tally.runs >= 200
 
