@@ -58,11 +58,8 @@ FAULTS = (
 ROWS = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.StringType())])
 LINES = st.StructType([st.StructField("line", st.StringType())])
 STATE = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.string()}), ["id"], 128)
-_SINK = "dstl_dagster.spark.sink"
-_DOORS = (
-    *(f"{_SINK}.plan.open_store", f"{_SINK}.tasks.open_store", f"{_SINK}.messages.open_store"),
-    *("dstl_dagster.spark.stores.open_store", "dstl_dagster.spark.file_tasks.open_store"),
-)
+_SPARK = "dstl_dagster.spark"
+_DOORS = tuple(f"{_SPARK}.{each}.open_store" for each in ("spending", "stores", "sink.messages"))
 
 
 _here = threading.local()

@@ -15,7 +15,7 @@ from dstl_dagster.testing.simulation.histories import HISTORIES
 from dstl_dagster.testing.simulation.points import Harm, Point
 from dstl_dagster.testing.simulation.sweep import Simulation
 
-SWEPT = ("blocked-keep", "blocked-replace", "bucket", "ops", "restore", "savepoint", "slices", "take-over")
+SWEPT = ("abort", "blocked-keep", "blocked-replace", "bucket", "ops", "restore", "slices", "take-over")
 """The histories whose every point is played here; a soak plays all."""
 DUELLED = ("compose-commit and consumer", "restore and append", "savepoint and clean up")
 

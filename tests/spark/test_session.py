@@ -36,6 +36,17 @@ def test_workers_run_on_the_drivers_interpreter(spark: SparkSession) -> None:
     assert row.python == f"{sys.executable} {sys.version_info}"
 
 
+@pytest.fixture
+def new_workers(spark: SparkSession) -> Iterator[None]:
+    """Python workers that no other test has used: those of another environment are others."""
+    setting = "spark.sql.execution.pyspark.udf.faulthandler.enabled"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, str(before != "true").lower())
+    yield
+    spark.conf.set(setting, before)
+
+
+@pytest.mark.usefixtures("new_workers")
 def test_workers_import_neither_dagster_nor_google(job: Job) -> None:
     """A worker that has written state and files has loaded nothing that executors need not have."""
 

@@ -20,7 +20,10 @@ RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 
 
 SIZE: ViewportSize = {"width": 1400, "height": 880}
-MEASURES = ("changes", "changelog KiB", "files", "file KiB", "persist seconds", "confirm seconds")
+MEASURES = (
+    *("changes", "changelog KiB", "files", "file KiB", "persist seconds", "confirm seconds"),
+    *("requests", "cost micro-USD"),
+)
 
 
 def text_of(page: Page) -> str:
