@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.keyed import batch_options, write_rows
+from dstl_dagster.keyed import write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, JobOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.testing.gcs_server import GCSServer
@@ -83,7 +83,8 @@ class Jobs:
         delay = timedelta(milliseconds=300)
         rows = _rows(number * _ROWS_A_FILE, _ROWS_A_FILE, 16)
         while True:
-            options = dataclasses.replace(batch_options(), batch_persist_delay=delay)
+            key = "dstl.dfs.batch.persist-delay"
+            options = JobOptions.from_mapping({key: f"{delay // timedelta(milliseconds=1)} ms"})
             report = write_rows(store, attempt, OPERATOR, SCHEMA, rows, partitions=sets, options=options)
             assert len(report.handles) == sets
             if len(_names(report)) == 1:
