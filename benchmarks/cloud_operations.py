@@ -152,18 +152,19 @@ def reading(jobs: Jobs, sizes: Sizes) -> Iterator[Operation]:
         name = f"restore, {sizes.sets} sets in {files} files"
         yield Operation(name, partial(restore, files), Ideal(TAIL_TRIPS + 1, files))
 
-    def half() -> Act:
+    def large(key_groups: KeyGroupRange | None) -> Act:
         store = jobs.one_checkpoint(
             lambda store, attempt: jobs.large_files(store, attempt, sizes.large_files, sizes.large_megabytes)
         )
-        return lambda: read_all(store, KeyGroupRange.of(0, 63))
+        return lambda: read_all(store, key_groups)
 
-    # Of each file its footer, and the half that is wanted.
-    yield Operation(
-        f"restore, one task of two, {sizes.large_files} files of {sizes.large_megabytes} MiB",
-        half,
-        Ideal(TAIL_TRIPS + 2, 2 * sizes.large_files - 1),
-    )
+    # Of each file its footer, and what is wanted.
+    for who, key_groups in (("one task of two", KeyGroupRange.of(0, 63)), ("all", None)):
+        yield Operation(
+            f"restore, {who}, {sizes.large_files} files of {sizes.large_megabytes} MiB",
+            partial(large, key_groups),
+            Ideal(TAIL_TRIPS + 2, 2 * sizes.large_files - 1),
+        )
 
     def verify() -> Act:
         store = jobs.one_checkpoint(lambda store, attempt: jobs.own_files(store, attempt, sizes.verified))
