@@ -69,7 +69,7 @@ class CheckpointCoordinator(CheckpointSteps):
             self._store,
             self.timeline,
             self._names,
-            self._file_options,
+            self.file_options,
             reader_grace=self._options.reader_grace,
             dry_run=dry_run,
             threads=self._options.commit_threads,

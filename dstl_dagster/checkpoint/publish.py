@@ -7,18 +7,15 @@ Owns when each of these is due, and the `committed` record. Does not own the wor
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
 from dstl_dagster.checkpoint.compose_commit import finish_resolutions, publish_files
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
 from dstl_dagster.checkpoint.rollback import retract_abandoned
-from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.keyed import Manifest
-from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.timeline import Attempt, TimelineView, decisions
 
 __all__ = ["CheckpointPublisher"]
@@ -31,23 +28,10 @@ R = TypeVar("R")
 class CheckpointPublisher(CheckpointReader):
     """Step 6 of a job's checkpoints. Arguments as for `CheckpointCoordinator`."""
 
-    def __init__(
-        self,
-        job: str,
-        store: ObjectStore,
-        options: Options | CheckpointOptions | None = None,
-        *,
-        clock: Clock | None = None,
-        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
-    ) -> None:
-        super().__init__(job, store, options, clock=clock, new_id=new_id)
-        self._file_options = self._job_options.files
-        _require_a_bucket_for_entropy(store, self._file_options)
-
     @property
     def file_options(self) -> GSFileSystemOptions:
         """How components of the job's files are named; their writers must use the same options."""
-        return self._file_options
+        return self._job_options.files
 
     def compose_commit(
         self,
@@ -100,11 +84,11 @@ class CheckpointPublisher(CheckpointReader):
         threads = self._options.commit_threads
         if committed is None:
             publication = publish_files(
-                self._store, checkpoint.manifest, self._file_options, threads=threads, progress=progress
+                self._store, checkpoint.manifest, self.file_options, threads=threads, progress=progress
             )
         else:
             publication = finish_resolutions(
-                self._store, checkpoint.manifest, committed, resolutions, self._file_options, threads=threads
+                self._store, checkpoint.manifest, committed, resolutions, self.file_options, threads=threads
             )
         self.timeline.decide(
             lambda view: decisions.to_commit(
@@ -138,7 +122,7 @@ class CheckpointPublisher(CheckpointReader):
             self._store,
             self.timeline,
             self.timeline.seen(),
-            self._file_options,
+            self.file_options,
             threads=self._options.commit_threads,
         )
 
@@ -172,12 +156,3 @@ def _unfinished(view: TimelineView) -> list[int]:
     """The checkpoints that step 6 has something to do for, ascending."""
     resolved = {each.checkpoint_id for each in view.unfinished_resolutions}
     return sorted(resolved | {entry.checkpoint_id for entry in view.uncommitted})
-
-
-def _require_a_bucket_for_entropy(store: ObjectStore, options: GSFileSystemOptions) -> None:
-    """No prefix lists names that begin with a UUID: clean-up has to list the whole bucket."""
-    if options.filesink_entropy_enabled and options.writer_temporary_bucket_name in (None, store.bucket_name):
-        raise InvalidInputError(
-            "gs.filesink.entropy.enabled needs a bucket for temporary objects alone, so that clean-up finds "
-            f"them: set gs.writer.temporary.bucket.name to another bucket than {store.bucket_name!r}"
-        )

@@ -34,6 +34,7 @@ from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.record import build_manifest, checked_report, final_files, with_a_component_each
 from dstl_dagster.checkpoint.references import References
 from dstl_dagster.clock import Clock
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import (
     OWN_WRITE,
     RECORD,
@@ -46,7 +47,7 @@ from dstl_dagster.keyed import (
     as_operator_reports,
     store_manifest,
 )
-from dstl_dagster.settings import CheckpointOptions, Options
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
 from dstl_dagster.storage import ObjectStore, at_once
 from dstl_dagster.timeline import Attempt, Completed, Fenced, Opened, PlannedAttempt, TimelineView, decisions
 
@@ -72,6 +73,7 @@ class CheckpointSteps(CheckpointPublisher):
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         super().__init__(job, store, options, clock=clock, new_id=new_id)
+        _require_a_bucket_for_entropy(store, self.file_options)
         self._owner = owner or f"coordinator-{new_id()}"
 
     def trigger(
@@ -278,7 +280,7 @@ class CheckpointSteps(CheckpointPublisher):
             return frozenset(references.needed_by(manifest))
 
         given = replace(rest, operators=as_operator_reports(handles), files=())
-        options, threads = self._file_options, self._options.commit_threads
+        options, threads = self.file_options, self._options.commit_threads
         check = partial(
             checked_report, self._store, attempt, given, files, referenced, options, threads=threads
         )
@@ -330,3 +332,12 @@ class CheckpointSteps(CheckpointPublisher):
         """
         self.timeline.start_at(attempt.snapshot_slot)
         self.timeline.decide(lambda view: decisions.to_abort(view, attempt, reason))
+
+
+def _require_a_bucket_for_entropy(store: ObjectStore, options: GSFileSystemOptions) -> None:
+    """No prefix lists names that begin with a UUID: clean-up has to list the whole bucket."""
+    if options.filesink_entropy_enabled and options.writer_temporary_bucket_name in (None, store.bucket_name):
+        raise InvalidInputError(
+            "gs.filesink.entropy.enabled needs a bucket for temporary objects alone, so that clean-up finds "
+            f"them: set gs.writer.temporary.bucket.name to another bucket than {store.bucket_name!r}"
+        )
