@@ -37,7 +37,9 @@ _MAX_BUFFER_BYTES: Final = 2**31 - 1
 class FsStateChangelogOptions:
     """How changes are written, batched, retried, limited and cached. Frozen; InvalidInputError names the key.
 
-    Attributes (upstream's key begins with `state.changelog.dstl.dfs.`, or `dstl.dfs.`):
+    Each field's key, as upstream's, begins with `state.changelog.dstl.dfs.`, or `dstl.dfs.`.
+
+    Attributes:
         base_path: `base-path`; root for changelog files, inside the store. `None`: the store's own root.
         compression: `compression.enabled` (true: snappy), or ours: `compression` (none, snappy, zstd).
         preemptive_persist_threshold_in_bytes: `preemptive-persist-threshold`; pending bytes of one writer

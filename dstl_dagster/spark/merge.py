@@ -60,7 +60,7 @@ def merge_state(
 
     Runs one action on `changes`. In expressions, `new` is a row of `changes` and `old` the state's row of
     the same key, null if it has none. Only rows whose value changes are written, and only keys that are in
-    the state are deleted.
+    the state are deleted::
 
         merge_state(
             totals, attempt, operator="aircraft", keys=["tail"],

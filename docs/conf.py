@@ -1,0 +1,62 @@
+"""The site: `sphinx-build -W -b html docs build/site`. Owns how the pages are rendered, not what they say."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sphinx.addnodes import pending_xref
+
+if TYPE_CHECKING:
+    from docutils.nodes import document
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "dstl-dagster"
+author = "dstl-dagster developers"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+html_title = f"{project} {release}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+root_doc = "index"
+html_theme = "furo"
+html_copy_source = False
+
+# Headings are link targets as they are on GitHub.
+myst_heading_anchors = 3
+myst_enable_extensions = ["fieldlist"]
+
+autodoc_default_options = {"members": True, "imported-members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # fields as one list, not as an entry each
+
+
+def _quoted_as_in_markdown(*event: Any) -> None:
+    """Docstrings quote code by one backtick, also before a letter (`File`s)."""
+    lines: list[str] = event[-1]
+    lines[:] = re.sub(r"(?<!`)`([^`]+)`(?!`)(?=(\w?))", _literal, "\n".join(lines)).split("\n")
+
+
+def _literal(code: re.Match[str]) -> str:
+    return f"``{code[1]}``" + ("\\ " if code[2] else "")
+
+
+def _no_links_to_builtins(_: Sphinx, page: document) -> None:
+    """A field that is called `bytes` is not the type."""
+    for link in list(page.findall(pending_xref)):
+        if link.get("reftarget") in dir(builtins):
+            link.replace_self(link.children)
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx calls it."""
+    app.connect("autodoc-process-docstring", _quoted_as_in_markdown, priority=400)  # napoleon comes at 500
+    app.connect("doctree-read", _no_links_to_builtins)

@@ -1,0 +1,69 @@
+"""The programs of docs/how-to run as printed, and no page has a block that nobody runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks, run_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOW_TO = ROOT / "docs" / "how-to"
+PLAIN = ("rescale", "late-data", "migrate-from-flink")
+
+RUN_BY = {
+    "README.md": ("tests/docs/test_readme.py", "python"),
+    "docs/changelog.md": ("tests/docs/test_changelog_docs.py", "python"),
+    "docs/checkpoints.md": ("tests/docs/test_checkpoints_docs.py", "python console"),
+    "docs/dagster.md": ("tests/docs/test_dagster_docs.py", "python"),
+    "docs/errors.md": ("tests/unit/errors/test_error_tree.py", "python"),
+    "docs/options.md": ("tests/docs/test_options_docs.py", "python console"),
+    "docs/simulation.md": ("tests/docs/test_simulation_docs.py", "console"),
+    "docs/spark.md": ("tests/spark/test_docs.py", "python"),
+    "docs/storage.md": ("tests/docs/test_storage_docs.py", "python"),
+    "docs/tutorial.md": ("tests/docs/test_tutorial.py", "python console"),
+    **{f"docs/how-to/{name}.md": ("tests/docs/test_how_to.py", "python console") for name in PLAIN},
+    "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),
+}
+"""Which test runs the blocks of a page, each page in its own way, and of which languages."""
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark or Dagster."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    run_page(HOW_TO / f"{name}.md", {"__name__": "page"}, lambda: dict(os.environ))
+
+
+@pytest.mark.spark
+def test_the_submitted_program_runs(spark: SparkSession) -> None:
+    """`session` is the cluster's."""
+    names: dict[str, Any] = {"__name__": "page", "session": spark}
+    (program,) = [text for language, text, _ in blocks(HOW_TO / "clusters.md") if language == "python"]
+    exec(compile(program, "clusters.md", "exec"), names)
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    """Python and commands; other languages are data or pictures."""
+    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = {str(path.relative_to(ROOT)): path for path in paths}
+    alone = [
+        f"{name}: {text.splitlines()[0]}"
+        for name, path in sorted(pages.items())
+        for language, text, passed_over in blocks(path)
+        if language in {"python", "py", "console", "sh", "bash"}
+        and not passed_over
+        and language not in RUN_BY.get(name, ("", ""))[1].split()
+    ]
+    assert alone == []
+
+
+@pytest.mark.parametrize("page", RUN_BY)
+def test_the_test_that_runs_a_page_names_it(page: str) -> None:
+    """`RUN_BY` promises nothing that is not there."""
+    assert Path(page).stem in (ROOT / RUN_BY[page][0]).read_text()
