@@ -17,7 +17,7 @@ NOT_RUN = re.compile(r"<!-- (?:not run|command): .+ -->\n$")
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, bool]]:
-    """Language and text of each fenced block, and whether the page says why no test runs it, or that CI does."""
+    """Language and text of each fenced block, and whether the page says why no test runs it."""
     text = page.read_text(encoding="utf-8")
     for match in re.finditer(r"^```([\w{}-]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         yield match[1], match[2], NOT_RUN.search(text[: match.start()]) is not None
