@@ -222,8 +222,8 @@ def main() -> None:
         [
             "# Results",
             "",
-            "Written by `python benchmarks/results.py`; its head says what is measured. Medians, with the range of",
-            f"the rounds in brackets ({rounds}; commits 3; history 1).",
+            "Written by `python benchmarks/results.py`, whose head says what it measures. Medians, and the range",
+            f"of the rounds in brackets ({rounds}; commits 3; history 1).",
             "",
             told,
             "",
