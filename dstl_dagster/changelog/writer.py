@@ -232,7 +232,9 @@ class FsStateChangelogWriter:
         except BaseException as error:
             # A scheduler that raises has failed the task; one that forgot must not leave a future pending.
             task.fail(error)
-            raise
+            # A closed one is told by the future, as when it is closed a moment later.
+            if not isinstance(error, ClosedError):
+                raise
 
     # -- results of uploads, from any thread -------------------------------------------------------
 
