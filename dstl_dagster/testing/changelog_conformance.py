@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from dstl_dagster.changelog import StateChangelogWriter
+from dstl_dagster.changelog import MailboxFuture, StateChangelogWriter
 from dstl_dagster.errors import ClosedError, InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, SnapshotResult
 
 __all__ = ["RANGE", "ChangelogUnderTest", "StateChangelogWriterConformance"]
 
@@ -130,12 +130,12 @@ class StateChangelogWriterConformance:
         """Seed 001's chain: more is written in the step that follows a persist."""
         log.writer.append(2, b"a")
 
-        def more(_: object) -> object:
+        def more(_: object) -> MailboxFuture[SnapshotResult]:
             from_ = log.writer.next_sequence_number()
             log.writer.append(2, b"b")
             return log.writer.persist(from_, 2)
 
-        chained = log.writer.persist(log.writer.initial_sequence_number(), 1).then_compose(more)  # type: ignore[arg-type] # a persist's future
+        chained = log.writer.persist(log.writer.initial_sequence_number(), 1).then_compose(more)
         assert log.read_of(chained.result(_WAIT_SECONDS)) == [(2, b"b")]
 
     def test_a_persist_is_awaited(self, log: ChangelogUnderTest) -> None:
