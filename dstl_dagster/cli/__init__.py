@@ -41,6 +41,12 @@ class _LazyGroup(click.Group):
         except DstlError as error:
             click.echo(f"dstl: {error} [{error.kind}]", err=True)
             sys.exit(1)
+        except BrokenPipeError:
+            raise  # of a pager that was closed: click ends quietly
+        except OSError as error:
+            # A folder or port that the user named; what storage refuses is one of ours.
+            click.echo(f"dstl: the system refused: {error}; name another, or grant the rights", err=True)
+            sys.exit(1)
 
 
 # Every command of every group: a test compares. Written down, so that `dstl --help` loads none of them.

@@ -70,6 +70,7 @@ def test_the_map_has_every_command():
         (["checkpoints", "list", "--nothing"], 2),
         (["changelog", "show", "/nowhere/at/all"], 1),
         (["storage", "check", "gs:///no-bucket"], 1),
+        (["gcs-server", "--port", "0", "--folder", "/proc/nothing"], 1),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else str(value),
 )
