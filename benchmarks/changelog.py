@@ -4,16 +4,15 @@ Owns the workload and the table. Sets no targets. Run: `python benchmarks/change
 or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` explains how to get the jars).
 
 Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
-persist every 50,000, waited for. Medians of 7 runs after a warm-up. Next to each rate is that of Flink 2.2.1
-writing through the page cache on a quiet two-core machine, and the machine's own limits (memcpy, file write)
-measured in the same run.
+persist every 50,000, waited for. Medians of 7 runs after a warm-up, after the machine's own limits (memcpy,
+file write) measured in the same run.
 
-A busy machine is slower for both. So around each row the same bare steps are timed (sort, encode, checksum
-and write 50,000 changes of 100 bytes, in a few lines of Arrow): they took 4.4 ms where Flink was measured.
-The last column is the ratio if Flink were slowed down equally, except for its waits (10 ms).
+A busy machine is slower. So around each row the same bare steps are timed (sort, encode, checksum and write
+50,000 changes of 100 bytes, in a few lines of Arrow), and the last column is what a persist's worth of the
+row takes as a multiple of them: it is what to compare between runs.
 
-With `--flink` nothing is extrapolated: ours and Flink's take turns on the same machine, each in a fresh
-folder, and what counts is the ratio of each pair. Both persist to the page cache.
+Flink is compared only where it runs: with `--flink` ours and Flink's take turns on the same machine, each in
+a fresh folder, and what counts is the ratio of each pair. Both persist to the page cache.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 from flink_side import FlinkSide
 from folders import fresh_folder
-from machine import BARE_STEPS_SECONDS, bare_steps, machine_limits, timed
+from machine import bare_steps, machine_limits, timed
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
@@ -48,20 +47,6 @@ ROWS = 1_000_000
 ROWS_PER_PERSIST = 50_000
 ROWS_PER_BATCH = 10_000
 KEY_GROUPS = KeyGroupRange.of(0, 127)
-
-# Changes per second, and milliseconds: Flink 2.2.1 on the same workload.
-FLINK = {
-    "append+persist 100 B, delay 10 ms": 2.05e6,
-    "append+persist 100 B, delay 0": 4.48e6,
-    "append+persist 1000 B, delay 10 ms": 1.5e6,
-    "append (rows)+persist 100 B, delay 10 ms": 2.05e6,
-    "restore 100 B, binary_view": 17.4e6,
-    "restore 100 B, binary": 17.4e6,
-    "restore 1000 B, binary_view": 2.5e6,
-    "restore 1000 B, binary": 2.5e6,
-    "persist of 1,000, delay 10 ms": 11.4,
-    "persist of 1,000, delay 0": 0.32,
-}
 
 
 @dataclass(frozen=True)
@@ -152,16 +137,16 @@ class Bench:
         self.repetitions = repetitions
         self.durable = durable
         self._bare = Workload.of(100, ROWS_PER_PERSIST)
-        self._before = self._slowdown()
+        self._before = self._bare_seconds()
 
-    def _slowdown(self) -> float:
+    def _bare_seconds(self) -> float:
         with fresh_folder() as directory:
             taken = [bare_steps(self._bare.batches, self._bare.value_bytes, directory) for _ in range(15)]
-        return statistics.median(taken) / BARE_STEPS_SECONDS
+        return statistics.median(taken)
 
-    def _slowdown_around(self) -> float:
-        """The machine's slowdown, averaged from before and after the last measurement."""
-        before, self._before = self._before, self._slowdown()
+    def _bare_seconds_around(self) -> float:
+        """The bare steps, averaged from before and after the last measurement."""
+        before, self._before = self._before, self._bare_seconds()
         return (before + self._before) / 2
 
     def seconds(self, work: Callable[[LocalObjectStore], object]) -> float:
@@ -175,25 +160,17 @@ class Bench:
         return statistics.median(taken[1:])
 
     def rate(self, name: str, row_count: int, seconds: float) -> None:
-        rate, slowdown = row_count / seconds, self._slowdown_around()
-        beside = ""
-        if name in FLINK:
-            waited = 10e-3 if "10 ms" in name else 0.0
-            flink_seconds = ROWS_PER_PERSIST / FLINK[name]
-            slowed = ROWS_PER_PERSIST / (waited + (flink_seconds - waited) * slowdown)
-            beside = f"{rate / FLINK[name]:5.2f} x Flink's {FLINK[name] / 1e6:5.2f}; {rate / slowed:5.2f} x"
-            beside += f" on a machine {slowdown:.2f} times slower"
-        print(f"{name:44} {rate / 1e6:8.2f} M/s   {beside}", flush=True)
+        for_a_persist = seconds * ROWS_PER_PERSIST / row_count
+        print(
+            f"{name:44} {row_count / seconds / 1e6:8.2f} M/s   "
+            f"{for_a_persist / self._bare_seconds_around():6.2f} x the bare steps",
+            flush=True,
+        )
 
     def latency(self, name: str, milliseconds: float) -> None:
-        slowdown = self._slowdown_around()
-        waited = 10.0 if "10 ms" in name else 0.0
-        slowed = waited + (FLINK[name] - waited) * slowdown
+        bare_ms = self._bare_seconds_around() * 1e3
         print(
-            f"{name:44} {milliseconds:8.2f} ms    "
-            f"{milliseconds / FLINK[name]:5.2f} x Flink's {FLINK[name]:5.2f}; "
-            f"{milliseconds / slowed:5.2f} x on a machine {slowdown:.2f} times slower",
-            flush=True,
+            f"{name:44} {milliseconds:8.2f} ms    {milliseconds / bare_ms:6.2f} x the bare steps", flush=True
         )
 
 

@@ -17,9 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from folders import fresh_folder
 
-BARE_STEPS_SECONDS = 4.4e-3
-"""What `bare_steps` takes on the quiet machine of Flink's numbers."""
-
 
 def bare_steps(batches: list[tuple[pa.Array, pa.Array]], value_bytes: int, directory: Path) -> float:
     """Sort, encode, checksum and write 50,000 changes, one after another, without this package."""

@@ -1,14 +1,19 @@
 """Every error that dstl_dagster raises on purpose, classed by what its handler does next.
 
-    DstlError                 anything of ours
-    ├── InvalidInputError     the call is wrong (also a ValueError): change the call or the config
-    ├── NotFoundError         the named thing does not exist: never created, or deleted since
-    ├── ConflictError         a rival's decision or a foreign object is in the way: read it, then decide
-    │   └── FencedError       this attempt is dead: stop, do nothing more under its name
-    ├── ClosedError           the component was closed: open a new one
-    ├── UnavailableError      the outcome is unknown, or the service is down: repeat the same call
-    ├── FormatError           stored bytes are not what they claim to be: do not trust, do not delete
-    └── InternalError         an invariant of this package was violated: report it
+    DstlError                   anything of ours
+    ├── InvalidInputError       v the call is wrong: change the call or the config
+    ├── NotFoundError           o the named thing does not exist: never created, or deleted since
+    ├── ConflictError           o a rival's decision or a foreign object is in the way: read it, then decide
+    │   └── FencedError         o this attempt is dead: stop, do nothing more under its name
+    ├── ClosedError           v o the component was closed: open a new one
+    ├── UnavailableError        o the outcome is unknown, or the service is down: repeat the same call
+    │   └── UploadTimeoutError  o t an upload attempt took too long; another one runs beside it
+    ├── FormatError             o stored bytes are not what they claim to be: do not trust, do not delete
+    └── InternalError             an invariant of this package was violated: report it
+
+Also Python's own: v ValueError, o OSError, t TimeoutError. So `except OSError` catches what storage may do to
+a call, as with Python's files, and a closed component is a ValueError, as a closed file is. None has an
+`errno`. Code of this package that means the operating system's errors alone lets a DstlError pass first.
 
 `kind` is one of `ErrorKind`, a short, stable code for programs; the message is for people and says what
 happened, to what, and what to do next. Owns the classes and the kinds. Does not own when one is raised, or
@@ -31,6 +36,7 @@ __all__ = [
     "InvalidInputError",
     "NotFoundError",
     "UnavailableError",
+    "UploadTimeoutError",
 ]
 
 
@@ -231,7 +237,9 @@ class DstlError(Exception):
     def __init__(self, message: str, kind: ErrorKind | None = None) -> None:
         # Everything is in `args`, which makes every subclass picklable: Spark and Dagster both carry
         # exceptions between processes. The kind is plain text, so a release without it can unpickle it.
-        super().__init__(message, str(kind or self.default_kind))
+        # They are set, not handed over: an OSError takes a pair for its number and its text.
+        super().__init__()
+        self.args = (message, str(kind or self.default_kind))
 
     @property
     def message(self) -> str:
@@ -253,13 +261,13 @@ class InvalidInputError(DstlError, ValueError):
     default_kind = ErrorKind.INVALID_INPUT
 
 
-class NotFoundError(DstlError):
+class NotFoundError(DstlError, OSError):
     """A named object, checkpoint or key does not exist, or no longer does."""
 
     default_kind = ErrorKind.NOT_FOUND
 
 
-class ConflictError(DstlError):
+class ConflictError(DstlError, OSError):
     """A precondition failed, or a rival's decision or a foreign object is already there."""
 
     default_kind = ErrorKind.CONFLICT
@@ -271,13 +279,13 @@ class FencedError(ConflictError):
     default_kind = ErrorKind.FENCED
 
 
-class ClosedError(DstlError):
+class ClosedError(DstlError, ValueError, OSError):
     """The component was closed before or during the call."""
 
     default_kind = ErrorKind.CLOSED
 
 
-class UnavailableError(DstlError):
+class UnavailableError(DstlError, OSError):
     """The service did not answer, or answered that it is unavailable.
 
     For a call that changes something the outcome is *unknown*: the effect may have happened.
@@ -286,7 +294,13 @@ class UnavailableError(DstlError):
     default_kind = ErrorKind.UNAVAILABLE
 
 
-class FormatError(DstlError):
+class UploadTimeoutError(UnavailableError, TimeoutError):
+    """An attempt to upload took longer than its policy allows."""
+
+    default_kind = ErrorKind.TIMEOUT
+
+
+class FormatError(DstlError, OSError):
     """Stored bytes are truncated, corrupt, foreign, or of a newer version."""
 
     default_kind = ErrorKind.FORMAT

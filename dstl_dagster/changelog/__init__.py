@@ -4,8 +4,10 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.contract import StateChangelogWriter
+from dstl_dagster.changelog.future import MailboxFuture
 from dstl_dagster.changelog.local_copies import limit_local_copies
-from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.opened_file import begin_remote
 from dstl_dagster.changelog.read_plan import HandleRead
 from dstl_dagster.changelog.reader import ChangelogReader
@@ -27,6 +29,7 @@ __all__ = [
     "HandleRead",
     "MailboxExecutor",
     "MailboxFuture",
+    "StateChangelogWriter",
     "StoreSource",
     "TaskMailbox",
     "begin_remote",

@@ -126,7 +126,7 @@ class ChangelogFileCache:
             # Somebody removed it: not offered again.
             self._forget(key, cached)
             self._let_go(key, cached)
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, DstlError):
                 return None
             raise
 
@@ -180,6 +180,8 @@ class ChangelogFileCache:
                     return self._folders[number].keep(pieces)
                 except ClosedError:
                     return None
+                except DstlError:
+                    raise  # of the store
                 except OSError as error:
                     self._warn(number, error)
                     # Another folder is tried for one that cannot be used, not for another download.

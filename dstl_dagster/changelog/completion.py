@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from dstl_dagster.changelog.mailbox import MailboxFuture
+from dstl_dagster.changelog.future import MailboxFuture
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange

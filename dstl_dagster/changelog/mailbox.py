@@ -1,6 +1,7 @@
 """A writer's one thread: commands from any thread, run on the owner's.
 
-Owns the queue of commands and the futures that know of it. Does not own what the commands do.
+Owns the queue of commands, and who runs it: a call of the owner's, or the owner's event loop. Does not own
+what the commands do, nor the futures that they complete (`future`).
 
 Source: Flink's `MailboxExecutor`, of which the changelog uses `execute` alone.
 """
@@ -11,14 +12,15 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["MailboxExecutor", "MailboxFuture", "TaskMailbox"]
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
-ResultT = TypeVar("ResultT")
+__all__ = ["MailboxExecutor", "TaskMailbox"]
 
 
 class MailboxExecutor(Protocol):
@@ -41,6 +43,7 @@ class TaskMailbox:
         self._condition = threading.Condition()
         self._commands: deque[tuple[Callable[[], None], str]] = deque()
         self._owner = threading.get_ident()
+        self._loop: AbstractEventLoop | None = None
 
     @property
     def is_owner(self) -> bool:
@@ -48,10 +51,34 @@ class TaskMailbox:
         return threading.get_ident() == self._owner
 
     def execute(self, command: Callable[[], None], description: str) -> None:
-        """Queue a command; the owner runs it when it next drains the mailbox."""
+        """Queue a command; the owner runs it when it next drains the mailbox, or its event loop does."""
         with self._condition:
             self._commands.append((command, description))
             self._condition.notify_all()
+            loop = self._loop
+        if loop is not None:
+            self._wake_loop(loop)
+
+    def run_in(self, loop: AbstractEventLoop) -> None:
+        """From now on `loop`, which the owner's thread runs, also runs commands as they come.
+
+        A loop of the owner's that runs later takes its place. One that is closed is forgotten.
+        """
+        self._check_owner()
+        with self._condition:
+            known, self._loop = self._loop is loop, loop
+            missed = bool(self._commands) and not known
+        if missed:
+            self._wake_loop(loop)
+
+    def _wake_loop(self, loop: AbstractEventLoop) -> None:
+        try:
+            loop.call_soon_threadsafe(self.run_pending)
+        except RuntimeError:
+            # Closed: the commands wait for a call of the owner's.
+            with self._condition:
+                if self._loop is loop:
+                    self._loop = None
 
     def run_pending(self) -> int:
         """Run what is queued now, without waiting. Returns how many commands ran."""
@@ -96,34 +123,3 @@ class TaskMailbox:
                 "a mailbox is run by the thread that made it: hand a command over with execute() instead",
                 kind=ErrorKind.WRONG_THREAD,
             )
-
-
-class MailboxFuture(Future[ResultT]):
-    """A future that its owner may wait for without a deadlock: waiting runs the mailbox.
-
-    On the owner's thread `done()`, `result()` and `exception()` run what is in the mailbox; on another
-    thread they only look and wait, and the owner has to run its mailbox. It cannot be cancelled.
-    `concurrent.futures.wait` knows nothing of mailboxes: on the owner's thread use `result()`.
-    """
-
-    def __init__(self, mailbox: MailboxExecutor) -> None:
-        super().__init__()
-        self._mailbox = mailbox if isinstance(mailbox, TaskMailbox) else None
-        self.set_running_or_notify_cancel()
-
-    def done(self) -> bool:
-        if not super().done() and self._mailbox is not None and self._mailbox.is_owner:
-            self._mailbox.run_pending()
-        return super().done()
-
-    def result(self, timeout: float | None = None) -> ResultT:
-        self._run_mailbox(timeout)
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._run_mailbox(timeout)
-        return super().exception(timeout)
-
-    def _run_mailbox(self, timeout: float | None) -> None:
-        if self._mailbox is not None and self._mailbox.is_owner and not super().done():
-            self._mailbox.run_until(self, timeout)

@@ -135,6 +135,6 @@ def _placed(error: DstlError | OSError, place: str, offset: int) -> BaseExceptio
             "the file from a copy; it was left as it is",
             ErrorKind(error.kind),
         )
-    if isinstance(error, OSError):
+    if not isinstance(error, DstlError):
         return NotFoundError(f"changelog file {place} cannot be read: {error}")
     return error

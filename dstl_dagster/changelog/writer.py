@@ -1,7 +1,7 @@
 """The log of one operator's task: what was appended, what of it is durable, who waits for it.
 
-Owns positions and their states. Does not own when bytes leave (`upload`), how they look (`format`), or how
-long a file lives (`registry`).
+Owns positions and their states; `contract` says what each call promises. Does not own when bytes leave
+(`upload`), how they look (`format`), or how long a file lives (`registry`).
 
 A change set is in one state, and moves only downwards:
 
@@ -35,8 +35,9 @@ from dstl_dagster.changelog.checks import (
     checked_value,
 )
 from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
+from dstl_dagster.changelog.future import MailboxFuture
 from dstl_dagster.changelog.inbox import Arrival, Inbox
-from dstl_dagster.changelog.mailbox import MailboxExecutor, MailboxFuture, TaskMailbox
+from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.owned_files import OwnedFiles
 from dstl_dagster.changelog.pending import SMALLEST_PIECE_BYTES, PendingChanges, checked_columns, cut_by_size
 from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InternalError, InvalidInputError
@@ -57,10 +58,9 @@ _END = SequenceNumber(MAX_SEQUENCE_NUMBER)
 
 
 class FsStateChangelogWriter:
-    """Appends changes and makes ranges of them durable. One thread: the one that made it.
+    """The `StateChangelogWriter` of changelog files. A context manager: leaving it closes it.
 
-    Every method but `close` raises ClosedError once it is closed, and InvalidInputError (kind
-    `wrong_thread`) on another thread. A context manager: leaving it closes it.
+    A call on another thread than its maker's is an InvalidInputError (kind `wrong_thread`).
 
     Args: as upstream's constructor, and the operator's id, for measurements. Without a mailbox there is one
     inside, which this writer's methods and the futures it gave run.
@@ -130,7 +130,6 @@ class FsStateChangelogWriter:
             self._persist_preemptively()
 
     def append_meta(self, value: bytes) -> None:
-        """Append one change of metadata: it has no key group, and comes first on restore."""
         self._check_usable()
         if self._add_row(META_KEY_GROUP, checked_value(value)) >= self._threshold_bytes:
             self._persist_preemptively()
@@ -164,12 +163,10 @@ class FsStateChangelogWriter:
     # -- positions ---------------------------------------------------------------------------------
 
     def initial_sequence_number(self) -> SequenceNumber:
-        """The first position there is: 0."""
         self._check_usable()
         return _INITIAL
 
     def next_sequence_number(self) -> SequenceNumber:
-        """The position that follows everything appended so far; the same again while nothing is appended."""
         self._check_usable()
         self._roll_over()
         return self._active_sqn
@@ -190,15 +187,9 @@ class FsStateChangelogWriter:
     # -- persisting --------------------------------------------------------------------------------
 
     def persist(self, from_: SequenceNumber, checkpoint_id: int) -> MailboxFuture[SnapshotResult]:
-        """Make everything from `from_` (inclusive) to the last append durable.
+        """As `StateChangelogWriter.persist`; an upload's foreign error is wrapped in an UnavailableError.
 
-        Returns a future of the handles. Wait for it with `result()`; on this thread that runs the mailbox.
-        It fails with the error of the upload (a foreign error is wrapped in an UnavailableError), or with
-        ClosedError when the writer is closed before.
-
-        Raises at once, with nothing changed: UnavailableError (kind `upload_failed`) where an upload of the
-        range failed already: persist from above it, or begin a new log; InvalidInputError where `from_` was
-        truncated or is beyond what was appended.
+        After a failure for good, persist from above it, or begin a new log.
         """
         self._check_usable()
         self._empty_inbox()
@@ -241,7 +232,9 @@ class FsStateChangelogWriter:
         except BaseException as error:
             # A scheduler that raises has failed the task; one that forgot must not leave a future pending.
             task.fail(error)
-            raise
+            # A closed one is told by the future, as when it is closed a moment later.
+            if not isinstance(error, ClosedError):
+                raise
 
     # -- results of uploads, from any thread -------------------------------------------------------
 
@@ -358,13 +351,16 @@ class FsStateChangelogWriter:
         self.close()
 
     def close(self) -> None:
-        """Forget what is not durable; fail every future that waits with ClosedError. May be called again.
+        """As `StateChangelogWriter.close`. Durable files stay as they are: a checkpoint may hold them.
 
-        Durable files stay as they are: a checkpoint may hold them. Results that arrive later are released.
+        Uploads that have ended by now complete their futures; results that arrive later are released.
         """
         self._check_thread()
         if self._closed:
             return
+        if self._completions:
+            self._empty_inbox()
+        # A step that followed may have closed it already: what follows changes nothing then.
         self._closed = True
         for arrival in self._inbox.close():
             self._release_late(arrival)

@@ -41,9 +41,44 @@ class _LazyGroup(click.Group):
         except DstlError as error:
             click.echo(f"dstl: {error} [{error.kind}]", err=True)
             sys.exit(1)
+        except BrokenPipeError:
+            raise  # of a pager that was closed: click ends quietly
+        except OSError as error:
+            # A folder or port that the user named; what storage refuses is one of ours.
+            click.echo(f"dstl: the system refused: {error}; name another, or grant the rights", err=True)
+            sys.exit(1)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+# Every command of every group: a test compares. Written down, so that `dstl --help` loads none of them.
+_MAP = """
+\b
+Look     checkpoints list, show, timeline, diff, history, schema
+         changelog show
+Check    checkpoints audit, verify
+         storage check
+Decide   checkpoints savepoint, release, restore, resolve
+Tidy     checkpoints gc, materialize, export
+         storage forget-taken
+Try      demo
+         gcs-server
+
+\b
+`dstl COMMAND --help` says more; DSTL_STORE and DSTL_JOB stand for --store and --job.
+Completion: eval "$(_DSTL_COMPLETE=bash_source dstl)", or zsh_source, fish_source.
+
+\b
+Exit status
+  0  done; of a check: nothing is wrong
+  1  refused, or something is wrong: the last line says what, and the error's kind
+  2  the command line is not understood
+"""
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_MAP,
+)
 @click.version_option(package_name="dstl-dagster")
 def main() -> None:
     """Durable state and exactly-once files for PySpark jobs."""

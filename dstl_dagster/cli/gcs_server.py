@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ def gcs_server_command(
     seed: int,
     one_update_a_second: bool,
 ) -> None:
-    """Serve Google Cloud Storage on this machine only, without credentials, until interrupted.
+    """Serve Google Cloud Storage on this machine only, without credentials, until SIGINT or SIGTERM.
 
     Point clients at it with STORAGE_EMULATOR_HOST, which is printed first.
     """
@@ -48,6 +49,8 @@ def gcs_server_command(
         server.faults.add(ServerFault(FaultKind.LATENCY, seconds=latency_ms / 1000, times=None))
     if fault_rate:
         server.faults.set_random(RandomFaults(seed, fault_rate))
+    # A service manager and `docker stop` end it like this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         click.echo(f"STORAGE_EMULATOR_HOST={server.url}")
         server.serve_forever()

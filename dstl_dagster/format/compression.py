@@ -21,7 +21,7 @@ import cramjam
 import google_crc32c
 import pyarrow as pa
 
-from dstl_dagster.errors import FormatError, InternalError
+from dstl_dagster.errors import DstlError, FormatError, InternalError
 
 __all__ = [
     "Compression",
@@ -201,5 +201,7 @@ def _zstd_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
     try:
         while piece := stream.read(1 << 20):
             yield piece
+    except DstlError:
+        raise  # of the source
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"a zstd frame cannot be decompressed: {error}") from error

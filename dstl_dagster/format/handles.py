@@ -142,6 +142,23 @@ class ChangelogStateHandle:
         """The file of each change set, in their order; a file that holds several is repeated."""
         return (stream for stream, _offset in self.handles_and_offsets)
 
+    def stream_state_handles(self) -> tuple[StreamStateHandle, ...]:
+        """The files, each once, in the order of their first change set."""
+        return tuple(dict.fromkeys(self.streams))
+
+    def stream_state_handle(self) -> StreamStateHandle:
+        """The one file that holds everything.
+
+        InvalidInputError where there are several, as after a pre-emptive upload, or none: use
+        `stream_state_handles()`.
+        """
+        files = self.stream_state_handles()
+        if len(files) != 1:
+            raise InvalidInputError(
+                f"the changes stand in {len(files)} files, not in one: use stream_state_handles()"
+            )
+        return files[0]
+
     @classmethod
     def of_files(
         cls, files_and_offsets: Iterable[tuple[str, int]], key_group_range: KeyGroupRange

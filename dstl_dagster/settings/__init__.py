@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.gs import GSFileSystemOptions
     from dstl_dagster.settings.job import JobOptions, Options, parse_lines
     from dstl_dagster.settings.prices import CostBudget, StoragePrices
-    from dstl_dagster.settings.units import parse_bool, parse_duration, parse_int, parse_names
+    from dstl_dagster.settings.units import MemorySize, parse_bool, parse_duration, parse_int, parse_names
 
 __all__ = [
     "CheckpointOptions",
@@ -24,6 +24,7 @@ __all__ = [
     "GSFileSystemOptions",
     "JobOptions",
     "LocalRecoveryConfig",
+    "MemorySize",
     "Options",
     "StoragePrices",
     "parse_bool",
@@ -41,6 +42,6 @@ __getattr__, __dir__ = lazy_face(
         "gs": ["GSFileSystemOptions"],
         "job": ["JobOptions", "Options", "parse_lines"],
         "prices": ["CostBudget", "StoragePrices"],
-        "units": ["parse_bool", "parse_duration", "parse_int", "parse_names"],
+        "units": ["MemorySize", "parse_bool", "parse_duration", "parse_int", "parse_names"],
     },
 )

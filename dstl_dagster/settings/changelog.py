@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.table import Option, OptionTable, Parse
@@ -30,6 +30,7 @@ __all__ = ["CHANGELOG_KEYS", "LOCAL_RECOVERY_KEYS", "FsStateChangelogOptions", "
 
 _MB: Final = 1 << 20
 _PREFIX: Final = "state.changelog."
+_DFS: Final = f"{_PREFIX}dstl.dfs."
 _MAX_BUFFER_BYTES: Final = 2**31 - 1
 
 
@@ -60,7 +61,25 @@ class FsStateChangelogOptions:
         max_cache_bytes: `download.local-cache.max-size` (ours); disk space of all cached files together.
         cache_directories: `download.local-cache.directories` (ours), separated by the path separator.
             None: the system's temporary directory.
+
+    Upstream's keys are also constants, under the names of upstream's options:
+    `from_mapping({FsStateChangelogOptions.UPLOAD_TIMEOUT: timedelta(seconds=30)})`.
     """
+
+    BASE_PATH: ClassVar[str] = f"{_DFS}base-path"
+    COMPRESSION_ENABLED: ClassVar[str] = f"{_DFS}compression.enabled"
+    PREEMPTIVE_PERSIST_THRESHOLD: ClassVar[str] = f"{_DFS}preemptive-persist-threshold"
+    PERSIST_DELAY: ClassVar[str] = f"{_DFS}batch.persist-delay"
+    PERSIST_SIZE_THRESHOLD: ClassVar[str] = f"{_DFS}batch.persist-size-threshold"
+    UPLOAD_BUFFER_SIZE: ClassVar[str] = f"{_DFS}upload.buffer-size"
+    NUM_UPLOAD_THREADS: ClassVar[str] = f"{_DFS}upload.num-threads"
+    NUM_DISCARD_THREADS: ClassVar[str] = f"{_DFS}discard.num-threads"
+    IN_FLIGHT_DATA_LIMIT: ClassVar[str] = f"{_DFS}upload.max-in-flight"
+    RETRY_POLICY: ClassVar[str] = f"{_DFS}upload.retry-policy"
+    UPLOAD_TIMEOUT: ClassVar[str] = f"{_DFS}upload.timeout"
+    RETRY_MAX_ATTEMPTS: ClassVar[str] = f"{_DFS}upload.max-attempts"
+    RETRY_DELAY_AFTER_FAILURE: ClassVar[str] = f"{_DFS}upload.next-attempt-delay"
+    CACHE_IDLE_TIMEOUT: ClassVar[str] = f"{_DFS}download.local-cache.idle-timeout-ms"
 
     base_path: str | None = None
     compression: Literal["none", "snappy", "zstd"] = "none"

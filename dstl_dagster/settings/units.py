@@ -17,6 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 
 __all__ = [
     "ConfigValue",
+    "MemorySize",
     "parse_bool",
     "parse_duration",
     "parse_float",
@@ -78,6 +79,20 @@ def parse_memory_size(key: str, value: ConfigValue) -> int:
     if not 0 <= size <= _LONG_MAX:
         raise _wrong(key, value, "a size must be between 0 and 2^63-1 bytes")
     return size
+
+
+class MemorySize(int):
+    """A number of bytes, for wherever an option takes a size."""
+
+    @classmethod
+    def parse(cls, text: str) -> MemorySize:
+        """Bytes from `5MB`, `64 kb`, `1024`. Raises: InvalidInputError."""
+        return cls(parse_memory_size("MemorySize.parse", text))
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes."""
+        return int(self)
 
 
 def parse_duration(key: str, value: ConfigValue) -> timedelta:

@@ -150,6 +150,8 @@ class StateSchema:
                 columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
                 plain = cls.of(columns, [str(name) for name in key_columns], max_parallelism)
                 return plain if column_ids is None else replace(plain, column_ids=column_ids)
+        except FormatError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{what}: {error}") from error
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import DstlError, UnavailableError
 
 __all__ = ["is_missing", "refused", "status_of", "translate_os_errors"]
 
@@ -30,6 +30,8 @@ def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
     def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return step(*args, **kwargs)
+        except DstlError:
+            raise
         except OSError as error:
             raise refused(error) from error
 

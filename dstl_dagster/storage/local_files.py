@@ -268,9 +268,10 @@ class TemporaryFile:
     def write(self, payload: Buffer) -> None:
         """Write all of it. Raises: OSError, which names the file."""
         rest = memoryview(payload).cast("B")
+        descriptor = self._open_descriptor()
         try:
             while rest:
-                rest = rest[os.write(self._open_descriptor(), rest) :]
+                rest = rest[os.write(descriptor, rest) :]
         except OSError as error:
             error.filename = self.path  # the error of a full disk names a descriptor only
             raise

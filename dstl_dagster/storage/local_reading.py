@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from dstl_dagster.errors import InvalidInputError, UnavailableError
+from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
@@ -183,6 +183,8 @@ class LocalReading:
         try:
             with self._hidden.locked([name]):
                 return self.live_record(name)
+        except DstlError:
+            raise
         except OSError as error:
             raise UnavailableError(
                 f"{path} was put there by hand, and {self._hidden.path} cannot be written to note it: {error}"
@@ -236,6 +238,8 @@ class LocalReading:
                 return
             above = f"{folder}/" if folder else ""
             yield from self._walk_folder(begin, above, prefix.encode(), start_offset.encode())
+        except DstlError:
+            raise
         except OSError as error:
             raise refused(error) from error
 

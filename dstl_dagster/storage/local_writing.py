@@ -181,6 +181,8 @@ class LocalWriter:
         octets = memoryview(payload).cast("B")
         try:
             temporary.write(octets)
+        except DstlError:
+            raise
         except OSError:
             self.abort()  # how much of it was taken is not known
             raise
@@ -197,6 +199,8 @@ class LocalWriter:
             # Before the lock, which others wait for: a sync takes longer than all the rest.
             try:
                 file = FileIdentity.of(temporary.sync())
+            except DstlError:
+                raise
             except OSError:
                 # The system reports it only once: the next sync would succeed without these bytes.
                 self._lost = True

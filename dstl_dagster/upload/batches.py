@@ -50,16 +50,25 @@ class Batch:
 class BatchQueue:
     """Tasks in order of arrival, divided into batches. The caller holds its lock.
 
-    A batch ends with the task that brings it to `threshold_bytes` (inclusive), or before the one that would
-    bring it above `max_bytes`; a larger task goes alone. A task joins the last batch or begins another.
+    A batch ends with the task that brings it to `threshold_bytes` or `max_tasks` (both inclusive), or before
+    the one that would bring it above `max_bytes`; a larger task goes alone. A task joins the last batch or
+    begins another.
 
     Args:
+        max_tasks: None: any number.
         begin_file: for batches whose files may begin early; None: none may.
     """
 
-    def __init__(self, threshold_bytes: int, max_bytes: int, begin_file: BeginFile | None = None) -> None:
+    def __init__(
+        self,
+        threshold_bytes: int,
+        max_bytes: int,
+        begin_file: BeginFile | None = None,
+        max_tasks: int | None = None,
+    ) -> None:
         self._threshold_bytes = threshold_bytes
         self._max_bytes = max_bytes
+        self._max_tasks = max_tasks
         self._begin_file = begin_file
         self._batches: deque[Batch] = deque()
         self.size_bytes = 0
@@ -77,6 +86,11 @@ class BatchQueue:
     def first(self) -> Batch | None:
         """The batch that leaves next."""
         return self._batches[0] if self._batches else None
+
+    @property
+    def last_is_full(self) -> bool:
+        """Whether the batch that was begun last has as many tasks as it may."""
+        return bool(self._batches) and len(self._batches[-1].tasks) == self._max_tasks
 
     def add(self, task: UploadTask) -> None:
         """Append a task."""
@@ -109,6 +123,7 @@ class BatchQueue:
         return (
             batch.size_bytes < self._threshold_bytes
             and batch.size_bytes + task.size <= self._max_bytes
+            and (self._max_tasks is None or len(batch.tasks) < self._max_tasks)
             and batch.set_count + len(task.change_sets) <= MAX_CHANGE_SETS_PER_FILE
         )
 
@@ -163,12 +178,22 @@ class BatchAction:
 
 def complete_all(result: UploadTasksResult, tasks: Collection[UploadTask]) -> None:
     """Complete every task with its results."""
+    cause: BaseException | None = None
     try:
         result.complete()
+    except BaseException as error:
+        cause = error
+        raise
     finally:
         for task in tasks:
             # Nobody would ever end a task that the uploader forgot.
-            task.fail(InternalError("the uploader returned, but without a result for this task"))
+            if not task.is_finished:
+                forgotten = InternalError(
+                    f"the uploader returned {result.handle.name}, but without a result for this task"
+                    + (f"; completing the others failed: {cause}" if cause is not None else "")
+                )
+                forgotten.__cause__ = cause
+                task.fail(forgotten)
 
 
 def fail_all(tasks: Collection[UploadTask], error: BaseException) -> None:

@@ -21,8 +21,9 @@ class _DirectScheduler:
 
     def upload(self, task: UploadTask) -> None:
         if self._closed:
-            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
-            return
+            closed = ClosedError("the upload scheduler is closed: open another storage")
+            task.fail(closed)
+            raise closed
         try:
             result = self._uploader.upload([task])
         except BaseException as error:

@@ -37,12 +37,13 @@ class UploadPolicy:
         num_threads: of the batched lane.
         retry: when an attempt is followed by another; both lanes.
         max_batch_bytes: payload of one file; a larger task has one to itself.
+        max_batch_tasks: tasks of one file, which leaves once it has them; None: any number.
         direct_max_bytes: the largest task of the direct lane (inclusive), where there is no delay; None:
             every task is batched.
         flushes_early: whether what is written of a waiting batch goes to the store at once, which makes a
             request more of a small file.
 
-    Raises InvalidInputError where the threshold is above the in-flight limit.
+    Raises InvalidInputError where the threshold is above the in-flight limit, or a batch may have no task.
     """
 
     persist_delay_seconds: float
@@ -51,6 +52,7 @@ class UploadPolicy:
     num_threads: int
     retry: RetryPolicy
     max_batch_bytes: int = _MAX_BATCH_BYTES
+    max_batch_tasks: int | None = None
     direct_max_bytes: int | None = None
     flushes_early: bool = False
 
@@ -60,6 +62,8 @@ class UploadPolicy:
                 f"sizeThresholdBytes ({self.size_threshold_bytes}) must not exceed "
                 f"maxBytesInFlight ({self.max_bytes_in_flight})"
             )
+        if self.max_batch_tasks is not None and self.max_batch_tasks < 1:
+            raise InvalidInputError(f"max_batch_tasks is {self.max_batch_tasks}: 1 or more, or None")
 
     @classmethod
     def from_options(cls, options: FsStateChangelogOptions, capabilities: StoreCapabilities) -> Self:

@@ -18,7 +18,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InvalidInputError, UnavailableError
+from dstl_dagster.errors import (
+    ClosedError,
+    DstlError,
+    ErrorKind,
+    InvalidInputError,
+    UnavailableError,
+    UploadTimeoutError,
+)
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.upload.timers import Timer
 
@@ -26,7 +33,6 @@ __all__ = ["AttemptCounts", "RetriableAction", "RetryPolicy", "RetryingExecutor"
 
 _logger = logging.getLogger(__name__)
 
-TIMEOUT_KIND: Final = ErrorKind.TIMEOUT
 _UPLOAD_FAILED_KINDS: Final = (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED)
 
 
@@ -75,15 +81,15 @@ class RetryPolicy:
         """How long to wait after attempt number `attempt` (from 1) failed; None: do not retry."""
         if attempt >= self.max_attempts:
             return None
-        if isinstance(error, UnavailableError) and error.kind == TIMEOUT_KIND:
+        if isinstance(error, TimeoutError):
             return 0.0
         # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
         # an upload that was lost or damaged, and created no object, may be repeated.
-        if isinstance(error, UnavailableError | OSError) or (
-            isinstance(error, DstlError) and error.kind in _UPLOAD_FAILED_KINDS
-        ):
-            return self.delay_after_failure_seconds
-        return None
+        if isinstance(error, DstlError):
+            may_pass = isinstance(error, UnavailableError) or error.kind in _UPLOAD_FAILED_KINDS
+        else:
+            may_pass = isinstance(error, OSError)
+        return self.delay_after_failure_seconds if may_pass else None
 
     def __str__(self) -> str:
         if self.max_attempts == 1 and self.timeout_seconds is None:
@@ -249,9 +255,7 @@ class _Execution(Generic[ResultT]):
         self._attempt_failed(
             attempt,
             gave_up,
-            UnavailableError(
-                f"attempt {attempt} timed out after {self._policy.timeout_seconds} s", TIMEOUT_KIND
-            ),
+            UploadTimeoutError(f"attempt {attempt} timed out after {self._policy.timeout_seconds} s"),
         )
 
     def _attempt_failed(self, attempt: int, gave_up: _Once, error: BaseException) -> None:

@@ -20,7 +20,7 @@ from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, UnavailableEr
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.upload.availability import Availability, UploadThrottle
+from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue
 from dstl_dagster.upload.early import BeginFile
 from dstl_dagster.upload.file_upload import FileTracker
@@ -51,15 +51,14 @@ class StateChangeUploadScheduler(Protocol):
     def upload(self, task: UploadTask) -> None:
         """Take a task; may block while too many bytes are in flight. Any thread.
 
-        If it raises, the task has failed. After `close` the task fails with ClosedError, and nothing is
-        raised.
+        If it raises, the task has failed. Raises: ClosedError after `close`, or closed while it waited.
         """
         ...
 
     @property
     def availability(self) -> Availability:
-        """Whether `upload` would block."""
-        ...
+        """Whether `upload` would block. A subclass that says nothing of it never does, as upstream's."""
+        return ALWAYS_AVAILABLE
 
     def close(self) -> None:
         """Fail what has not ended, end every thread. May be called again."""
@@ -102,7 +101,9 @@ class UploadScheduler:
         )
         self._retrying = RetryingExecutor(self._executor, self._timer, self._metrics.upload_wins)
         self._lock = threading.Lock()
-        self._queue = BatchQueue(policy.batch_threshold_bytes, policy.max_batch_bytes, begin_file)
+        self._queue = BatchQueue(
+            policy.batch_threshold_bytes, policy.max_batch_bytes, begin_file, policy.max_batch_tasks
+        )
         self._begins_files = begin_file is not None
         self._early_write_is_queued = False
         self._claims = 0
@@ -131,11 +132,8 @@ class UploadScheduler:
             return
         try:
             self._throttle.seize(task.size)
-        except ClosedError as error:
-            task.fail(error)
-            return
-        except BaseException as interrupt:
-            task.fail(_failure_by(interrupt))
+        except BaseException as error:
+            task.fail(_failure_by(error))
             raise
         # From here on the task's end gives the bytes back, whoever ends it and why.
         admitted = UploadTask(
@@ -160,10 +158,7 @@ class UploadScheduler:
         self._metrics.of([task]).batch_begins(1)
         batch = Batch()
         batch.add(task)
-        try:
-            self._retrying.execute_in_caller(self._policy.retry, BatchAction(self._uploader, lambda: batch))
-        except ClosedError as error:
-            task.fail(error)
+        self._retrying.execute_in_caller(self._policy.retry, BatchAction(self._uploader, lambda: batch))
 
     # -- the batched lane: until a batch is due
 
@@ -172,12 +167,12 @@ class UploadScheduler:
             closed = self._closed
             if not closed:
                 self._queue.add(task)
-            due = self._policy.is_due(self._queue.size_bytes)
+            due = self._policy.is_due(self._queue.size_bytes) or self._queue.last_is_full
             if not closed and not due and self._cancel_drain is None:
                 self._cancel_drain = self._timer.schedule(self._policy.persist_delay_seconds, self._drain)
         if closed:
-            task.fail(ClosedError("the upload scheduler is closed: open another storage"))
-        elif due:
+            raise ClosedError("the upload scheduler is closed: open another storage")
+        if due:
             self._drain()
         elif self._begins_files:
             self._queue_early_write()
@@ -276,7 +271,7 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
     """The batched lane alone, by upstream's constructor.
 
     Args:
-        persist_delay_seconds, size_threshold_bytes, max_bytes_in_flight: see `UploadPolicy`.
+        persist_delay_seconds, size_threshold_bytes, max_bytes_in_flight, max_batch_tasks: see `UploadPolicy`.
         timer, executor: see `UploadScheduler`.
 
     Raises InvalidInputError where the threshold is above the in-flight limit.
@@ -292,6 +287,7 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
         max_bytes_in_flight: int,
         metrics: UploadMetrics | None = None,
         *,
+        max_batch_tasks: int | None = None,
         timer: Timer | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -301,6 +297,7 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
             max_bytes_in_flight=max_bytes_in_flight,
             num_threads=num_upload_threads,
             retry=retry_policy,
+            max_batch_tasks=max_batch_tasks,
         )
         super().__init__(policy, uploader, metrics, timer=timer, executor=executor)
 

@@ -7,15 +7,18 @@ Source: Flink's `UploadTask`, `UploadResult`, `UploadTasksResult`.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format.changes import StateChangeSet
-from dstl_dagster.format.handles import StreamStateHandle
+from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.sequence import SequenceNumber
+from dstl_dagster.storage import ANY, Generation, ObjectStore
 
 __all__ = ["UploadResult", "UploadTask", "UploadTasksResult"]
 
@@ -114,7 +117,11 @@ class UploadTasksResult:
         tasks_offsets: for each task and each of its sets the offsets in the file and in the local copy.
         handle: the durable file.
         local_handle: the local copy, where there is one.
-        discard: deletes both; None: garbage collection will.
+        discard: deletes both, for an uploader whose files have other owners too.
+        store: where `handle` is; without `discard`, the file is deleted there. With neither it stays for
+            garbage collection.
+        failed: tasks of the attempt that are not in the file, and why. They end with that error: it is final,
+            and no reason to repeat the attempt.
     """
 
     def __init__(
@@ -123,11 +130,16 @@ class UploadTasksResult:
         handle: StreamStateHandle,
         local_handle: StreamStateHandle | None = None,
         discard: Callable[[], None] | None = None,
+        *,
+        store: ObjectStore | None = None,
+        failed: Mapping[UploadTask, BaseException] | None = None,
     ) -> None:
         self.tasks_offsets = tasks_offsets
         self.handle = handle
         self.local_handle = local_handle
+        self.failed = dict(failed or {})
         self._discard = discard
+        self._store = store
 
     @property
     def state_size(self) -> int:
@@ -135,27 +147,49 @@ class UploadTasksResult:
         return self.handle.size or 0
 
     def complete(self) -> None:
-        """Complete every task with its results. A callback that raises does not keep the others waiting."""
+        """End every task: with its results, or its error. A callback that raises keeps no other waiting."""
         failures: list[BaseException] = []
-        for task, offsets in self.tasks_offsets.items():
-            results = [
-                UploadResult.of(self.handle, self.local_handle, change_set, offset, local_offset)
-                for change_set, (offset, local_offset) in offsets.items()
-            ]
+        ends: list[Callable[[], None]] = [
+            functools.partial(self._complete, task, offsets) for task, offsets in self.tasks_offsets.items()
+        ]
+        ends += [functools.partial(task.fail, error) for task, error in self.failed.items()]
+        for end in ends:
             try:
-                task.complete(results)
+                end()
             except Exception as error:  # noqa: BLE001 - raised below, once every task has ended
                 failures.append(error)
         if failures:
-            raise InternalError(
-                f"{len(failures)} of {len(self.tasks_offsets)} upload callbacks failed"
-            ) from failures[0]
+            raise InternalError(f"{len(failures)} of {len(ends)} upload callbacks failed") from failures[0]
+
+    def _complete(self, task: UploadTask, offsets: Mapping[StateChangeSet, tuple[int, int]]) -> None:
+        missing = [str(each.sequence_number) for each in task.change_sets if each not in offsets]
+        if missing:
+            # With some of its results a task would be taken for uploaded.
+            task.fail(
+                InternalError(
+                    f"the uploader returned {self.handle.name} without an offset for {', '.join(missing)}"
+                )
+            )
+            return
+        results = [
+            UploadResult.of(self.handle, self.local_handle, change_set, offset, local_offset)
+            for change_set, (offset, local_offset) in offsets.items()
+        ]
+        task.complete(results)
 
     def discard(self) -> None:
         """The attempt lost: delete its file and the copy."""
-        if self._discard is None:
+        if self._discard is not None:
+            self._discard()
+            return
+        if isinstance(self.local_handle, LocalStateHandle):
+            Path(self.local_handle.name).unlink(missing_ok=True)
+        if self._store is None:
             _logger.warning(
                 "the uploader gave no way to delete %s; garbage collection will", self.handle.name
             )
             return
-        self._discard()
+        generation = self.handle.generation
+        self._store.delete(
+            self.handle.name, precondition=ANY if generation is None else Generation(generation)
+        )

@@ -42,8 +42,10 @@ class StateChangeUploader(Protocol):
         """Write all change sets of all tasks durably, in the given order.
 
         Called from any thread, several at once, and again for the same tasks when an attempt failed or was
-        slow. It completes and fails no task: it returns or raises. An UnavailableError or OSError may be
-        tried again; any other error ends the tasks. Whatever it wrote before raising, it deletes.
+        slow. It returns or raises, and need not end a task: the scheduler does. A task that cannot be part
+        of the file goes into the result's `failed`. An UnavailableError, or an OSError that is not one of
+        ours, may be tried again; any other error ends the tasks. Whatever it wrote before raising, it
+        deletes.
         """
         ...
 

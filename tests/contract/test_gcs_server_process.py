@@ -70,10 +70,13 @@ def test_killed_server_has_what_it_acknowledged(tmp_path: Path, monkeypatch: pyt
         assert [stat.name for stat in store().list(".inprogress")] == []
 
 
-def test_interrupt_ends_it_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C stops the server with a message and status 0."""
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_it_in_order(
+    end: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, and a service manager, stop the server with a message and status 0."""
     with served(tmp_path / "objects", monkeypatch) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         assert process.wait(30) == 0
         assert process.stdout is not None
         assert "stopped" in process.stdout.read()

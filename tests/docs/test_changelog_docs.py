@@ -12,17 +12,26 @@ from dstl_dagster.settings.changelog import _KEYS
 PAGE = (Path(__file__).parents[2] / "docs" / "changelog.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The code block, in a namespace of its own, prints what the text promises."""
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(block, "docs/changelog.md", "exec", dont_inherit=True), {})
-    assert capsys.readouterr().out.splitlines() == [
+PRINTED = {
+    "Append, persist, read back": [
         "-1 b'what a reader must know first'",
         "5 b'one change of key group 5'",
         "5 b'at once'",
         "7 b'many'",
         "['key_group', 'change'] 3",
-    ]
+    ],
+    "Positions": ["10", "durable"],
+}
+
+
+def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each code block, in a namespace of its own, prints what the text of its section promises."""
+    printed = {}
+    for section in PAGE.split("\n## ")[1:]:
+        for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+            exec(compile(block, "docs/changelog.md", "exec", dont_inherit=True), {})
+            printed[section.splitlines()[0]] = capsys.readouterr().out.splitlines()
+    assert printed == PRINTED
 
 
 def test_every_option_is_listed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,11 +23,33 @@ SECOND = {
 
 
 def namespace() -> list[str]:
-    """The command that gives a process file systems of its own, without rights."""
+    """The command that gives a process file systems of its own, without rights.
+
+    A machine that cannot is a skip, which says so, and under CI a failure: nothing would have been tested.
+    """
     unshare = shutil.which("unshare")
-    if unshare is None or subprocess.run([unshare, "-rm", "true"], check=False).returncode:
-        pytest.skip("this machine gives a process no file systems of its own (`unshare -rm` fails)")
-    return [unshare, "-rm"]
+    if unshare is not None:
+        tried = subprocess.run([unshare, "-rm", "true"], check=False, capture_output=True, text=True)
+        if not tried.returncode:
+            return [unshare, "-rm"]
+        refusal = tried.stderr.strip()
+    else:
+        refusal = "unshare is not installed"
+    message = f"this machine gives a process no file systems of its own: {refusal}; allow user namespaces"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_machine_that_cannot_is_not_passed_over(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without `unshare` the test below is skipped with the reason, and fails in CI."""
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(outcome, match="unshare is not installed"):
+        namespace()
 
 
 def test_a_full_and_a_read_only_disk_lose_nothing(tmp_path: Path) -> None:

@@ -115,15 +115,19 @@ class TestSeed000:
             assert isinstance(future.exception(DEADLINE_SECONDS), UnavailableError)
         assert "persist failed for checkpoint 12345" in caplog.text
 
-    def test_lifecycle(self, writer: FsStateChangelogWriter) -> None:
-        """Persist, confirm, reset of another, truncate, close."""
+    def test_lifecycle(self, storage: FsStateChangelogStorage, writer: FsStateChangelogWriter) -> None:
+        """Persist, confirm, reset of another, truncate, close: what is confirmed is readable after it."""
         writer.append(1, b"x")
         start, end = writer.initial_sequence_number(), writer.next_sequence_number()
-        writer.persist(start, 1).result(DEADLINE_SECONDS)
+        handle = writer.persist(start, 1).result(DEADLINE_SECONDS).job_manager_owned_snapshot
         writer.confirm(start, end, 1)
         writer.reset(start, end, 2)
         writer.truncate(end)
+        with pytest.raises(InvalidInputError, match="truncated"):
+            writer.persist(start, 2)
         writer.close()
+        assert handle is not None
+        assert [each.change for each in storage.create_reader().read(handle)] == [b"x"]
 
     def test_local_recovery(self, writer: FsStateChangelogWriter) -> None:
         """Both handles are there, and the local one stands for the same changes."""
@@ -194,20 +198,26 @@ class TestSeed001:
         assert handle is not None
         assert [each.change for each in storage.create_reader().read(handle)] == [b"first", b"more"]
 
-    def test_lifecycle(self, writer: FsStateChangelogWriter) -> None:
-        """Confirm after the persist, go on, truncate what a later state covers; reset where it failed."""
+    def test_lifecycle(self, storage: FsStateChangelogStorage, writer: FsStateChangelogWriter) -> None:
+        """Confirm after the persist, go on, truncate what a later state covers; the end closes it, once."""
         first = writer.next_sequence_number()
         writer.append(1, b"a")
         writer.append(2, b"b")
         second = writer.next_sequence_number()
-        writer.persist(first, CHECKPOINT).result(DEADLINE_SECONDS)
+        handle = writer.persist(first, CHECKPOINT).result(DEADLINE_SECONDS).job_manager_owned_snapshot
         writer.confirm(first, second, CHECKPOINT)
         writer.append(3, b"c")
         third = writer.next_sequence_number()
         writer.truncate(second)
-        writer.reset(second, third, CHECKPOINT + 1)
+        later = writer.persist(second, CHECKPOINT + 1).result(DEADLINE_SECONDS).job_manager_owned_snapshot
         writer.truncate_and_close(third)
         writer.close()
+        with pytest.raises(ValueError, match="closed"):
+            writer.append(1, b"d")
+        assert handle is not None
+        assert later is not None
+        read = storage.create_reader().read
+        assert [each.change for each in (*read(handle), *read(later))] == [b"a", b"b", b"c"]
 
 
 class TestSeed002:

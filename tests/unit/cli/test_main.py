@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,7 @@ from dstl_dagster.cli import main
 from dstl_dagster.storage import LocalObjectStore
 
 COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "storage"]
+MAP_TITLES = {"Look", "Check", "Decide", "Tidy", "Try"}
 
 
 @pytest.fixture
@@ -35,6 +37,53 @@ def test_help_names_every_command():
     for name in COMMANDS:
         shown = CliRunner().invoke(main, [name, "--help"])
         assert shown.exit_code == 0, shown.output
+
+
+def test_the_map_has_every_command():
+    """The help's map names each command of each group once, and none that is not there."""
+    shown = CliRunner().invoke(main, ["--help"]).output
+    mapped, group = [], None
+    for line in shown.partition("Look ")[2].partition("`dstl COMMAND")[0].splitlines():
+        words = [word for word in line.replace(",", " ").split() if word not in MAP_TITLES]
+        if words:
+            group, *named = words
+            mapped += [(group, name) for name in named] or [(group, None)]
+    context = click.Context(main)
+    found = []
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        inner = command.list_commands(context) if isinstance(command, click.Group) else [None]
+        found += [(name, each) for each in inner]
+    assert sorted(mapped, key=str) == sorted(found, key=str)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["checkpoints", "list"], 0),
+        (["checkpoints", "audit"], 0),
+        (["checkpoints", "show", "7"], 1),
+        (["checkpoints", "show"], 2),
+        (["checkpoints", "savepoint", "7", "kept"], 1),
+        (["checkpoints", "resolve", "1", "a"], 2),
+        (["checkpoints", "nothing"], 2),
+        (["checkpoints", "list", "--nothing"], 2),
+        (["changelog", "show", "/nowhere/at/all"], 1),
+        (["storage", "check", "gs:///no-bucket"], 1),
+        (["gcs-server", "--port", "0", "--folder", "/proc/nothing"], 1),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else str(value),
+)
+def test_the_exit_status_is_as_the_help_says(store, monkeypatch, arguments, status):
+    """0 done, 1 refused, 2 not understood; in no case a traceback."""
+    monkeypatch.setenv("DSTL_STORE", store.uri)
+    monkeypatch.setenv("DSTL_JOB", "orders")
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == status, done.output
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    assert "Traceback" not in done.output
+    if status == 1:
+        assert done.output.strip().splitlines()[-1].startswith(("dstl: ", "Error: "))
 
 
 def test_checkpoints_are_listed_for_people(store):

@@ -16,12 +16,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
 TREE = {
     "DstlError": "Exception",
     "InvalidInputError": "DstlError ValueError",
-    "NotFoundError": "DstlError",
-    "ConflictError": "DstlError",
+    "NotFoundError": "DstlError OSError",
+    "ConflictError": "DstlError OSError",
     "FencedError": "ConflictError",
-    "ClosedError": "DstlError",
-    "UnavailableError": "DstlError",
-    "FormatError": "DstlError",
+    "ClosedError": "DstlError ValueError OSError",
+    "UnavailableError": "DstlError OSError",
+    "UploadTimeoutError": "UnavailableError TimeoutError",
+    "FormatError": "DstlError OSError",
     "InternalError": "DstlError",
 }
 CLASSES = [getattr(errors, name) for name in TREE]

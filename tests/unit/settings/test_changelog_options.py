@@ -12,7 +12,7 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogStorageFactory
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber
-from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
+from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig, MemorySize
 from dstl_dagster.storage import MemoryObjectStore
 
 MB = 1 << 20
@@ -157,3 +157,29 @@ def test_local_recovery_is_on_or_off(tmp_path: Path) -> None:
     assert LocalRecoveryConfig.enabled("relative").directories == (Path("relative").absolute(),)
     with pytest.raises(InvalidInputError):
         LocalRecoveryConfig(())
+
+
+def test_upstreams_names_of_options_are_constants() -> None:
+    """Seeds 000 and 002 set options by constants, and sizes by `MemorySize.parse`."""
+    constants = {
+        name: value
+        for name, value in vars(FsStateChangelogOptions).items()
+        if name.isupper() and name[0] != "_"
+    }
+    ours = {"compression", "max_batch_bytes", "max_cache_bytes", "cache_directories"}
+    upstreams = {PREFIX + key for key, (_, name, _) in EVERY_OPTION.items() if name not in ours}
+    assert set(constants.values()) == upstreams | {f"{PREFIX}dstl.dfs.compression.enabled"}
+    options = FsStateChangelogOptions.from_mapping(
+        {
+            FsStateChangelogOptions.PREEMPTIVE_PERSIST_THRESHOLD: MemorySize.parse("6MB"),
+            FsStateChangelogOptions.UPLOAD_TIMEOUT: timedelta(seconds=30),
+        }
+    )
+    assert (options.preemptive_persist_threshold_in_bytes, options.upload_timeout.seconds) == (6 * MB, 30)
+
+
+def test_a_memory_size_is_a_number_of_bytes() -> None:
+    """Powers of two, as upstream's; a wrong text is refused with what was given."""
+    assert MemorySize.parse("5MB") == MemorySize.parse("5 mb").bytes == 5 * MB
+    with pytest.raises(InvalidInputError, match="5 parsecs"):
+        MemorySize.parse("5 parsecs")

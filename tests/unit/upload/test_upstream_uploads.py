@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError, UploadTimeoutError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet, StreamStateHandle
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.metrics import InMemoryMetrics
@@ -283,7 +283,7 @@ class TestRetryingExecutorTest:
 
     def test_no_retry_delay_if_timeout(self) -> None:
         """After a time-out the next attempt does not wait."""
-        action, timer = CountingAction([UnavailableError("slow", "timeout"), None]), ManualTimer()
+        action, timer = CountingAction([UploadTimeoutError("slow"), None]), ManualTimer()
         self._run(RetryPolicy.fixed(2, 0, 7), action, timer)
         assert (action.completed, timer.delays_seconds) == ([2], [])
 
