@@ -24,8 +24,9 @@ _PROCESSES = 3
 """On two cores too: half of the time tests wait, for daemons, browsers and buckets far away. Not more: others
 start a JVM or Dagster's daemons beside themselves, which want cores."""
 
-_LONGEST_FIRST = ("process", "spark", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
-"""Folders by the longest of their tests. The last tests are short, so that no process waits for the other."""
+_LONGEST_FIRST = ("spark", "process", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
+"""Folders by the longest of their tests; a group of tests is one, and Spark's is the longest of all. The last
+tests are short, so that no process waits for the other."""
 
 _COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
 """A JVM, Dagster's webserver with its daemon, the demo run without a kill, a built wheel: all tests that use

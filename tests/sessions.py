@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Spark's classes are verified as they are loaded: a third of what a start costs.
-QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+QUICK = {
+    # Spark's classes are verified as they are loaded: a third of what a start costs.
+    "spark.driver.defaultJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+        "-XX:-BytecodeVerificationRemote"
+    ),
+    # For a few rows, code generation costs more than it saves.
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""For sessions that live for seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +37,7 @@ def spark(strict_gcs: GCSServer) -> Iterator[SparkSession]:
     """A session on two threads that gives a task three tries. For its tasks, `gs://` is `strict_gcs`."""
     from dstl_dagster.spark import local_session, stop_session  # PySpark: not for tests that need none
 
-    conf = {
-        "spark.master": "local[2,3]",
-        "spark.driver.memory": "1g",
-        # For a few rows, code generation costs more than it saves.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.defaultJavaOptions": QUICK_JAVA,
-    }
+    conf = QUICK | {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}
     with pytest.MonkeyPatch.context() as patch:  # tasks inherit what the JVM is started with
         patch.setenv("STORAGE_EMULATOR_HOST", strict_gcs.url)
         session = local_session("tests", conf=conf)

@@ -21,6 +21,7 @@ import hashlib
 import re
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
@@ -173,6 +174,7 @@ class JobNames:
         return f"{self.attempt_folder(attempt)}changelog"
 
 
+@lru_cache(maxsize=256)  # a listing names an attempt once for each of its objects
 def _uuid_or_none(text: str) -> uuid.UUID | None:
     try:
         found = uuid.UUID(text)

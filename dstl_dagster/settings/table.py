@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from dstl_dagster.settings.units import ConfigValue, pick
@@ -36,8 +37,8 @@ class Option:
     parse: Parse
     aliases: Mapping[str, Parse] = field(default_factory=dict)
 
-    @property
-    def spellings(self) -> dict[str, Parse]:
+    @cached_property
+    def spellings(self) -> Mapping[str, Parse]:
         return {self.key: self.parse, **self.aliases, self.attribute: self.parse}
 
 

@@ -101,10 +101,11 @@ class MemoryObjectStore:
 
     def _full(self, name: str) -> str:
         rules.check_name(name)
-        return rules.check_name(self._prefix + name)
+        return rules.check_name(self._prefix + name) if self._prefix else name
 
     def _relative(self, found: MemoryObject) -> ObjectStat:
-        return replace(found.stat, name=found.stat.name[len(self._prefix) :])
+        # Without a prefix, as most stores are, it is the object's own: a copy costs more than the look-up.
+        return replace(found.stat, name=found.stat.name[len(self._prefix) :]) if self._prefix else found.stat
 
     def _check(self, full_name: str, current: MemoryObject | None, precondition: Precondition) -> None:
         live_generation = None if current is None else current.stat.generation

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import cast
 
@@ -235,9 +235,15 @@ def _copy(stat: ObjectStat, slot: int) -> TimelineRecord | None:
     """The record, by its copy in the metadata; `None` if there is none, or it was edited: then read it."""
     try:
         payload = copy_of_record(stat.metadata)
-        return None if payload is None else decode_record(payload, slot, stat.name)
+        return None if payload is None else _decoded(payload, slot, stat.name)
     except FormatError:
         return None
+
+
+@lru_cache(maxsize=256)
+def _decoded(payload: bytes, slot: int, name: str) -> TimelineRecord:
+    """A process lists the same tail again for each decision. Records never change, and a copy is short."""
+    return decode_record(payload, slot, name)
 
 
 def _is_snapshot(record: TimelineRecord) -> bool:

@@ -50,8 +50,15 @@ __all__ = [
 JOB = JobAssets("nyc_flights", files="reports", operators=("aircraft", "routes"))
 OWNERS = ["team:flights"]
 SOURCE = "flights"
-SHORT_SESSION = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""In a session of seconds the JVM's optimizing compiler costs more than it saves."""
+SHORT_SESSION = {
+    "spark.driver.defaultJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    ),
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""In a session of seconds the JVM's optimizing compiler costs more than it saves; so do verifying Spark's own
+classes as they are loaded, and compiling each query for a few thousand rows."""
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 _PRELOADED = [
     "dstl_flights.assets",

@@ -33,7 +33,7 @@ def test_the_op_is_shown_in_under_25_lines():
 
 
 @pytest.mark.spark
-def test_the_op_keeps_totals_over_days(tmp_path):
+def test_the_op_keeps_totals_over_days(tmp_path, spark):
     """Two days of orders through the README's op: totals add up, each day has one sorted file."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
@@ -52,9 +52,7 @@ def test_the_op_keeps_totals_over_days(tmp_path):
     resources = {
         "changelog": dstl.ChangelogStorageResource(uri=store.as_uri()),
         "files": dstl.RecoverableWriterResource(uri=f"{store.as_uri()}/totals"),
-        "spark": dstl.SparkSessionResource(
-            conf={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        ),
+        "spark": dstl.SparkSessionResource(),  # takes the session that runs
     }
     with dg.DagsterInstance.ephemeral() as instance:
         for day in days:

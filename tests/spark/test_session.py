@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dstl_dagster.spark import local_session
+from tests.sessions import QUICK
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -95,14 +96,14 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
             java.SYSTEM_PLACES = ()
             java.choose_java.__kwdefaults__["system_places"] = ()
             from dstl_dagster.spark import local_session
-            spark = local_session("packaged")
+            spark = local_session("packaged", conf=CONF)
             assert os.environ["JAVA_HOME"] == str(chosen.home), os.environ["JAVA_HOME"]
             version = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
             same = spark.range(10).repartition(2).mapInArrow(lambda batches: batches, "id BIGINT")
             print("ran on", version, same.groupBy().sum().collect()[0][0])
             spark.stop()
             """
-        )
+        ).replace("CONF", repr(QUICK))
     )
     # Spark's own scripts need these; no folder of them has a Java.
     tools = tmp_path / "tools"

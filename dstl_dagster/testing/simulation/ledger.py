@@ -6,7 +6,6 @@ that a mistake there is not repeated here. Does not own the other objects (`orac
 
 from __future__ import annotations
 
-import copy
 import json
 import uuid
 from functools import lru_cache
@@ -50,10 +49,11 @@ class Ledger:
         """An independent copy."""
         other = Ledger(self._num_retained)
         for name, value in vars(self).items():
-            taken = (
-                {key: list(each) for key, each in value.items()} if name == "resolved" else copy.copy(value)
-            )
-            setattr(other, name, taken)
+            if name == "resolved":
+                value = {key: list(each) for key, each in value.items()}
+            elif isinstance(value, dict | list | set):
+                value = value.copy()
+            setattr(other, name, value)
         return other
 
     # -- questions
@@ -274,6 +274,7 @@ def _slots(entry: Record) -> list[Any]:
     ]
 
 
+@lru_cache(maxsize=20_000)
 def half_of(attempt: str) -> int:
     """The upper 64 bits of an attempt's or a component's UUID."""
     return uuid.UUID(attempt).int >> 64

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, JobOptions
@@ -36,16 +37,18 @@ class Setting:
     temporary_bucket: str | None = None
     entropy: bool = False
 
-    @property
-    def options(self) -> CheckpointOptions:
-        return CheckpointOptions(
+    @cached_property
+    def options(self) -> JobOptions:
+        """Of all processes of the job: they are parsed and checked once."""
+        control = CheckpointOptions(
             num_retained=self.num_retained,
             snapshot_interval=self.snapshot_interval,
             reader_grace=self.reader_grace,
             commit_threads=1,
         )
+        return JobOptions.of(control, self.file_options)
 
-    @property
+    @cached_property
     def file_options(self) -> GSFileSystemOptions:
         return GSFileSystemOptions(
             writer_temporary_bucket_name=self.temporary_bucket, filesink_entropy_enabled=self.entropy
@@ -113,7 +116,7 @@ class Process:
         return CheckpointCoordinator(
             JOB,
             self.store,
-            JobOptions.of(self.setting.options, self.setting.file_options),
+            self.setting.options,
             owner=owner,
             clock=self.world.clock,
             new_id=self.new_id,
