@@ -12,7 +12,12 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 from dstl_dagster.orchestration.assets import checkpoint_asset_specs
-from dstl_dagster.orchestration.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
+from dstl_dagster.orchestration.checks import (
+    DEFAULT_MAX_AGE,
+    build_checkpoint_checks,
+    build_checks_job,
+    build_checks_schedule,
+)
 from dstl_dagster.orchestration.commit import build_commit_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.maintenance import (
@@ -113,6 +118,13 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         cleanup_job = build_cleanup_job(assets, changelog=changelog)
         materialize_job = build_materialize_job(assets, changelog=changelog)
         verify_job = build_verify_job(assets, changelog=changelog)
+        checks = build_checkpoint_checks(
+            assets,
+            changelog=changelog,
+            max_age=freshness or DEFAULT_MAX_AGE,
+            budget=CostBudget.from_mapping(_as_text(self.budget)),
+        )
+        checks_job = build_checks_job(checks)
         return dg.Definitions(
             assets=checkpoint_asset_specs(
                 assets,
@@ -121,14 +133,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 freshness=freshness,
                 sources=[dg.AssetKey(source.split("/")) for source in self.sources],
             ),
-            asset_checks=[
-                build_checkpoint_checks(
-                    assets,
-                    changelog=changelog,
-                    max_age=freshness or DEFAULT_MAX_AGE,
-                    budget=CostBudget.from_mapping(_as_text(self.budget)),
-                )
-            ],
+            asset_checks=[checks],
             sensors=[
                 build_checkpoint_sensor(
                     assets, changelog=changelog, commit_job=commit_job if self.commit else None
@@ -139,12 +144,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 cleanup_job,
                 materialize_job,
                 verify_job,
+                checks_job,
                 build_restore_job(assets, changelog=changelog),
             ],
             schedules=[
                 build_cleanup_schedule(cleanup_job),
                 build_materialize_schedule(materialize_job),
                 build_verify_schedule(verify_job),
+                build_checks_schedule(checks_job),
             ],
         )
 

@@ -76,6 +76,11 @@ class JobAssets:
         return "".join(letter if letter.isalnum() else "_" for letter in self.job)
 
     @property
+    def pool(self) -> str:
+        """The concurrency pool of the job's steps: a limit of 1 on it makes its runs wait for each other."""
+        return f"dstl_{self.group_name}"
+
+    @property
     def state_key(self) -> AssetKey:
         return AssetKey([self.group_name, self.state])
 

@@ -42,7 +42,7 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
     browser_page.goto(site.location("asset-groups/nyc_flights/lineage"))
     for name in ("flights", "state", "aircraft", "routes", "reports", "checkpoints"):
         browser_page.get_by_text(name, exact=True).first.wait_for()
-    browser_page.get_by_text("4 / 4 Passed").wait_for()
+    browser_page.get_by_text("7 / 7 Passed").wait_for()
     for shown in ("4 partitions", "PySpark"):
         browser_page.get_by_text(shown).first.wait_for()
     assert browser_page.get_by_text("Materialized").count() >= 2, "the operators' states"
