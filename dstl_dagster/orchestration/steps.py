@@ -65,7 +65,8 @@ class Step:
 
     @property
     def reporter(self) -> Reporter:
-        return Reporter("run", self.coordinator.store.uri, self.coordinator.prices)
+        coordinator = self.coordinator
+        return Reporter("run", coordinator.store.uri, coordinator.prices, view=coordinator.timeline.seen())
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""

@@ -84,7 +84,7 @@ def test_an_operators_event_shows_its_columns(days: Days) -> None:
         ("key", "string", "key"),
         ("total", "int64", None),
     ]
-    assert [column.constraints.nullable for column in schema.columns] == [False, True]
+    assert all(column.constraints.nullable for column in schema.columns), "a key may be null"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,21 @@ def test_objects_of_a_bucket_link_to_the_console(name: str, page: str) -> None:
     assert store_location("gs://box/dstl", name) == dg.MetadataValue.url(page)
 
 
+def test_links_to_files_name_the_bucket_once(days: Days) -> None:
+    """A file's name is relative to its bucket, not to the store's prefix within it."""
+    days.run("2024-01-01")
+    checkpoint = days.coordinator().get(1)
+    event = files_materialization(days.code.JOB, checkpoint, Reporter("run", "gs://box/job"), None)
+    box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
+    console = "https://console.cloud.google.com/storage/browser"
+    assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
+    assert f"({console}/_details/{box}/job/out/2024-01-01/0.txt)" in str(event.metadata["file names"].value)
+
+
 def test_objects_of_a_folder_are_paths() -> None:
     """A local store is shown as a path, any other store as text."""
     assert store_location("file:///data/store", "out/1") == dg.MetadataValue.path("/data/store/out/1")
+    assert store_location("file:///data/my%20store", "a%b") == dg.MetadataValue.path("/data/my store/a%b")
     assert store_location("memory://x/job/", "out/1") == dg.MetadataValue.text("memory://x/job/out/1")
 
 

@@ -21,7 +21,7 @@ RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 
 SIZE: ViewportSize = {"width": 1400, "height": 880}
 MEASURES = (
-    *("changes", "changelog KiB", "files", "file KiB", "persist seconds", "confirm seconds"),
+    *("changes", "changelog MiB", "files", "file MiB", "state MiB", "batch seconds"),
     *("requests", "cost micro-USD"),
 )
 
