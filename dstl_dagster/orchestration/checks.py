@@ -111,7 +111,6 @@ def build_checkpoint_checks(
         # Without it Dagster's page cannot run checks of an asset that it does not materialize.
         can_subset=True,
         retry_policy=DEFAULT_RETRY_POLICY,
-        pool=assets.pool,
     )(_with_changelog(changelog, results))
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import BaseModel, Field
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.assets import checkpoint_asset_specs
 from dstl_dagster.orchestration.checks import (
     DEFAULT_MAX_AGE,
@@ -106,6 +107,22 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
 
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """Each asset as it is shown; override it to change its group, owners, tags, metadata or description.
+
+        The key stays: the events of checkpoints are reported under it.
+        """
+        return spec
+
+    def _shown_as(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        shown = self.get_asset_spec(spec)
+        if shown.key != spec.key:
+            raise InvalidInputError(
+                f"get_asset_spec made {shown.key.to_user_string()} of key {spec.key.to_user_string()}: "
+                "checkpoints are reported under the first. Change anything but the key"
+            )
+        return shown
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - Dagster's signature
         """Neither reads the store nor starts anything."""
         assets = JobAssets(self.job, operators=tuple(self.operators))
@@ -113,6 +130,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         changelog = ChangelogStorageResource(
             uri=self.store, options=_as_text(self.options), files=_as_text(self.file_options)
         )
+        changelog.require_valid()
         freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
         commit_job = build_commit_job(assets, changelog=changelog)
         cleanup_job = build_cleanup_job(assets, changelog=changelog)
@@ -125,14 +143,15 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             budget=CostBudget.from_mapping(_as_text(self.budget)),
         )
         checks_job = build_checks_job(checks)
+        specs = checkpoint_asset_specs(
+            assets,
+            owners=self.owners,
+            kinds=self.kinds,
+            freshness=freshness,
+            sources=[dg.AssetKey(source.split("/")) for source in self.sources],
+        )
         return dg.Definitions(
-            assets=checkpoint_asset_specs(
-                assets,
-                owners=self.owners,
-                kinds=self.kinds,
-                freshness=freshness,
-                sources=[dg.AssetKey(source.split("/")) for source in self.sources],
-            ),
+            assets=[self._shown_as(spec) for spec in specs],
             asset_checks=[checks],
             sensors=[
                 build_checkpoint_sensor(

@@ -1,6 +1,7 @@
 """How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata.
 
-Owns the words and the numbers of an event. Does not own how the chain is drawn (`chain`).
+Owns the words and the numbers of an event. Does not own how the chain is drawn (`chain`), or where
+objects are (`places`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, unquote
 
 import dagster as dg
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
+from dstl_dagster.checkpoint import Checkpoint, OperatorReport
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.format import JobNames, readable_bytes
 from dstl_dagster.keyed import CheckpointCost, list_price_usd
@@ -31,6 +31,7 @@ from dstl_dagster.orchestration.keys import (
     JobAssets,
 )
 from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
+from dstl_dagster.orchestration.places import bucket_of, file_links, file_table, folder_of, store_location
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Completed, TimelineView
 
@@ -46,11 +47,12 @@ __all__ = [
     "timeline_mark",
 ]
 
-_TABLE_ROWS = 50
 STATE = "state size"
 """The size of the whole state, in words."""
 _COLUMN_SCHEMA = "dagster/column_schema"
-_CONSOLE = "https://console.cloud.google.com/storage/browser"
+_ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
+"""The keys that Dagster shows in places of their own."""
+_DATA_VERSION = "dagster/data_version"
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,10 @@ def checkpoint_materialization(
         "parent": parent,
         "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
         f"{readable_bytes(manifest.file_bytes)} of files",
+        **_state_size(checkpoint),
+        **_links(assets, checkpoint, reporter, sizes or {}),
         "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
         "operators": _operator_table(checkpoint),
-        **_state_size(checkpoint),
         # Numbers become plots, so only measures are numbers; ids are text.
         "changes": manifest.changes,
         "changelog MiB": mebibytes(manifest.state_bytes),
@@ -94,13 +97,6 @@ def checkpoint_materialization(
     }
     if manifest.cost is not None:
         metadata["cost"] = _cost_table(manifest.cost, reporter.prices)
-    if checkpoint.parent is not None:
-        metadata["parent checkpoint"] = _page(assets.checkpoints_key, assets.partition_key(checkpoint.parent))
-    if manifest.files:
-        metadata["file names"] = _file_links(checkpoint, reporter.store_uri)
-    if reporter.view is not None:
-        known = {**(sizes or {}), checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
-        metadata |= chain_metadata(assets, reporter.view, reporter.now, known)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
@@ -108,6 +104,21 @@ def checkpoint_materialization(
         tags=_tags(assets, checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
+
+
+def _links(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str]
+) -> dict[str, dg.MetadataValue]:
+    """Where the page leads to: the parent, the other checkpoints, and the files."""
+    links = {}
+    if checkpoint.parent is not None:
+        links["parent checkpoint"] = _page(assets.checkpoints_key, assets.partition_key(checkpoint.parent))
+    if reporter.view is not None:
+        known = {**sizes, checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
+        links |= chain_metadata(assets, reporter.view, reporter.now, known)
+    if checkpoint.manifest.files:
+        links["file names"] = file_links(checkpoint, reporter.store_uri)
+    return links
 
 
 def subsumed_materialization(
@@ -144,6 +155,7 @@ def operator_materialization(
         "keys": ", ".join(report.key_columns),
         "key groups": str(report.max_parallelism),
         "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
+        _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
     columns = _state_columns(report)
     if columns is not None:
@@ -165,16 +177,17 @@ def files_materialization(
     commit = checkpoint.entry.committed
     metadata: dict[str, Any] = {
         "files": len(files) - len(blocked),
-        "rows": sum(file.rows or 0 for file in files),
+        _ROWS if partition is None else _PARTITION_ROWS: sum(file.rows or 0 for file in files),
         "file MiB": mebibytes(checkpoint.manifest.file_bytes),
         "components": sum(len(file.components) for file in files),
         "compose-commit seconds": 0.0 if commit is None else measure(commit.seconds),
         "checkpoint": str(checkpoint.checkpoint_id),
         "checkpoint page": _page(assets.checkpoints_key, assets.partition_key(checkpoint.checkpoint_id)),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
-        "published": _file_table(files, blocked),
-        "folder": store_location(_bucket_of(reporter.store_uri, files[0]), _folder_of(files)),
-        "file names": _file_links(checkpoint, reporter.store_uri),
+        "published": file_table(files, blocked),
+        "folder": store_location(bucket_of(reporter.store_uri, files[0]), folder_of(files)),
+        _URI: f"{bucket_of(reporter.store_uri, files[0]).rstrip('/')}/{folder_of(files)}",
+        "file names": file_links(checkpoint, reporter.store_uri),
     }
     if blocked:
         metadata["blocked"] = dg.MetadataValue.md(
@@ -215,18 +228,6 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _page(key: dg.AssetKey, partition: str) -> dg.MetadataValue:
     return dg.MetadataValue.md(f"[{partition}]({partition_page(key, partition)})")
-
-
-def _file_links(checkpoint: Checkpoint, store_uri: str) -> dg.MetadataValue:
-    """Each file with its size, linked where its place has a page of its own."""
-    lines = []
-    for file in checkpoint.manifest.files[:_TABLE_ROWS]:
-        place = store_location(_bucket_of(store_uri, file), file.object_name)
-        linked = isinstance(place, dg.UrlMetadataValue)
-        name = f"[{file.object_name}]({place.value})" if linked else f"`{place.value}`"
-        lines.append(f"* {name}, {readable_bytes(file.size)}")
-    more = len(checkpoint.manifest.files) - _TABLE_ROWS
-    return dg.MetadataValue.md("\n".join([*lines, *([f"* and {more} more"] if more > 0 else [])]))
 
 
 def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
@@ -275,18 +276,6 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
     }
 
 
-def store_location(store_uri: str, name: str) -> dg.MetadataValue:
-    """A path for a local store, the console's page for a bucket, the URI for anything else."""
-    place = f"{store_uri.rstrip('/')}/{name}"
-    if place.startswith("file://"):
-        return dg.MetadataValue.path(f"{unquote(store_uri.rstrip('/').removeprefix('file://'))}/{name}")
-    if place.startswith("gs://"):
-        # The console shows a folder and an object on different pages.
-        page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
-        return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
-    return dg.MetadataValue.text(place)
-
-
 def _parent(checkpoint_id: int | None) -> str:
     return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
 
@@ -304,6 +293,8 @@ def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str
         TAG_SLOT: str(completed.slot),
         TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
         TAG_REPORTER: reporter.kind,
+        # Another attempt is other data, also of the same day.
+        _DATA_VERSION: str(completed.attempt),
     }
     if completed.parent is not None:
         tags[TAG_PARENT] = str(completed.parent)
@@ -330,25 +321,6 @@ def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
     )
 
 
-def _bucket_of(store_uri: str, file: FileReport) -> str:
-    """The URI that the name of a file is relative to: its bucket, which a job need not have for itself."""
-    scheme = store_uri.partition("://")[0]
-    return (
-        store_uri if scheme == "file" else f"{scheme}://{file.recoverable.final_blob_identifier.bucket_name}"
-    )
-
-
-def _folder_of(files: tuple[FileReport, ...]) -> str:
-    """The deepest folder that holds all files, with a trailing slash; empty for the store itself."""
-    folders = [file.object_name.split("/")[:-1] for file in files]
-    shared = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return "".join(f"{part}/" for part in shared)
-
-
 def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
     return dg.MetadataValue.table(
         [
@@ -360,28 +332,10 @@ def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
                     "deletes": entry.report.deletes,
                     "changelog": readable_bytes(entry.report.stored_bytes),
                     "base": "" if entry.sizes is None else readable_bytes(entry.sizes.base_bytes),
-                    "changes since": "" if entry.sizes is None else readable_bytes(entry.sizes.log_bytes),
-                    "checkpoints since": "" if entry.sizes is None else str(entry.sizes.checkpoints),
-                    "tasks": len(entry.report.handles),
+                    "since base": "" if entry.sizes is None else str(entry.sizes.checkpoints),
                 }
             )
             for name, entry in sorted(checkpoint.manifest.operators.items())
         ]
         or [dg.TableRecord({"operator": "none"})]
     )
-
-
-def _file_table(files: tuple[FileReport, ...], blocked: set[str]) -> dg.MetadataValue:
-    shown = [
-        dg.TableRecord(
-            {
-                "file": file.object_name,
-                "rows": "" if file.rows is None else str(file.rows),
-                "size": readable_bytes(file.size),
-                "components": len(file.components),
-                "state": "blocked" if file.object_name in blocked else "published",
-            }
-        )
-        for file in files[:_TABLE_ROWS]
-    ]
-    return dg.MetadataValue.table(shown or [dg.TableRecord({"file": "none"})])

@@ -95,6 +95,7 @@ def reports_of(store: str) -> str:
     out=dg.Out(dict),
     retry_policy=DEFAULT_RETRY_POLICY,
     tags={"dstl/step": "1-3"},
+    pool=JOB.pool,
 )
 def update(
     context: dg.OpExecutionContext,

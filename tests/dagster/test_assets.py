@@ -208,3 +208,40 @@ def test_operators_are_names_in_a_list() -> None:
     with pytest.raises(InvalidInputError, match=r"such as \['totals'\]"):
         JobAssets("orders", operators="totals")  # type: ignore[arg-type] # the point
     assert JobAssets("orders", operators=["totals"]).operators == ("totals",)  # type: ignore[arg-type] # as users do
+
+
+def test_the_state_shows_no_file_of_dagsters(days: Days) -> None:
+    """Its last step hands on nothing, so that Dagster stores nothing for it and shows no path to that."""
+    result = days.run("2024-01-01")
+    (event,) = days.events("state")
+    assert "path" not in event.metadata
+    assert event.metadata["checkpoint"].value == "1"
+    assert result.success
+
+
+def test_two_jobs_of_one_name_in_dagster_are_refused() -> None:
+    """Dagster's letters make one of the two; the message says which two, and why."""
+    checkpoint_asset_specs("twin.job")
+    checkpoint_asset_specs("twin.job")
+    with pytest.raises(InvalidInputError, match=r"jobs 'twin\.job' and 'twin-job' are both 'twin_job'"):
+        checkpoint_asset_specs("twin-job")
+
+
+def test_events_tell_dagster_what_it_shows_by_itself(days: Days) -> None:
+    """Rows, the place, and a data version that another attempt does not share."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    first, second = days.events("files")
+    assert first.metadata["dagster/partition_row_count"].value == 2
+    assert str(first.metadata["dagster/uri"].value) == f"{days.uri}/out/2024-01-01/"
+    versions = {(event.tags or {})["dagster/data_version"] for event in (first, second)}
+    assert versions == {str(days.coordinator().get(number).attempt) for number in (1, 2)}
+
+
+def test_a_jobs_steps_share_a_pool(days: Days) -> None:
+    """A limit on it makes the job's runs wait for each other."""
+    state = days.code.build_state()
+    graph = state.node_def
+    assert isinstance(graph, dg.GraphDefinition)
+    pools = {name: graph.node_named(name).definition.pool for name in ("persist", "confirm", "cleanup")}
+    assert set(pools.values()) == {"dstl_days"}
