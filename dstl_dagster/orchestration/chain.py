@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 import dagster as dg
 
@@ -17,8 +16,10 @@ from dstl_dagster.timeline import CheckpointEntry, TimelineView
 
 __all__ = ["chain_metadata", "partition_page", "picture"]
 
-_DRAWN = 24
-_LISTED = 20
+_SHOWN_AT_ONCE = 999
+"""Characters of Markdown that Dagster's page shows in place; more is behind a click."""
+_REST = 32
+"""Characters for the line that says what is left out."""
 
 
 def chain_metadata(
@@ -41,21 +42,32 @@ def partition_page(key: dg.AssetKey, partition: str) -> str:
 
 def picture(assets: JobAssets, view: TimelineView) -> str:
     """The newest checkpoints, one a line, newest first; those that a restore left behind stand aside."""
-    shown = sorted(view.kept, key=lambda entry: entry.checkpoint_id, reverse=True)
+    entries = sorted(view.kept, key=lambda entry: entry.checkpoint_id, reverse=True)
     names = _names(view)
     lines: list[str] = []
     aside = False
-    for entry in shown[:_DRAWN]:
+    for entry in entries:
         left_behind = view.is_abandoned(entry.checkpoint_id)
-        if aside and not left_behind:
-            lines.append("├─╯")
+        fork = "├─╯\n" if aside and not left_behind else ""
         aside = left_behind
-        lines.append(_line(assets, view, entry, names.get(entry.checkpoint_id, ())))
-    if len(shown) > _DRAWN:
-        lines.append(f"┆ {len(shown) - _DRAWN} older ones")
-    elif shown and shown[-1].completed.parent is not None:
-        lines.append("┆ older ones are cleaned up")
-    return "\n".join(lines)
+        lines.append(fork + _line(assets, view, entry, names.get(entry.checkpoint_id, ())))
+    fence = len("```\n\n```")
+    shown = _fitting(lines, _SHOWN_AT_ONCE - fence)
+    if len(shown) < len(lines):
+        shown.append(f"┆ {len(lines) - len(shown)} older ones")
+    elif entries and entries[-1].completed.parent is not None:
+        shown.append("┆ older ones are cleaned up")
+    return "\n".join(shown)
+
+
+def _fitting(lines: list[str], characters: int) -> list[str]:
+    """The first lines that fit together, with room for one more that says what is left out."""
+    left = characters - _REST
+    for count, line in enumerate(lines):
+        left -= len(line) + 1
+        if left < 0:
+            return lines[:count]
+    return lines
 
 
 def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: tuple[str, ...]) -> str:
@@ -65,11 +77,11 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
     notes = [
         _batch(entry),
         f"{len(completed.files)} files" if completed.files else "",
-        "the job resumes from here" if entry.checkpoint_id == view.last_completed_id else "",
-        "" if left_behind or entry.committed is not None or not completed.files else "files due in step 6",
+        "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
+        "" if left_behind or entry.committed is not None or not completed.files else "step 6 due",
         f"{blocked} files blocked" if blocked else "",
         f"savepoint {', '.join(names)}" if names else "",
-        f"left behind by a restore, on {completed.parent or 'none'}" if left_behind else "",
+        f"undone by a restore, on {completed.parent or 'none'}" if left_behind else "",
     ]
     mark = "│ ○" if left_behind else "●"
     return f"{mark} {assets.partition_key(entry.checkpoint_id)}  {', '.join(filter(None, notes))}".rstrip()
@@ -77,12 +89,12 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
 
 def _restorable(assets: JobAssets, view: TimelineView, now: datetime, sizes: Mapping[int, str]) -> str:
     names = _names(view)
-    rows = ["| checkpoint | batch | age | state | kept by |", "|---|---|---|---|---|"]
-    retained = list(reversed(view.retained))
-    for entry in retained[:_LISTED]:
+    head = ["| checkpoint | batch | age | state | kept by |", "|---|---|---|---|---|"]
+    rows = []
+    for entry in reversed(view.retained):
         partition = assets.partition_key(entry.checkpoint_id)
         kept = names.get(entry.checkpoint_id)
-        cells: tuple[Any, ...] = (
+        cells = (
             f"[{partition}]({partition_page(assets.checkpoints_key, partition)})",
             _batch(entry).replace("|", "\\|"),
             _age(now - entry.completed.recorded_at),
@@ -90,9 +102,9 @@ def _restorable(assets: JobAssets, view: TimelineView, now: datetime, sizes: Map
             f"savepoint {', '.join(kept)}" if kept else "retention",
         )
         rows.append(f"| {' | '.join(cells)} |")
-    if len(retained) > _LISTED:
-        rows.append(f"\nand {len(retained) - _LISTED} older ones")
-    return "\n".join(rows)
+    shown = _fitting(rows, _SHOWN_AT_ONCE - sum(len(line) + 1 for line in head))
+    more = [f"\nand {len(rows) - len(shown)} older ones"] if len(shown) < len(rows) else []
+    return "\n".join([*head, *shown, *more])
 
 
 def _names(view: TimelineView) -> dict[int, tuple[str, ...]]:

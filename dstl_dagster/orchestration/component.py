@@ -7,6 +7,8 @@ Owns the component's fields and how they map to the functions that Python users 
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
@@ -90,6 +92,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     file_options: dict[str, Option] = Field(
         default_factory=dict, description="More of `options`, for definitions that keep them apart."
     )
+    gcs: str | None = Field(
+        default=None,
+        description=(
+            "`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for "
+            "credentials that Google's libraries do not find by default."
+        ),
+        examples=["shop.resources:gcs"],
+    )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
     freshness_hours: float | None = Field(
@@ -128,7 +138,10 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         assets = JobAssets(self.job, operators=tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
-            uri=self.store, options=_as_text(self.options), files=_as_text(self.file_options)
+            uri=self.store,
+            options=_as_text(self.options),
+            files=_as_text(self.file_options),
+            gcs=None if self.gcs is None else _imported(self.gcs),
         )
         changelog.require_valid()
         freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
@@ -173,6 +186,20 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 build_checks_schedule(checks_job),
             ],
         )
+
+
+def _imported(path: str) -> Any:
+    """What `module:name` names. Raises: InvalidInputError."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(f"gcs: {path!r} cannot be imported ({error}): write module:name") from error
+    if isinstance(found, type) or not hasattr(found, "get_client"):
+        raise InvalidInputError(
+            f"gcs: {path} is {found!r}: name an object with get_client(), such as a GCSResource(project=...)"
+        )
+    return found
 
 
 def _as_text(options: Mapping[str, Option]) -> dict[str, str]:

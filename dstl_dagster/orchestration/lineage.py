@@ -220,8 +220,8 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
     log_bytes, far = sum(each.log_bytes for each in sizes), max(each.checkpoints for each in sizes)
     return {
         STATE: words,
-        "a restore reads": f"{words}: {readable_bytes(bases)} of bases, and {readable_bytes(log_bytes)} of "
-        f"changes since, in {far} checkpoints",
+        "a restore reads": f"{readable_bytes(bases)} of bases, {readable_bytes(log_bytes)} of changes "
+        f"in {far} checkpoints since",
         "state MiB": mebibytes(bases + log_bytes),
     }
 

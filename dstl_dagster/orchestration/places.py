@@ -52,7 +52,7 @@ def file_links(checkpoint: Checkpoint, store_uri: str) -> dg.MetadataValue:
     for file in checkpoint.manifest.files[:_TABLE_ROWS]:
         place = store_location(bucket_of(store_uri, file), file.object_name)
         linked = isinstance(place, dg.UrlMetadataValue)
-        name = f"[{file.object_name}]({place.value})" if linked else f"`{place.value}`"
+        name = f"[{file.object_name}]({place.value})" if linked else f"`{file.object_name}`"
         lines.append(f"* {name}, {readable_bytes(file.size)}")
     more = len(checkpoint.manifest.files) - _TABLE_ROWS
     return dg.MetadataValue.md("\n".join([*lines, *([f"* and {more} more"] if more > 0 else [])]))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dstl_dagster.orchestration.chain import chain_metadata, picture
+from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.timeline import TimelineView
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ pytestmark = pytest.mark.dagster
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DRAWN = """\
-● chk-00000005  2024-01-03, 1 files, the job resumes from here, files due in step 6
+● chk-00000005  2024-01-03, 1 files, resumes here, step 6 due
 ● chk-00000004  2024-01-02, 1 files
-│ ○ chk-00000003  2024-01-03, 1 files, left behind by a restore, on 2
-│ ○ chk-00000002  2024-01-02, 1 files, savepoint before-the-fix, left behind by a restore, on 1
+│ ○ chk-00000003  2024-01-03, 1 files, undone by a restore, on 2
+│ ○ chk-00000002  2024-01-02, 1 files, savepoint before-the-fix, undone by a restore, on 1
 ├─╯
 ● chk-00000001  2024-01-01, 1 files"""
 
@@ -43,11 +44,14 @@ def test_the_picture_shows_what_a_restore_left_behind(days: Days) -> None:
 
 def test_a_long_chain_is_cut(days: Days) -> None:
     """It says how many are not drawn; and that older ones are gone, where they are."""
-    for number in range(1, 27):
-        days.code.make_outside(days.uri, f"2024-01-{number:02}", files=0, state=False)
-    drawn = picture(days.code.JOB, days.coordinator().timeline.tail()).splitlines()
-    assert len(drawn) == 25
-    assert drawn[-1] == "┆ 2 older ones"
+    options = CheckpointOptions(num_retained=40)
+    for number in range(1, 41):
+        days.code.make_outside(days.uri, f"number {number:03}", files=0, state=False, options=options)
+    view = days.coordinator().timeline.tail()
+    drawn = picture(days.code.JOB, view).splitlines()
+    assert drawn[-1] == f"┆ {40 - (len(drawn) - 1)} older ones"
+    for text in chain_metadata(days.code.JOB, view, NOW, {}).values():
+        assert 700 < len(str(text.value)) < 1000, "as much as Dagster shows without a click"
     days.coordinator().clean_up()
     drawn = picture(days.code.JOB, days.coordinator().timeline.tail()).splitlines()
     assert len(drawn) == 11
@@ -80,11 +84,11 @@ def test_a_checkpoints_page_answers(days: Days, daemon: Daemon) -> None:
     for number, event in enumerate(events, 1):
         said = {name: str(entry.value) for name, entry in event.metadata.items()}
         assert said["state size"].endswith("B")
-        assert said["a restore reads"].endswith(f"in {number - 1} checkpoints")
-        assert f"`{days.uri}/out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
+        assert said["a restore reads"].endswith(f"in {number - 1} checkpoints since")
+        assert f"out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
         first = said["chain"].splitlines()[1]
-        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 files, the job resumes from here" + (
-            ", files due in step 6" if number < 3 else ""
+        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 files, resumes here" + (
+            ", step 6 due" if number < 3 else ""
         )
         assert said["restorable"].count("[chk-") == number
         if number > 1:

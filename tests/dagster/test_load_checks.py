@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -106,3 +108,24 @@ def test_a_component_can_change_how_assets_are_shown() -> None:
     assert {spec.tags["tier"] for spec in specs} == {"gold"}
     with pytest.raises(InvalidInputError, match="Change anything but the key"):
         Renamed(job="orders", store="file:///x").build_defs(None)  # type: ignore[arg-type] # as above
+
+
+@pytest.mark.parametrize("path", ["no.such.module:gcs", "json:gcs", "json", "json:JSONDecoder", ":gcs"])
+def test_a_component_names_its_credentials(path: str) -> None:
+    """Something with `get_client`, or it says what it found instead."""
+    with pytest.raises(InvalidInputError, match=r"gcs: .*(module:name|get_client)"):
+        CheckpointLineageComponent(job="orders", store="gs://b/x", gcs=path).build_defs(None)  # type: ignore[arg-type] # as above
+
+
+def test_a_components_credentials_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its jobs, sensor and checks: the resource that is bound to all of them."""
+    given = SimpleNamespace(get_client=lambda: "the client")
+    monkeypatch.setitem(sys.modules, "shop.resources", SimpleNamespace(gcs=given))
+    component = CheckpointLineageComponent(job="orders", store="gs://b/x", gcs="shop.resources:gcs")
+    built: list[Any] = []
+    real = ChangelogStorageResource.require_valid
+    monkeypatch.setattr(
+        ChangelogStorageResource, "require_valid", lambda resource: (built.append(resource), real(resource))
+    )
+    component.build_defs(None)  # type: ignore[arg-type] # as above
+    assert built[0].gcs is given

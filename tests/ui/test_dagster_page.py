@@ -67,6 +67,28 @@ def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> Non
     picture("checkpoint")
 
 
+def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> None:
+    """What a restore reads, the chain as text, and a table of what can be restored, with links that work."""
+    browser_page.set_viewport_size({"width": 1400, "height": 1700})
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.get_by_text("of changes in 3 checkpoints since").wait_for()
+    picture("checkpoint-long", 1300)
+    link = browser_page.get_by_role("link", name="chk-00000003", exact=True).first
+    link.wait_for()
+    browser_page.get_by_text("● chk-00000004 2013-01-04, 2 files, resumes here").wait_for()
+    link.click()
+    browser_page.wait_for_url("**partition=chk-00000003")
+    browser_page.set_viewport_size(SIZE)
+
+
+def test_the_jobs_page_shows_the_runs(site: Site, browser_page: Page) -> None:
+    """Also those that the page did not launch: the demo's."""
+    browser_page.goto(site.location("jobs/nyc_flights_day/runs"))
+    browser_page.get_by_text("2013-01-04").first.wait_for()
+    for day in site.days.IN_DAGSTER:
+        assert browser_page.get_by_text(day).count(), day
+
+
 def test_a_checkpoints_plots(site: Site, browser_page: Page, picture: Any) -> None:
     """One plot for each measure, by checkpoint, and none of anything else."""
     browser_page.goto(site.asset("checkpoints", "overview"))
