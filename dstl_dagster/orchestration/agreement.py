@@ -24,6 +24,8 @@ __all__ = ["findings_beside", "partitions_finding"]
 _ARCHIVED_AT_ONCE = 100
 """Each asks the store, unlike a batch since the newest snapshot. The latest partitions, which a restore
 takes away first."""
+_ARCHIVED_BESIDE = 5
+"""The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
 _NAMED = 10
 _ADVICE = (
     "show as materialized, but no checkpoint holds them, as after a restore: run them again, each chosen by "
@@ -50,7 +52,7 @@ def findings_beside(
     return [
         unpublished_files(view, SystemClock()),
         blocked_files(view),
-        partitions_finding(instance, assets, view, changes, partitions_def),
+        partitions_finding(instance, assets, view, changes, partitions_def, thorough=False),
     ]
 
 
@@ -60,6 +62,8 @@ def partitions_finding(
     view: TimelineView,
     changes: PartitionChanges,
     partitions_def: dg.PartitionsDefinition[Any] | None,
+    *,
+    thorough: bool = True,
 ) -> Finding:
     """Compare the two.
 
@@ -67,8 +71,10 @@ def partitions_finding(
         changes: what the partitions of checkpoints need, as `reporting.partition_changes` tells; empty where
             the caller is about to make these changes.
         partitions_def: of the job's state and files, if the partition of a batch is its idempotency key.
+        thorough: look up a hundred of the partitions that the view does not tell of; otherwise the few that
+            come after all that it does.
     """
-    undone, unseen = _days(instance, assets, view, partitions_def)
+    undone, unseen = _days(instance, assets, view, partitions_def, thorough)
     wrong = {
         "partitions to run again": undone,
         "partitions that Dagster lacks": unseen,
@@ -99,13 +105,14 @@ def _days(
     assets: JobAssets,
     view: TimelineView,
     partitions_def: dg.PartitionsDefinition[Any] | None,
+    thorough: bool,
 ) -> tuple[list[str], list[str]]:
     """Partitions that no checkpoint holds, and partitions that Dagster does not show; each sorted."""
     if partitions_def is None:
         return [], []
     of_state = set(instance.get_materialized_partitions(assets.state_key))
     shown = of_state | set(instance.get_materialized_partitions(assets.files_key))
-    undone = [key for key in _to_look_up(shown, view) if view.applied_in(key) is None]
+    undone = [key for key in _to_look_up(shown, view, thorough) if view.applied_in(key) is None]
     # The state of a job outside of Dagster has no partitions.
     held = [key for key in view.keys if key not in of_state] if of_state else []
     unseen = [
@@ -118,11 +125,17 @@ def _days(
     return sorted(undone), sorted(unseen)
 
 
-def _to_look_up(shown: Iterable[str], view: TimelineView) -> list[str]:
+def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:
     """Those that cost no request, and of the others the latest."""
-    archived = sorted((key for key in shown if key not in view.keys), reverse=True)
     free = [key for key in shown if key in view.keys]
-    return free + (archived[:_ARCHIVED_AT_ONCE] if view.snapshot_slot else archived)
+    others = sorted((key for key in shown if key not in view.keys), reverse=True)
+    if not view.snapshot_slot:
+        return free + others
+    if thorough:
+        return free + others[:_ARCHIVED_AT_ONCE]
+    held = [key for key, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
+    # Partitions become state in order: what comes before one that is held is held as well.
+    return free + [key for key in others if not held or key > max(held)][:_ARCHIVED_BESIDE]
 
 
 def _is_at_work(instance: dg.DagsterInstance, partition: str) -> bool:

@@ -193,8 +193,14 @@ def shown_after_check(days: Days) -> tuple[bool, str]:
     return found.passed, str(found.description)
 
 
-def test_only_the_latest_days_of_the_archive_are_looked_up() -> None:
-    """Each costs a request; a thousand days do not cost a thousand."""
+@pytest.mark.parametrize(
+    ("thorough", "since_the_snapshot", "lookups"),
+    [(True, {}, 100), (False, {}, 5), (False, {"1999-01-01": (7,)}, 0), (False, {"1996-01-01": (7,)}, 3)],
+)
+def test_only_the_latest_days_of_the_archive_are_looked_up(
+    thorough: bool, since_the_snapshot: dict[str, tuple[int, ...]], lookups: int
+) -> None:
+    """Each costs a request: a hundred of a thousand days, and beside a checkpoint none that must be held."""
     asked: list[str] = []
 
     class Archive:
@@ -204,12 +210,18 @@ def test_only_the_latest_days_of_the_archive_are_looked_up() -> None:
 
     days = [f"{1000 + number}-01-01" for number in range(1000)]
     instance: Any = SimpleNamespace(get_materialized_partitions=lambda _: set(days))
-    view = TimelineView(slot=32, snapshot_slot=32, archive=Archive())  # type: ignore[arg-type] # all it asks
+    archive: Any = Archive()
+    view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=since_the_snapshot)
     found = partitions_finding(
-        instance, JobAssets("orders"), view, PartitionChanges([], []), dg.StaticPartitionsDefinition(days)
+        instance,
+        JobAssets("orders"),
+        view,
+        PartitionChanges([], []),
+        dg.StaticPartitionsDefinition(days),
+        thorough=thorough,
     )
     assert found.passed
-    assert sorted(asked) == days[-100:]
+    assert sorted(asked) == days[len(days) - lookups :]
 
 
 def test_the_job_and_the_schedule_ship_with_the_checks() -> None:
