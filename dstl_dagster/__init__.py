@@ -12,7 +12,11 @@ from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
-    from dstl_dagster.orchestration.checks import build_checkpoint_checks
+    from dstl_dagster.orchestration.checks import (
+        build_checkpoint_checks,
+        build_checks_job,
+        build_checks_schedule,
+    )
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
@@ -50,6 +54,8 @@ __all__ = [
     "build_checkpoint_checks",
     "build_checkpoint_job",
     "build_checkpoint_sensor",
+    "build_checks_job",
+    "build_checks_schedule",
     "build_cleanup_job",
     "build_cleanup_schedule",
     "build_commit_job",
@@ -72,7 +78,7 @@ __getattr__, __dir__ = lazy_face(
     __name__,
     {
         "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
-        "orchestration.checks": ["build_checkpoint_checks"],
+        "orchestration.checks": ["build_checkpoint_checks", "build_checks_job", "build_checks_schedule"],
         "orchestration.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.component": ["CheckpointLineageComponent"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],

@@ -51,6 +51,7 @@ def checkpoint_asset_specs(
         file_columns: the columns of the output files.
     """
     assets = JobAssets.of(job)
+    assets.require_own_names()
     if isinstance(sources, str | dg.AssetKey):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
     spec = partial(_spec, assets, list(parse_names("owners", owners)), parse_names("kinds", kinds))
@@ -131,11 +132,16 @@ def build_state_asset(
     Raises: InvalidInputError for an `update` that takes data, or a text where names are wanted.
     """
     assets = JobAssets.of(job)
+    assets.require_own_names()
     update, owners = _waiting(update), parse_names("owners", owners)
     if isinstance(sources, str | dg.AssetKey):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
     ops = build_checkpoint_ops(
-        lambda _job: assets, prefix=f"{assets.group_name}_{assets.state}_", retry_policy=retry_policy
+        lambda _job: assets,
+        prefix=f"{assets.group_name}_{assets.state}_",
+        retry_policy=retry_policy,
+        pool=assets.pool,
+        ends=True,
     )
     ins = {
         f"source_{place}": dg.AssetIn(key=key, dagster_type=dg.Nothing) for place, key in enumerate(sources)

@@ -53,6 +53,7 @@ def build_commit_job(
         description=compose_commit.__doc__,
         retry_policy=retry_policy,
         tags={TAG_STEP: "6"},
+        pool=assets.pool,
         out=dg.Out(int),
     )
     def commit(
@@ -69,6 +70,7 @@ def build_commit_job(
         description=clean_up.__doc__,
         retry_policy=retry_policy,
         tags={TAG_STEP: "7"},
+        pool=assets.pool,
     )
     def cleanup(
         context: dg.OpExecutionContext, checkpoint_id: int, changelog: ChangelogStorageResource

@@ -7,12 +7,20 @@ Owns the component's fields and how they map to the functions that Python users 
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.assets import checkpoint_asset_specs
-from dstl_dagster.orchestration.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
+from dstl_dagster.orchestration.checks import (
+    DEFAULT_MAX_AGE,
+    build_checkpoint_checks,
+    build_checks_job,
+    build_checks_schedule,
+)
 from dstl_dagster.orchestration.commit import build_commit_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.maintenance import (
@@ -84,6 +92,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     file_options: dict[str, Option] = Field(
         default_factory=dict, description="More of `options`, for definitions that keep them apart."
     )
+    gcs: str | None = Field(
+        default=None,
+        description=(
+            "`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for "
+            "credentials that Google's libraries do not find by default."
+        ),
+        examples=["shop.resources:gcs"],
+    )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
     freshness_hours: float | None = Field(
@@ -101,34 +117,55 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
 
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """Each asset as it is shown; override it to change its group, owners, tags, metadata or description.
+
+        The key stays: the events of checkpoints are reported under it.
+        """
+        return spec
+
+    def _shown_as(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        shown = self.get_asset_spec(spec)
+        if shown.key != spec.key:
+            raise InvalidInputError(
+                f"get_asset_spec made {shown.key.to_user_string()} of key {spec.key.to_user_string()}: "
+                "checkpoints are reported under the first. Change anything but the key"
+            )
+        return shown
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - Dagster's signature
         """Neither reads the store nor starts anything."""
         assets = JobAssets(self.job, operators=tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
-            uri=self.store, options=_as_text(self.options), files=_as_text(self.file_options)
+            uri=self.store,
+            options=_as_text(self.options),
+            files=_as_text(self.file_options),
+            gcs=None if self.gcs is None else _imported(self.gcs),
         )
+        changelog.require_valid()
         freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
         commit_job = build_commit_job(assets, changelog=changelog)
         cleanup_job = build_cleanup_job(assets, changelog=changelog)
         materialize_job = build_materialize_job(assets, changelog=changelog)
         verify_job = build_verify_job(assets, changelog=changelog)
+        checks = build_checkpoint_checks(
+            assets,
+            changelog=changelog,
+            max_age=freshness or DEFAULT_MAX_AGE,
+            budget=CostBudget.from_mapping(_as_text(self.budget)),
+        )
+        checks_job = build_checks_job(checks)
+        specs = checkpoint_asset_specs(
+            assets,
+            owners=self.owners,
+            kinds=self.kinds,
+            freshness=freshness,
+            sources=[dg.AssetKey(source.split("/")) for source in self.sources],
+        )
         return dg.Definitions(
-            assets=checkpoint_asset_specs(
-                assets,
-                owners=self.owners,
-                kinds=self.kinds,
-                freshness=freshness,
-                sources=[dg.AssetKey(source.split("/")) for source in self.sources],
-            ),
-            asset_checks=[
-                build_checkpoint_checks(
-                    assets,
-                    changelog=changelog,
-                    max_age=freshness or DEFAULT_MAX_AGE,
-                    budget=CostBudget.from_mapping(_as_text(self.budget)),
-                )
-            ],
+            assets=[self._shown_as(spec) for spec in specs],
+            asset_checks=[checks],
             sensors=[
                 build_checkpoint_sensor(
                     assets, changelog=changelog, commit_job=commit_job if self.commit else None
@@ -139,14 +176,30 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
                 cleanup_job,
                 materialize_job,
                 verify_job,
+                checks_job,
                 build_restore_job(assets, changelog=changelog),
             ],
             schedules=[
                 build_cleanup_schedule(cleanup_job),
                 build_materialize_schedule(materialize_job),
                 build_verify_schedule(verify_job),
+                build_checks_schedule(checks_job),
             ],
         )
+
+
+def _imported(path: str) -> Any:
+    """What `module:name` names. Raises: InvalidInputError."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(f"gcs: {path!r} cannot be imported ({error}): write module:name") from error
+    if isinstance(found, type) or not hasattr(found, "get_client"):
+        raise InvalidInputError(
+            f"gcs: {path} is {found!r}: name an object with get_client(), such as a GCSResource(project=...)"
+        )
+    return found
 
 
 def _as_text(options: Mapping[str, Option]) -> dict[str, str]:

@@ -41,6 +41,8 @@ TAG_COMMIT = "dstl/commit"
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 
+_jobs_by_group: dict[str, str] = {}
+"""Each job whose definitions were built in this process, by the name of its group."""
 _PARTITION = re.compile(r"chk-(\d{8,})")
 
 
@@ -74,6 +76,23 @@ class JobAssets:
     def group_name(self) -> str:
         """The job's name in the letters, digits and underscores that Dagster allows in a group's name."""
         return "".join(letter if letter.isalnum() else "_" for letter in self.job)
+
+    def require_own_names(self) -> None:
+        """Claim the names of the job's assets in this process, for its definitions.
+
+        Raises: InvalidInputError if another job has the same: they would show as one, mixed up.
+        """
+        other = _jobs_by_group.setdefault(self.group_name, self.job)
+        if other != self.job:
+            raise InvalidInputError(
+                f"jobs {other!r} and {self.job!r} are both {self.group_name!r} in Dagster, which allows only "
+                "letters, digits and underscores: rename one of them in its program"
+            )
+
+    @property
+    def pool(self) -> str:
+        """The concurrency pool of the job's steps: a limit of 1 on it makes its runs wait for each other."""
+        return f"dstl_{self.group_name}"
 
     @property
     def state_key(self) -> AssetKey:

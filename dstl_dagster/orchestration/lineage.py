@@ -1,19 +1,25 @@
-"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata."""
+"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata.
+
+Owns the words and the numbers of an event. Does not own how the chain is drawn (`chain`), or where
+objects are (`places`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 import dagster as dg
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Checkpoint, FileReport, OperatorReport
+from dstl_dagster.checkpoint import Checkpoint, OperatorReport
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.format import JobNames, readable_bytes
 from dstl_dagster.keyed import CheckpointCost, list_price_usd
+from dstl_dagster.orchestration.chain import chain_metadata, partition_page
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -24,10 +30,13 @@ from dstl_dagster.orchestration.keys import (
     TAG_TIMELINE,
     JobAssets,
 )
+from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
+from dstl_dagster.orchestration.places import bucket_of, file_links, file_table, folder_of, store_location
 from dstl_dagster.settings import StoragePrices
-from dstl_dagster.timeline import Completed
+from dstl_dagster.timeline import Completed, TimelineView
 
 __all__ = [
+    "STATE",
     "Reporter",
     "checkpoint_materialization",
     "files_materialization",
@@ -38,26 +47,32 @@ __all__ = [
     "timeline_mark",
 ]
 
-_KIB = 1024
-_MICRO = 1_000_000
-_TABLE_ROWS = 50
+STATE = "state size"
+"""The size of the whole state, in words."""
 _COLUMN_SCHEMA = "dagster/column_schema"
-_CONSOLE = "https://console.cloud.google.com/storage/browser"
+_ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
+"""The keys that Dagster shows in places of their own."""
+_DATA_VERSION = "dagster/data_version"
 
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there."""
+    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there.
+
+    `view`: of the timeline, for the picture of the chain; without it there is none. `now`: by the reporter.
+    """
 
     kind: str
     store_uri: str
     prices: StoragePrices = field(default_factory=StoragePrices)
+    view: TimelineView | None = None
+    now: datetime = field(default_factory=lambda: SystemClock().now())
 
 
 def checkpoint_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str] | None = None
 ) -> dg.AssetMaterialization:
-    """The event of a completed checkpoint."""
+    """The event of a completed checkpoint. `sizes`: of the state at others, as `STATE` of their events."""
     parent = _parent(checkpoint.parent)
     manifest = checkpoint.manifest
     metadata: dict[str, Any] = {
@@ -65,26 +80,23 @@ def checkpoint_materialization(
         "parent": parent,
         "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
         f"{readable_bytes(manifest.file_bytes)} of files",
+        **_state_size(checkpoint),
+        **_links(assets, checkpoint, reporter, sizes or {}),
         "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
         "operators": _operator_table(checkpoint),
         # Numbers become plots, so only measures are numbers; ids are text.
         "changes": manifest.changes,
-        "changelog KiB": _measure(manifest.state_bytes / _KIB),
+        "changelog MiB": mebibytes(manifest.state_bytes),
         "files": len(manifest.files),
-        "file KiB": _measure(manifest.file_bytes / _KIB),
-        "persist seconds": _measure(manifest.persist_seconds),
-        "confirm seconds": _measure(checkpoint.entry.completed.seconds),
+        "file MiB": mebibytes(manifest.file_bytes),
+        "batch seconds": measure(manifest.persist_seconds),
+        "seconds": f"{manifest.persist_seconds:.1f} of the batch (steps 1 to 3), "
+        f"{checkpoint.entry.completed.seconds:.3f} of step 5",
         "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
         **_cost_measures(checkpoint, reporter.prices),
     }
     if manifest.cost is not None:
         metadata["cost"] = _cost_table(manifest.cost, reporter.prices)
-    if checkpoint.parent is not None:
-        metadata["lineage"] = dg.MetadataValue.md(
-            f"`{assets.partition_key(checkpoint.checkpoint_id)}` builds on "
-            f"`{assets.partition_key(checkpoint.parent)}`"
-        )
-        metadata["parent checkpoint"] = dg.MetadataValue.asset(assets.checkpoints_key)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
@@ -92,6 +104,21 @@ def checkpoint_materialization(
         tags=_tags(assets, checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
+
+
+def _links(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str]
+) -> dict[str, dg.MetadataValue]:
+    """Where the page leads to: the parent, the other checkpoints, and the files."""
+    links = {}
+    if checkpoint.parent is not None:
+        links["parent checkpoint"] = _page(assets.checkpoints_key, assets.partition_key(checkpoint.parent))
+    if reporter.view is not None:
+        known = {**sizes, checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
+        links |= chain_metadata(assets, reporter.view, reporter.now, known)
+    if checkpoint.manifest.files:
+        links["file names"] = file_links(checkpoint, reporter.store_uri)
+    return links
 
 
 def subsumed_materialization(
@@ -106,7 +133,6 @@ def subsumed_materialization(
         tags=_tags(assets, completed, reporter),
         metadata={
             "files": len(completed.files),
-            "confirm seconds": _measure(completed.seconds),
             "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
@@ -123,12 +149,13 @@ def operator_materialization(
     metadata: dict[str, Any] = {
         "upserts": report.upserts,
         "deletes": report.deletes,
-        "changelog KiB": _measure(report.stored_bytes / _KIB),
+        "changelog MiB": mebibytes(report.stored_bytes),
         "checkpoint": str(checkpoint.checkpoint_id),
         "size": readable_bytes(report.stored_bytes),
         "keys": ", ".join(report.key_columns),
         "key groups": str(report.max_parallelism),
         "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
+        _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
     columns = _state_columns(report)
     if columns is not None:
@@ -150,14 +177,17 @@ def files_materialization(
     commit = checkpoint.entry.committed
     metadata: dict[str, Any] = {
         "files": len(files) - len(blocked),
-        "rows": sum(file.rows or 0 for file in files),
-        "file KiB": _measure(checkpoint.manifest.file_bytes / _KIB),
+        _ROWS if partition is None else _PARTITION_ROWS: sum(file.rows or 0 for file in files),
+        "file MiB": mebibytes(checkpoint.manifest.file_bytes),
         "components": sum(len(file.components) for file in files),
-        "compose-commit seconds": 0.0 if commit is None else _measure(commit.seconds),
+        "compose-commit seconds": 0.0 if commit is None else measure(commit.seconds),
         "checkpoint": str(checkpoint.checkpoint_id),
+        "checkpoint page": _page(assets.checkpoints_key, assets.partition_key(checkpoint.checkpoint_id)),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
-        "published": _file_table(files, blocked),
-        "folder": store_location(reporter.store_uri, _folder_of(files)),
+        "published": file_table(files, blocked),
+        "folder": store_location(bucket_of(reporter.store_uri, files[0]), folder_of(files)),
+        _URI: f"{bucket_of(reporter.store_uri, files[0]).rstrip('/')}/{folder_of(files)}",
+        "file names": file_links(checkpoint, reporter.store_uri),
     }
     if blocked:
         metadata["blocked"] = dg.MetadataValue.md(
@@ -172,6 +202,34 @@ def files_materialization(
     )
 
 
+def state_bytes_in_words(checkpoint: Checkpoint) -> str:
+    """What the whole state takes up, and so what a restore reads at most; empty where that is not known."""
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
+    if not sizes or any(each is None for each in sizes):
+        return ""
+    return readable_bytes(sum(each.base_bytes + each.log_bytes + each.folded_bytes for each in sizes if each))
+
+
+def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The whole state, as against what this checkpoint added; nothing where an early release wrote it."""
+    words = state_bytes_in_words(checkpoint)
+    if not words:
+        return {}
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values() if entry.sizes is not None]
+    bases = sum(each.base_bytes + each.folded_bytes for each in sizes)
+    log_bytes, far = sum(each.log_bytes for each in sizes), max(each.checkpoints for each in sizes)
+    return {
+        STATE: words,
+        "a restore reads": f"{readable_bytes(bases)} of bases, {readable_bytes(log_bytes)} of changes "
+        f"in {far} checkpoints since",
+        "state MiB": mebibytes(bases + log_bytes),
+    }
+
+
+def _page(key: dg.AssetKey, partition: str) -> dg.MetadataValue:
+    return dg.MetadataValue.md(f"[{partition}]({partition_page(key, partition)})")
+
+
 def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
     """Of steps 1 to 4; nothing where an earlier release wrote the checkpoint."""
     cost = checkpoint.manifest.cost
@@ -180,7 +238,7 @@ def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
     return {
         "requests": cost.total.requests,
         # Dollars would be too small for the axis of a plot.
-        "cost micro-USD": _measure(list_price_usd(cost.total, prices) * _MICRO),
+        "cost micro-USD": measure(list_price_usd(cost.total, prices) * MICRO),
     }
 
 
@@ -198,7 +256,7 @@ def _cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue
                     "composes": step.traffic.composes,
                     "up": readable_bytes(step.traffic.bytes_up),
                     "down": readable_bytes(step.traffic.bytes_down),
-                    "seconds": _measure(step.seconds),
+                    "seconds": measure(step.seconds),
                     "USD": f"{list_price_usd(step.traffic, prices):.6f}",
                 }
             )
@@ -212,31 +270,14 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
     return {
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
-        "changelog KiB": _measure(checkpoint.manifest.state_bytes / _KIB),
+        "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
         "operators": _operator_table(checkpoint),
         **_cost_measures(checkpoint, prices),
     }
 
 
-def store_location(store_uri: str, name: str) -> dg.MetadataValue:
-    """A path for a local store, the console's page for a bucket, the URI for anything else."""
-    place = f"{store_uri.rstrip('/')}/{name}"
-    if place.startswith("file://"):
-        return dg.MetadataValue.path(place.removeprefix("file://"))
-    if place.startswith("gs://"):
-        # The console shows a folder and an object on different pages.
-        page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
-        return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
-    return dg.MetadataValue.text(place)
-
-
 def _parent(checkpoint_id: int | None) -> str:
     return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
-
-
-def _measure(value: float) -> float:
-    """Three significant digits: enough for a plot, down to milliseconds."""
-    return float(f"{value:.3g}")
 
 
 def timeline_mark(assets: JobAssets, store_uri: str) -> str:
@@ -252,6 +293,8 @@ def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str
         TAG_SLOT: str(completed.slot),
         TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
         TAG_REPORTER: reporter.kind,
+        # Another attempt is other data, also of the same day.
+        _DATA_VERSION: str(completed.attempt),
     }
     if completed.parent is not None:
         tags[TAG_PARENT] = str(completed.parent)
@@ -270,22 +313,12 @@ def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
                 field.name,
                 str(field.type),
                 description="key" if field.name in report.key_columns else None,
-                constraints=dg.TableColumnConstraints(nullable=field.name not in report.key_columns),
+                # A key may be null as well: null is a value like any other there.
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
             )
             for field in schema
         ]
     )
-
-
-def _folder_of(files: tuple[FileReport, ...]) -> str:
-    """The deepest folder that holds all files, with a trailing slash; empty for the store itself."""
-    folders = [file.object_name.split("/")[:-1] for file in files]
-    shared = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return "".join(f"{part}/" for part in shared)
 
 
 def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
@@ -298,26 +331,11 @@ def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
                     "upserts": entry.report.upserts,
                     "deletes": entry.report.deletes,
                     "changelog": readable_bytes(entry.report.stored_bytes),
-                    "tasks": len(entry.report.handles),
+                    "base": "" if entry.sizes is None else readable_bytes(entry.sizes.base_bytes),
+                    "since base": "" if entry.sizes is None else str(entry.sizes.checkpoints),
                 }
             )
             for name, entry in sorted(checkpoint.manifest.operators.items())
         ]
         or [dg.TableRecord({"operator": "none"})]
     )
-
-
-def _file_table(files: tuple[FileReport, ...], blocked: set[str]) -> dg.MetadataValue:
-    shown = [
-        dg.TableRecord(
-            {
-                "file": file.object_name,
-                "rows": "" if file.rows is None else str(file.rows),
-                "size": readable_bytes(file.size),
-                "components": len(file.components),
-                "state": "blocked" if file.object_name in blocked else "published",
-            }
-        )
-        for file in files[:_TABLE_ROWS]
-    ]
-    return dg.MetadataValue.table(shown or [dg.TableRecord({"file": "none"})])

@@ -153,6 +153,7 @@ def _build_job(
         description=work.run.__doc__,
         tags={TAG_STEP: work.number},
         retry_policy=retry_policy,
+        pool=assets.pool,
     )
     def step(context: dg.OpExecutionContext, changelog: ChangelogStorageResource) -> None:
         with without_useless_retries(f"{work.name} of job {assets.job!r}", {"store": changelog.uri}):

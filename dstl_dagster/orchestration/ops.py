@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Reference = dict[str, Any]
+Body = Callable[[Step, Attempt], None]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def build_checkpoint_ops(
     *,
     prefix: str = "",
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
 ) -> CheckpointOps:
     """The ops, with the asset keys under which they report.
 
@@ -73,23 +76,18 @@ def build_checkpoint_ops(
             `<job>/checkpoints`.
         prefix: of the ops' names, which must be unique among all that Dagster loads together.
         retry_policy: for failures of a whole step; short network failures are retried inside.
+        pool: the concurrency pool of all four.
+        ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
     """
 
     def op(
-        name: str, number: str, description: str | None, body: Callable[[Step, Attempt], None]
+        name: str,
+        number: str,
+        description: str | None,
+        body: Callable[[Step, Attempt], None],
+        out: Any = dict,
     ) -> dg.OpDefinition:
-        @dg.op(
-            name=f"{prefix}{name}",
-            description=description,
-            out=dg.Out(dict),
-            retry_policy=retry_policy,
-            tags={TAG_STEP: number},
-        )
-        def step(
-            context: dg.OpExecutionContext,
-            reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-            changelog: ChangelogStorageResource,
-        ) -> dict:  # type: ignore[type-arg] # as above
+        def run(context: dg.OpExecutionContext, reference: Reference, changelog: Any) -> None:
             with without_useless_retries(f"step {number}"):
                 attempt, coordinator = _begin(reference, changelog)
             where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
@@ -101,7 +99,22 @@ def build_checkpoint_ops(
                     )
                 else:
                     body(Step(context, assets(attempt.job), coordinator), attempt)
-            return reference
+
+        @dg.op(
+            name=f"{prefix}{name}",
+            description=description,
+            out=dg.Out(out),
+            retry_policy=retry_policy,
+            tags={TAG_STEP: number},
+            pool=pool,
+        )
+        def step(
+            context: dg.OpExecutionContext,
+            reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
+            changelog: ChangelogStorageResource,
+        ) -> Any:
+            run(context, reference, changelog)
+            return reference if out is dict else None
 
         return step
 
@@ -109,7 +122,7 @@ def build_checkpoint_ops(
         persist=op("persist", "4", persist.__doc__, persist),
         confirm=op("confirm", "5", confirm.__doc__, confirm),
         compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
-        cleanup=op("cleanup", "7", clean_up.__doc__, _clean_up),
+        cleanup=op("cleanup", "7", clean_up.__doc__, _clean_up, dg.Nothing if ends else dict),
     )
 
 

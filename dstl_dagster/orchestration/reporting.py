@@ -14,12 +14,14 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_TIMELINE, JobAssets
 from dstl_dagster.orchestration.lineage import (
+    STATE,
     Reporter,
     checkpoint_materialization,
     files_materialization,
     operator_materialization,
     timeline_mark,
 )
+from dstl_dagster.timeline import TimelineView
 
 __all__ = [
     "PartitionChanges",
@@ -53,7 +55,23 @@ def unreported_checkpoint(
     missing = [
         event for event in operators if not is_reported(instance, event.asset_key, None, checkpoint.attempt)
     ]
-    return [*missing, checkpoint_materialization(assets, checkpoint, reporter)]
+    sizes = {} if reporter.view is None else _sizes_shown(instance, assets, reporter.view)
+    return [*missing, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
+
+
+def _sizes_shown(instance: dg.DagsterInstance, assets: JobAssets, view: TimelineView) -> dict[int, str]:
+    """The size of the state at each retained checkpoint, as its own event says; no request to the store."""
+    ids = {assets.partition_key(entry.checkpoint_id): entry.checkpoint_id for entry in view.retained}
+    found = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=assets.checkpoints_key, asset_partitions=list(ids)[-_NEWEST_EVENTS:]),
+        limit=_NEWEST_EVENTS,
+    )
+    events = [record.asset_materialization for record in found.records]
+    return {
+        ids[event.partition]: str(event.metadata[STATE].value)
+        for event in events
+        if event is not None and event.partition in ids and STATE in event.metadata
+    }
 
 
 def unreported_files(

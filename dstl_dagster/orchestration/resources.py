@@ -18,9 +18,10 @@ from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.by_hand import HandWork
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
@@ -29,7 +30,7 @@ from dstl_dagster.orchestration.partitions import partition_of, require_next_par
 from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
-from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
+from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, split_bucket_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,23 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         log_bucket_findings(
             context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
         )
+
+    def get_resource_definition(self) -> Any:
+        """Dagster asks for it while definitions load, so that a slip there fails no run."""
+        self.require_valid()
+        return super().get_resource_definition()
+
+    def require_valid(self) -> None:
+        """Check the URI and the options, as far as no environment variable gives them. Opens nothing.
+
+        Raises: InvalidInputError.
+        """
+        _require_uri(self, "uri")
+        fields = [_literal(self, name) for name in ("options", "checkpoints", "files")]
+        for each in fields:
+            JobOptions.from_mapping(each)
+        if sum(map(len, fields)) == len(self.options) + len(self.checkpoints) + len(self.files):
+            self.job_options()
 
     def store(self) -> ObjectStore:
         """The store that `uri` names. Raises: InvalidInputError."""
@@ -164,11 +182,11 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
         does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
         """
-        with (
-            without_useless_retries(),
-            self._batch(context, job, source, idempotency_key, check, options) as batch,
-        ):
-            yield batch
+        with without_useless_retries(), _naming_the_tag():
+            with self._batch(context, job, source, idempotency_key, check, options) as batch:
+                log_opened(context, batch)
+                yield batch
+            log_persisted(context, batch)
 
     def _batch(
         self,
@@ -233,6 +251,12 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         """Log a warning for bucket settings that would break guarantees or cost money."""
         log_bucket_findings(context.log, self.uri, open_bucket=self._open)
 
+    def get_resource_definition(self) -> Any:
+        """As of `ChangelogStorageResource`."""
+        _require_uri(self, "uri")
+        GSFileSystemOptions.from_mapping(_literal(self, "options"), alone=True)
+        return super().get_resource_definition()
+
     def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
         return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
 
@@ -276,7 +300,7 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     Any resource with a `spark_session` attribute works as well, such as dagster-pyspark's `PySparkResource`.
     """
 
-    app_name: str = "dstl-dagster"
+    app_name: str = Field(default="dstl-dagster", description="The name of the Spark application.")
     cores: int = Field(default=2, description="Threads of the local master.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, on top of our own.")
 
@@ -309,6 +333,30 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
 
     bucket_name, prefix = split_bucket_uri(uri, "gs")
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
+
+
+def _require_uri(resource: Any, field: str) -> None:
+    """Raises: InvalidInputError for a URI that names no store; one from the environment is known later."""
+    uri = getattr(resource, field)
+    if not isinstance(uri, dg.EnvVar):
+        require_store_uri(uri)
+
+
+def _literal(resource: Any, field: str) -> dict[str, str]:
+    """The options of a field that no environment variable gives."""
+    return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
+
+
+@contextmanager
+def _naming_the_tag() -> Iterator[None]:
+    """Where another owner's attempt is open, say how a run takes over in Dagster."""
+    try:
+        yield
+    except ConflictError as error:
+        if error.kind != ErrorKind.ATTEMPT_OPEN:
+            raise
+        advice = f"In Dagster: launch the run with the tag `{TAG_TAKE_OVER}: true`, if that owner is gone"
+        raise ConflictError(f"{error.message}. {advice}", kind=ErrorKind.ATTEMPT_OPEN) from error
 
 
 def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:

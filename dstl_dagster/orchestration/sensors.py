@@ -14,11 +14,12 @@ import dagster as dg
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.commit import commit_run_config
 from dstl_dagster.orchestration.cursor import Uncommitted
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
-from dstl_dagster.orchestration.reporting import partition_changes
+from dstl_dagster.orchestration.reporting import PartitionChanges, partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
@@ -27,6 +28,8 @@ __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
 _MAX_COMMIT_RUNS = 3
 """Runs requested to commit one checkpoint before a person has to look."""
+_TO_COME = PartitionChanges([], [])
+"""The tick itself asks for what the partitions of checkpoints lack."""
 
 
 def build_checkpoint_sensor(
@@ -67,16 +70,23 @@ def build_checkpoint_sensor(
         follower = TimelineFollower(
             context.instance, assets, coordinator, tick_clock, partitions_def=partitions_def
         )
-        tick = follower.follow(follower.start(context.cursor), limits)
+        start = follower.start(context.cursor)
+        tick = follower.follow(start, limits)
         requests = [] if commit_job is None else _commit_requests(context, assets, tick)
         summary = _summary(assets, tick, requests)
         context.log.info(summary)
+        partitions = _partition_requests(context.instance, assets, coordinator, tick)
+        checks: list[dg.AssetCheckEvaluation] = []
+        if tick.at_end and tick.cursor.slot != start.slot:
+            view = coordinator.timeline.seen()
+            found = findings_beside(context.instance, assets, view, _TO_COME, partitions_def)
+            checks = [finding.evaluation(assets) for finding in found]
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,
             cursor=tick.cursor.to_text(),
-            asset_events=tick.events,
-            dynamic_partitions_requests=_partition_requests(context.instance, assets, coordinator, tick),
+            asset_events=[*tick.events, *checks],
+            dynamic_partitions_requests=partitions,
         )
 
     return dg.sensor(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -24,11 +25,13 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.reporting import (
+    PartitionChanges,
     partition_changes,
     unreported_checkpoint,
     unreported_files,
@@ -42,6 +45,7 @@ __all__ = [
     "materialize",
     "persist",
     "report_checkpoint",
+    "report_checks",
     "report_files",
     "restore",
     "verify",
@@ -61,7 +65,8 @@ class Step:
 
     @property
     def reporter(self) -> Reporter:
-        return Reporter("run", self.coordinator.store.uri, self.coordinator.prices)
+        coordinator = self.coordinator
+        return Reporter("run", coordinator.store.uri, coordinator.prices, view=coordinator.timeline.seen())
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
@@ -118,6 +123,7 @@ def compose_commit(
     )
     if report:
         report_files(step, checkpoint)
+    report_checks(step)
     if checkpoint.blocked:
         raise _blocked(checkpoint)
 
@@ -216,6 +222,23 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
     partition = partition_of(step.context)
     for event in unreported_files(step.context.instance, step.assets, checkpoint, step.reporter, partition):
         step.context.log_event(event)
+
+
+def report_checks(step: Step) -> None:
+    """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
+    for finding in findings_beside(
+        step.context.instance,
+        step.assets,
+        step.coordinator.timeline.seen(),
+        PartitionChanges([], []),  # clean-up, the next step, makes them
+        _partitions_def_of(step.context),
+    ):
+        step.context.log_event(finding.evaluation(step.assets))  # type: ignore[arg-type] # it does take one
+
+
+def _partitions_def_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:
+    """Of the asset that the op belongs to; `None` in a job of another kind, whose partitions mean others."""
+    return context.assets_def.partitions_def if context.has_assets_def else None
 
 
 def _drop_stale_partitions(step: Step) -> None:

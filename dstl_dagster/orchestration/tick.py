@@ -14,7 +14,7 @@ manifest for each new checkpoint, and the timeline's newest snapshot, however lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
@@ -156,7 +156,9 @@ class TimelineFollower:
                 tick.events.append(subsumed_materialization(assets, record, self._reporter))
                 tick.reported.append(record.checkpoint_id)
             return True
-        events = unreported_checkpoint(self._instance, assets, checkpoint, self._reporter)
+        # One look at the tail a tick, for the picture of the chain.
+        reporter = replace(self._reporter, view=self._coordinator.timeline.seen())
+        events = unreported_checkpoint(self._instance, assets, checkpoint, reporter)
         if events:
             tick.events += events
             tick.reported.append(record.checkpoint_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dstl_dagster.checkpoint import (
     Attempt,
+    AttemptReport,
     Batch,
     Checkpoint,
     CheckpointCoordinator,
@@ -102,6 +103,11 @@ class CheckpointBatch:
     def job_options(self) -> JobOptions:
         """The options of the job, and of this batch."""
         return self._coordinator.job_options
+
+    @property
+    def report(self) -> AttemptReport | None:
+        """What was added so far; `None` before the attempt opens, and for a batch that was applied before."""
+        return None if self._batch is None else self._batch.report()
 
     def handles(self, operator: str) -> tuple[ChangelogStateHandle, ...]:
         """Where the parent has the log of `operator`, oldest changes first; empty if it has none.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.metering import metered
     from dstl_dagster.storage.once_read import OnceRead, ReadMemory, shared_reads
-    from dstl_dagster.storage.open import open_store
+    from dstl_dagster.storage.open import open_store, require_store_uri
     from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
@@ -132,6 +132,7 @@ __all__ = [
     "open_store",
     "put_own",
     "read_parts",
+    "require_store_uri",
     "server_time",
     "shared_reads",
     "split_bucket_uri",
@@ -151,7 +152,7 @@ __getattr__, __dir__ = lazy_face(
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],
         "once_read": ["OnceRead", "ReadMemory", "shared_reads"],
-        "open": ["open_store"],
+        "open": ["open_store", "require_store_uri"],
         "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
         "private_folder": ["PrivateFile", "PrivateFolder"],

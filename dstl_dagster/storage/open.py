@@ -7,8 +7,28 @@ from pathlib import Path
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
+from dstl_dagster.storage.rules import check_bucket_name, split_bucket_uri
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "require_store_uri"]
+
+
+def require_store_uri(uri: str) -> None:
+    """Check what `open_store` will be given, where nothing may be opened or requested yet.
+
+    Raises: InvalidInputError (unknown scheme, not a URI of a bucket or folder, or an impossible bucket).
+    """
+    scheme = uri.partition("://")[0] if isinstance(uri, str) and "://" in uri else ""
+    match scheme:
+        case "memory":
+            split_bucket_uri(uri, scheme)
+        case "file":
+            from dstl_dagster.storage.local_paths import path_of_uri
+
+            path_of_uri(uri)
+        case "gs":
+            check_bucket_name(split_bucket_uri(uri, scheme)[0])
+        case _:
+            raise InvalidInputError(f"{uri!r} names no store: {_advice(uri)}")
 
 
 def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:

@@ -18,6 +18,8 @@ from dstl_dagster import (
     build_abort_sensors,
     build_checkpoint_checks,
     build_checkpoint_sensor,
+    build_checks_job,
+    build_checks_schedule,
     build_cleanup_job,
     build_cleanup_schedule,
     build_materialize_job,
@@ -100,6 +102,7 @@ def reports_of(store: str) -> str:
     out=dg.Out(dict),
     retry_policy=DEFAULT_RETRY_POLICY,
     tags={"dstl/step": "1-3"},
+    pool=JOB.pool,
 )
 def update(
     context: dg.OpExecutionContext,
@@ -163,8 +166,8 @@ def next_day(context: dg.ScheduleEvaluationContext, changelog: ChangelogStorageR
 
 
 cleanup, fold, verify = build_cleanup_job(JOB), build_materialize_job(JOB), build_verify_job(JOB)
-checks = build_checkpoint_checks(JOB)
-checks_job = dg.define_asset_job("nyc_flights_checks", selection=dg.AssetSelection.checks(checks))
+checks = build_checkpoint_checks(JOB, partitions_def=DAYS)
+checks_job = build_checks_job(checks)
 
 
 def build_definitions() -> dg.Definitions:
@@ -183,6 +186,7 @@ def build_definitions() -> dg.Definitions:
             build_cleanup_schedule(cleanup),
             build_materialize_schedule(fold),
             build_verify_schedule(verify),
+            build_checks_schedule(checks_job),
         ],
         sensors=[build_checkpoint_sensor(JOB, partitions_def=DAYS), *build_abort_sensors(JOB)],
         resources={

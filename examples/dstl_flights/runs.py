@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import dagster as dg
 
 from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, STORE_VARIABLE, resolved_day_job
 
-__all__ = ["DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
+__all__ = ["LOCATION_TAG", "DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
 
 _SETTINGS = """\
 telemetry:
@@ -34,6 +33,9 @@ nux:
 """
 _POLL_SECONDS = 0.2
 _RUN_TAG = "dstl/demo_run"
+LOCATION_TAG = {".dagster/repository": "__repository__@dstl_flights.definitions"}
+"""What Dagster's page finds the runs of a code location by, under Overview and Jobs: that of
+`dagster dev -m dstl_flights.definitions`, which did not launch these."""
 _STEP_EVENTS = {
     dg.DagsterEventType.STEP_START,
     dg.DagsterEventType.STEP_SUCCESS,
@@ -93,14 +95,14 @@ def run_day(
     With `failed`, re-execute that run from failure. `token` tags the run, so that a watcher finds it.
     `executor` selects where steps run (`assets.STEP_PROCESSES`, `assets.ONE_PROCESS`).
     """
-    token = token or str(uuid.uuid4())
+    token = token or _next_token(instance, day)
     options = None if failed is None else dg.ReexecutionOptions.from_failure(failed.run_id, instance)
     with (
         RunWatcher(instance, token, on_event),
         dg.execute_job(
             dg.reconstructable(resolved_day_job),
             instance=instance,
-            tags={"dagster/partition": day, _RUN_TAG: token},
+            tags={"dagster/partition": day, _RUN_TAG: token, **LOCATION_TAG},
             run_config={
                 "execution": {"config": dict(executor)},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
@@ -127,7 +129,7 @@ def run_day_and_kill(
     both processes are killed. Then the run is marked as failed, as Dagster's run monitoring would.
     If it never returns True, the run just ends.
     """
-    token = str(uuid.uuid4())
+    token = _next_token(instance, day)
     worker = subprocess.Popen([sys.executable, "-m", __name__, day, token])  # noqa: S603 - our own module
     deadline = time.monotonic() + patience_seconds
     with RunWatcher(instance, token, on_event) as watcher:
@@ -146,6 +148,12 @@ def run_day_and_kill(
         instance.report_run_failed(run, "the run's worker was killed")
         run = _run_of(instance, token) or run
     return DayRun(run.run_id, run.is_success, None if run.is_success else "its worker and step were killed")
+
+
+def _next_token(instance: dg.DagsterInstance, day: str) -> str:
+    """Names the next run of a day among all of the instance, in words that its page shows."""
+    tries = len(instance.get_runs(dg.RunsFilter(tags={"dagster/partition": day})))
+    return f"{day}, try {tries + 1}"
 
 
 def _run_of(instance: dg.DagsterInstance, token: str) -> dg.DagsterRun | None:

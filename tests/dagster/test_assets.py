@@ -84,7 +84,7 @@ def test_an_operators_event_shows_its_columns(days: Days) -> None:
         ("key", "string", "key"),
         ("total", "int64", None),
     ]
-    assert [column.constraints.nullable for column in schema.columns] == [False, True]
+    assert all(column.constraints.nullable for column in schema.columns), "a key may be null"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,21 @@ def test_objects_of_a_bucket_link_to_the_console(name: str, page: str) -> None:
     assert store_location("gs://box/dstl", name) == dg.MetadataValue.url(page)
 
 
+def test_links_to_files_name_the_bucket_once(days: Days) -> None:
+    """A file's name is relative to its bucket, not to the store's prefix within it."""
+    days.run("2024-01-01")
+    checkpoint = days.coordinator().get(1)
+    event = files_materialization(days.code.JOB, checkpoint, Reporter("run", "gs://box/job"), None)
+    box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
+    console = "https://console.cloud.google.com/storage/browser"
+    assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
+    assert f"({console}/_details/{box}/job/out/2024-01-01/0.txt)" in str(event.metadata["file names"].value)
+
+
 def test_objects_of_a_folder_are_paths() -> None:
     """A local store is shown as a path, any other store as text."""
     assert store_location("file:///data/store", "out/1") == dg.MetadataValue.path("/data/store/out/1")
+    assert store_location("file:///data/my%20store", "a%b") == dg.MetadataValue.path("/data/my store/a%b")
     assert store_location("memory://x/job/", "out/1") == dg.MetadataValue.text("memory://x/job/out/1")
 
 
@@ -196,3 +208,40 @@ def test_operators_are_names_in_a_list() -> None:
     with pytest.raises(InvalidInputError, match=r"such as \['totals'\]"):
         JobAssets("orders", operators="totals")  # type: ignore[arg-type] # the point
     assert JobAssets("orders", operators=["totals"]).operators == ("totals",)  # type: ignore[arg-type] # as users do
+
+
+def test_the_state_shows_no_file_of_dagsters(days: Days) -> None:
+    """Its last step hands on nothing, so that Dagster stores nothing for it and shows no path to that."""
+    result = days.run("2024-01-01")
+    (event,) = days.events("state")
+    assert "path" not in event.metadata
+    assert event.metadata["checkpoint"].value == "1"
+    assert result.success
+
+
+def test_two_jobs_of_one_name_in_dagster_are_refused() -> None:
+    """Dagster's letters make one of the two; the message says which two, and why."""
+    checkpoint_asset_specs("twin.job")
+    checkpoint_asset_specs("twin.job")
+    with pytest.raises(InvalidInputError, match=r"jobs 'twin\.job' and 'twin-job' are both 'twin_job'"):
+        checkpoint_asset_specs("twin-job")
+
+
+def test_events_tell_dagster_what_it_shows_by_itself(days: Days) -> None:
+    """Rows, the place, and a data version that another attempt does not share."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    first, second = days.events("files")
+    assert first.metadata["dagster/partition_row_count"].value == 2
+    assert str(first.metadata["dagster/uri"].value) == f"{days.uri}/out/2024-01-01/"
+    versions = {(event.tags or {})["dagster/data_version"] for event in (first, second)}
+    assert versions == {str(days.coordinator().get(number).attempt) for number in (1, 2)}
+
+
+def test_a_jobs_steps_share_a_pool(days: Days) -> None:
+    """A limit on it makes the job's runs wait for each other."""
+    state = days.code.build_state()
+    graph = state.node_def
+    assert isinstance(graph, dg.GraphDefinition)
+    pools = {name: graph.node_named(name).definition.pool for name in ("persist", "confirm", "cleanup")}
+    assert set(pools.values()) == {"dstl_days"}

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.dagster
 
-NAMES = ["checkpoint_age", "manifest_readable", "objects_present", "orphan_bytes"]
+NAMES = [
+    *("checkpoint_age", "files_published", "manifest_readable", "no_blocked_files", "objects_present"),
+    *("orphan_bytes", "partitions_match_timeline"),
+]
 
 
 def checked(days: Days, *, bound: bool = False, **options: Any) -> dict[str, tuple[bool, str]]:
@@ -49,7 +52,7 @@ def _run(days: Days, *, bound: bool = False, **options: Any) -> dg.ExecuteInProc
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
-    """Right after a run all four pass, with the resource by name or given, and say what they looked at."""
+    """Right after a run all of them pass, with the resource by name or given, and say what they looked at."""
     days.run("2024-01-01")
     before = days.objects()
     said = checked(days, bound=bound)

@@ -137,12 +137,12 @@ def test_it_makes_everything_of_a_job(days: Days) -> None:
     assets = JobAssets("orders", operators=("totals",))
     made = {assets.state_key, assets.operator_key("totals"), assets.files_key, assets.checkpoints_key}
     assert made <= {spec.key for spec in defs.resolve_all_asset_specs()}
-    assert {"commit", "cleanup", "materialize", "verify", "restore"} == {
+    assert {"commit", "cleanup", "materialize", "verify", "restore", "checks"} == {
         name.removeprefix("orders_") for name in repository.job_names if not name.startswith("__")
     }
     (sensor,) = repository.sensor_defs
     assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
-    assert len(repository.schedule_defs) == 3
+    assert len(repository.schedule_defs) == 4
     assert all(each.default_status is dg.DefaultScheduleStatus.STOPPED for each in repository.schedule_defs)
 
 

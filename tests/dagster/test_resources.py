@@ -24,17 +24,17 @@ pytestmark = pytest.mark.dagster
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("named", "value"),
     [
-        ({"execution.checkpointing.num-retaned": "3"}, "execution.checkpointing.num-retaned"),
-        ({"execution.checkpointing.num-retained": "three"}, "execution.checkpointing.num-retained"),
-        ({"execution.checkpointing.num-retained": "0"}, "execution.checkpointing.num-retained"),
-        ({"dstl.checkpoint.reader-grace": "soon"}, "dstl.checkpoint.reader-grace"),
+        ("execution.checkpointing.num-retained", "three"),
+        ("execution.checkpointing.num-retained", "0"),
+        ("dstl.checkpoint.reader-grace", "soon"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, str], named: str, days: Days) -> None:
-    """An unknown key or value fails the first step, without a retry, and is named."""
-    days.options = options
+def test_a_wrong_option_is_named(named: str, value: str, days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that only the run sees fails the first step, without a retry, and is named."""
+    monkeypatch.setenv("DSTL_TEST_VALUE", value)
+    days.options = {named: dg.EnvVar("DSTL_TEST_VALUE")}
     result = days.run("2024-01-01")
     step, message = days.failure(result)
     assert step == "update"
@@ -51,9 +51,12 @@ def test_a_wrong_writer_option_is_named(days: Days) -> None:
 
 
 @pytest.mark.parametrize("uri", ["/a/folder", "s3://bucket/x", "gs://", ""])
-def test_a_wrong_uri_is_refused_by_the_first_step(uri: str, days: Days) -> None:
-    """A store that cannot be opened is a user error: no retry, and the message shows the URI."""
-    days.uri = uri
+def test_a_wrong_uri_is_refused_by_the_first_step(
+    uri: str, days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that only the run sees and cannot open: a user error, no retry, and the message shows the URI."""
+    monkeypatch.setenv("DSTL_TEST_URI", uri)
+    days.uri = dg.EnvVar("DSTL_TEST_URI")
     result = days.run("2024-01-01")
     assert repr(uri) in days.failure(result)[1]
     assert days.retries(result) == []

@@ -74,7 +74,7 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
     assert str(metadata["manifest"]).endswith(latest.entry.completed.manifest)
     (row,) = metadata["operators"].records
     assert row.data["keys"] == "key"
-    assert row.data["tasks"] == 1
+    assert row.data["since base"] == "0"
 
 
 def test_restorable_checkpoints_are_partitions(days: Days) -> None:
@@ -91,7 +91,7 @@ def test_files_are_materialised_under_the_days_partition(days: Days) -> None:
     (files,) = days.events("files")
     assert files.partition == "2024-01-01"
     metadata = {name: entry.value for name, entry in files.metadata.items()}
-    assert (metadata["files"], metadata["rows"], metadata["components"]) == (2, 4, 4)
+    assert (metadata["files"], metadata["dagster/partition_row_count"], metadata["components"]) == (2, 4, 4)
     assert [row.data["state"] for row in metadata["published"].records] == ["published", "published"]
 
 

@@ -24,7 +24,7 @@ from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_flights.assets import DAYS, JOB, SOURCE, build_definitions
-from dstl_flights.runs import instance_in
+from dstl_flights.runs import LOCATION_TAG, instance_in
 from dstl_flights.source import flights_csv
 
 IN_DAGSTER = ("2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04")
@@ -43,7 +43,8 @@ def make_folder(folder: Path) -> None:
     with instance_in(folder) as instance:
         job = _definitions(source, uri).resolve_job_def("nyc_flights_day")
         for day in IN_DAGSTER:
-            assert job.execute_in_process(partition_key=day, instance=instance).success
+            # With the tag by which the page finds the runs of the example that it did not launch.
+            assert job.execute_in_process(partition_key=day, instance=instance, tags=LOCATION_TAG).success
         checks = build_definitions().resolve_job_def("nyc_flights_checks")
         assert checks.execute_in_process(instance=instance).success
     _make_outside(source, uri, OUTSIDE)

@@ -21,7 +21,7 @@ RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 
 SIZE: ViewportSize = {"width": 1400, "height": 880}
 MEASURES = (
-    *("changes", "changelog KiB", "files", "file KiB", "persist seconds", "confirm seconds"),
+    *("changes", "changelog MiB", "files", "file MiB", "state MiB", "batch seconds"),
     *("requests", "cost micro-USD"),
 )
 
@@ -42,7 +42,7 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
     browser_page.goto(site.location("asset-groups/nyc_flights/lineage"))
     for name in ("flights", "state", "aircraft", "routes", "reports", "checkpoints"):
         browser_page.get_by_text(name, exact=True).first.wait_for()
-    browser_page.get_by_text("4 / 4 Passed").wait_for()
+    browser_page.get_by_text("7 / 7 Passed").wait_for()
     for shown in ("4 partitions", "PySpark"):
         browser_page.get_by_text(shown).first.wait_for()
     assert browser_page.get_by_text("Materialized").count() >= 2, "the operators' states"
@@ -65,6 +65,28 @@ def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> Non
         assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
     assert not raw_numbers(browser_page)
     picture("checkpoint")
+
+
+def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> None:
+    """What a restore reads, the chain as text, and a table of what can be restored, with links that work."""
+    browser_page.set_viewport_size({"width": 1400, "height": 1700})
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.get_by_text("of changes in 3 checkpoints since").wait_for()
+    picture("checkpoint-long", 1300)
+    link = browser_page.get_by_role("link", name="chk-00000003", exact=True).first
+    link.wait_for()
+    browser_page.get_by_text("● chk-00000004 2013-01-04, 2 files, resumes here").wait_for()
+    link.click()
+    browser_page.wait_for_url("**partition=chk-00000003")
+    browser_page.set_viewport_size(SIZE)
+
+
+def test_the_jobs_page_shows_the_runs(site: Site, browser_page: Page) -> None:
+    """Also those that the page did not launch: the demo's."""
+    browser_page.goto(site.location("jobs/nyc_flights_day/runs"))
+    browser_page.get_by_text("2013-01-04").first.wait_for()
+    for day in site.days.IN_DAGSTER:
+        assert browser_page.get_by_text(day).count(), day
 
 
 def test_a_checkpoints_plots(site: Site, browser_page: Page, picture: Any) -> None:

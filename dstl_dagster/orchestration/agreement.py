@@ -1,0 +1,152 @@
+"""Whether the partitions that Dagster shows are those that the timeline holds.
+
+Owns the comparison: of the checkpoints that can be restored, and of the days (or hours) that are
+materialized. Does not own adding and deleting the partitions of checkpoints (`reporting`), or what is
+reported of a restore (`steps`): Dagster keeps a materialized partition for ever, so that only a check can say
+that a restore took it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.clock import SystemClock
+from dstl_dagster.orchestration.findings import PARTITIONS, Finding, blocked_files, unpublished_files
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.reporting import PartitionChanges
+from dstl_dagster.timeline import TimelineView
+
+__all__ = ["findings_beside", "partitions_finding"]
+
+_ARCHIVED_AT_ONCE = 100
+"""Each asks the store, unlike a batch since the newest snapshot. The latest partitions, which a restore
+takes away first."""
+_ARCHIVED_BESIDE = 5
+"""The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
+_NAMED = 10
+_ADVICE = (
+    "show as materialized, but no checkpoint holds them, as after a restore: run them again, each chosen by "
+    "hand, because a backfill of what is missing skips them",
+    "are in the state, but do not show as materialized: run them again, nothing is applied twice",
+    "can be restored, but have no partition: turn the checkpoint sensor on",
+    "can no longer be restored, but have a partition: run clean-up, or turn the checkpoint sensor on",
+)
+_PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
+"""Of a run that was launched for one, and of a run of a backfill."""
+
+
+def findings_beside(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    changes: PartitionChanges,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+) -> list[Finding]:
+    """Those that a step or a sensor evaluates beside a checkpoint: next to no requests, and no limits.
+
+    Arguments as for `partitions_finding`.
+    """
+    return [
+        unpublished_files(view, SystemClock()),
+        blocked_files(view),
+        partitions_finding(instance, assets, view, changes, partitions_def, thorough=False),
+    ]
+
+
+def partitions_finding(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    changes: PartitionChanges,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    *,
+    thorough: bool = True,
+) -> Finding:
+    """Compare the two.
+
+    Args:
+        changes: what the partitions of checkpoints need, as `reporting.partition_changes` tells; empty where
+            the caller is about to make these changes.
+        partitions_def: of the job's state and files, if the partition of a batch is its idempotency key.
+        thorough: look up a hundred of the partitions that the view does not tell of; otherwise the few that
+            come after all that it does.
+    """
+    undone, unseen = _days(instance, assets, view, partitions_def, thorough)
+    wrong = {
+        "partitions to run again": undone,
+        "partitions that Dagster lacks": unseen,
+        "checkpoints to add": changes.missing,
+        "checkpoints to take away": changes.stale,
+    }
+    text = "; ".join(
+        f"{_listed(keys)} {advice}" for keys, advice in zip(wrong.values(), _ADVICE, strict=True) if keys
+    )
+    return Finding(
+        PARTITIONS,
+        passed=not text,
+        text=text or "Dagster's partitions are those of the timeline",
+        # A restore needs a person; what a sensor or a run will mend only warns.
+        warn=not undone,
+        measures={what: len(keys) for what, keys in wrong.items()},
+        details=_table(wrong),
+    )
+
+
+def _table(wrong: dict[str, list[str]]) -> dict[str, dg.MetadataValue]:
+    rows = [dg.TableRecord({"partition": key, "what": what}) for what, keys in wrong.items() for key in keys]
+    return {"differences": dg.MetadataValue.table(rows)} if rows else {}
+
+
+def _days(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    thorough: bool,
+) -> tuple[list[str], list[str]]:
+    """Partitions that no checkpoint holds, and partitions that Dagster does not show; each sorted."""
+    if partitions_def is None:
+        return [], []
+    of_state = set(instance.get_materialized_partitions(assets.state_key))
+    shown = of_state | set(instance.get_materialized_partitions(assets.files_key))
+    undone = [key for key in _to_look_up(shown, view, thorough) if view.applied_in(key) is None]
+    # The state of a job outside of Dagster has no partitions.
+    held = [key for key in view.keys if key not in of_state] if of_state else []
+    unseen = [
+        key
+        for key in held
+        if view.applied_in(key) is not None
+        and partitions_def.has_partition_key(key)
+        and not _is_at_work(instance, key)
+    ]
+    return sorted(undone), sorted(unseen)
+
+
+def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:
+    """Those that cost no request, and of the others the latest."""
+    free = [key for key in shown if key in view.keys]
+    others = sorted((key for key in shown if key not in view.keys), reverse=True)
+    if not view.snapshot_slot:
+        return free + others
+    if thorough:
+        return free + others[:_ARCHIVED_AT_ONCE]
+    held = [key for key, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
+    # Partitions become state in order: what comes before one that is held is held as well.
+    return free + [key for key in others if not held or key > max(held)][:_ARCHIVED_BESIDE]
+
+
+def _is_at_work(instance: dg.DagsterInstance, partition: str) -> bool:
+    """A run of the partition has not ended: its last step materializes the state."""
+    return any(
+        not run.is_finished
+        for tag in _PARTITION_TAGS
+        for run in instance.get_runs(dg.RunsFilter(tags={tag: partition}), limit=_NAMED)
+    )
+
+
+def _listed(keys: list[str]) -> str:
+    more = len(keys) - _NAMED
+    return ", ".join(keys[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,128 @@
+"""The chain of a job's checkpoints as a picture, and as a table of those that can be restored. Pure.
+
+Owns the drawing. Dagster's page cuts images out of Markdown unless a web server has them, and draws no
+diagrams: what it does show is a block of text in columns, and a table with links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import dagster as dg
+
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.timeline import CheckpointEntry, TimelineView
+
+__all__ = ["chain_metadata", "partition_page", "picture"]
+
+_SHOWN_AT_ONCE = 999
+"""Characters of Markdown that Dagster's page shows in place; more is behind a click."""
+_REST = 32
+"""Characters for the line that says what is left out."""
+
+
+def chain_metadata(
+    assets: JobAssets, view: TimelineView, now: datetime, sizes: Mapping[int, str]
+) -> dict[str, dg.MetadataValue]:
+    """`chain` and `restorable` of a checkpoint's event, as of `view`.
+
+    `sizes`: of the state at a checkpoint, in words, where that is known.
+    """
+    return {
+        "chain": dg.MetadataValue.md(f"```\n{picture(assets, view)}\n```"),
+        "restorable": dg.MetadataValue.md(_restorable(assets, view, now, sizes)),
+    }
+
+
+def partition_page(key: dg.AssetKey, partition: str) -> str:
+    """The page of one partition of an asset, within Dagster's web server."""
+    return f"/assets/{'/'.join(key.path)}?view=partitions&partition={partition}"
+
+
+def picture(assets: JobAssets, view: TimelineView) -> str:
+    """The newest checkpoints, one a line, newest first; those that a restore left behind stand aside."""
+    entries = sorted(view.kept, key=lambda entry: entry.checkpoint_id, reverse=True)
+    names = _names(view)
+    lines: list[str] = []
+    aside = False
+    for entry in entries:
+        left_behind = view.is_abandoned(entry.checkpoint_id)
+        fork = "├─╯\n" if aside and not left_behind else ""
+        aside = left_behind
+        lines.append(fork + _line(assets, view, entry, names.get(entry.checkpoint_id, ())))
+    fence = len("```\n\n```")
+    shown = _fitting(lines, _SHOWN_AT_ONCE - fence)
+    if len(shown) < len(lines):
+        shown.append(f"┆ {len(lines) - len(shown)} older ones")
+    elif entries and entries[-1].completed.parent is not None:
+        shown.append("┆ older ones are cleaned up")
+    return "\n".join(shown)
+
+
+def _fitting(lines: list[str], characters: int) -> list[str]:
+    """The first lines that fit together, with room for one more that says what is left out."""
+    left = characters - _REST
+    for count, line in enumerate(lines):
+        left -= len(line) + 1
+        if left < 0:
+            return lines[:count]
+    return lines
+
+
+def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: tuple[str, ...]) -> str:
+    left_behind = view.is_abandoned(entry.checkpoint_id)
+    completed = entry.completed
+    blocked = 0 if entry.committed is None else len(entry.committed.blocked)
+    notes = [
+        _batch(entry),
+        f"{len(completed.files)} files" if completed.files else "",
+        "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
+        "" if left_behind or entry.committed is not None or not completed.files else "step 6 due",
+        f"{blocked} files blocked" if blocked else "",
+        f"savepoint {', '.join(names)}" if names else "",
+        f"undone by a restore, on {completed.parent or 'none'}" if left_behind else "",
+    ]
+    mark = "│ ○" if left_behind else "●"
+    return f"{mark} {assets.partition_key(entry.checkpoint_id)}  {', '.join(filter(None, notes))}".rstrip()
+
+
+def _restorable(assets: JobAssets, view: TimelineView, now: datetime, sizes: Mapping[int, str]) -> str:
+    names = _names(view)
+    head = ["| checkpoint | batch | age | state | kept by |", "|---|---|---|---|---|"]
+    rows = []
+    for entry in reversed(view.retained):
+        partition = assets.partition_key(entry.checkpoint_id)
+        kept = names.get(entry.checkpoint_id)
+        cells = (
+            f"[{partition}]({partition_page(assets.checkpoints_key, partition)})",
+            _batch(entry).replace("|", "\\|"),
+            _age(now - entry.completed.recorded_at),
+            sizes.get(entry.checkpoint_id, ""),
+            f"savepoint {', '.join(kept)}" if kept else "retention",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    shown = _fitting(rows, _SHOWN_AT_ONCE - sum(len(line) + 1 for line in head))
+    more = [f"\nand {len(rows) - len(shown)} older ones"] if len(shown) < len(rows) else []
+    return "\n".join([*head, *shown, *more])
+
+
+def _names(view: TimelineView) -> dict[int, tuple[str, ...]]:
+    """The savepoints of each checkpoint, sorted."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, checkpoint_id in sorted(view.savepoints.items()):
+        found[checkpoint_id] = (*found.get(checkpoint_id, ()), name)
+    return found
+
+
+def _batch(entry: CheckpointEntry) -> str:
+    key = entry.completed.idempotency_key or ""
+    # A run without partitions names its batch after itself, which says nothing to people.
+    return "" if key.startswith("run:") else key
+
+
+def _age(age: timedelta) -> str:
+    minutes = max(0, round(age.total_seconds() / 60))
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} days"

@@ -1,0 +1,239 @@
+"""What the checks find after a bad day, from the page's button, beside each checkpoint, and by a job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import (
+    JobAssets,
+    build_checkpoint_checks,
+    build_checks_job,
+    build_checks_schedule,
+    checkpoint_asset_specs,
+)
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.agreement import partitions_finding
+from dstl_dagster.orchestration.findings import unpublished_files
+from dstl_dagster.orchestration.reporting import PartitionChanges
+from dstl_dagster.storage import ABSENT
+from dstl_dagster.timeline import TimelineView
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Daemon, Days
+
+pytestmark = pytest.mark.dagster
+
+ALL = {
+    *("manifest_readable", "objects_present", "files_published", "no_blocked_files"),
+    *("partitions_match_timeline", "orphan_bytes", "checkpoint_age"),
+}
+BESIDE = {"files_published", "no_blocked_files", "partitions_match_timeline"}
+Said = dict[str, dg.AssetCheckEvaluation]
+
+
+def check(days: Days, *chosen: str) -> Said:
+    """Run the checks of these names, or all of them, as the button of the page does."""
+    checks = build_checkpoint_checks(days.code.JOB, partitions_def=days.code.DAYS)
+    job = build_checks_job(checks)
+    keys = [dg.AssetCheckKey(days.code.JOB.checkpoints_key, name) for name in chosen]
+    some = dg.define_asset_job("some", selection=dg.AssetSelection.checks(*keys)) if keys else job
+    defs = dg.Definitions(
+        assets=[*checkpoint_asset_specs(days.code.JOB), dg.AssetSpec(days.code.JOB.state_key)],
+        asset_checks=[checks],
+        jobs=[some],
+        resources={"changelog": days.resource()},
+    )
+    result = defs.resolve_job_def(some.name).execute_in_process(instance=days.instance)
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def shown(days: Days, names: Collection[str] = BESIDE) -> dict[str, tuple[bool, str]]:
+    """The newest evaluation of each check, as the page shows it, whoever wrote it."""
+    storage = days.instance.event_log_storage
+    found = {}
+    for name in names:
+        key = dg.AssetCheckKey(days.code.JOB.checkpoints_key, name)
+        (record,) = storage.get_asset_check_execution_history(key, limit=1)
+        assert record.evaluation is not None
+        found[name] = (record.evaluation.passed, str(record.evaluation.description))
+    return found
+
+
+def test_each_check_runs_alone() -> None:
+    """By the page's button, which Dagster does not offer for checks of which none can be chosen."""
+    assert build_checkpoint_checks("orders").can_subset
+
+
+def test_a_chosen_check_reads_nothing_for_the_others(days: Days) -> None:
+    """Only what was chosen is evaluated; all of them by default."""
+    days.run("2024-01-01")
+    assert set(check(days, "checkpoint_age")) == {"checkpoint_age"}
+    assert set(check(days)) == ALL
+
+
+def test_results_hold_numbers_that_plot(days: Days) -> None:
+    """Each has at least one, and none has its own sentence once more."""
+    days.run("2024-01-01")
+    for name, each in check(days).items():
+        numbers = [entry for entry in each.metadata.values() if isinstance(entry.value, int | float)]
+        assert numbers, name
+        assert each.description not in [entry.value for entry in each.metadata.values()]
+
+
+def test_a_checkpoint_is_checked_as_it_is_reported(days: Days) -> None:
+    """By the run itself, in no run of checks; after each day again."""
+    for day in ("2024-01-01", "2024-01-02"):
+        result = days.run(day)
+        assert {each.check_name for each in result.get_asset_check_evaluations()} == BESIDE
+        assert all(passed for passed, _ in shown(days).values()), shown(days)
+
+
+NAME = "out/2024-01-01/0.txt"
+
+
+def test_a_blocked_file_fails_the_checks(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the run that met it, and in the checks' own, by name and with what to do; until it is resolved."""
+    confirm = CheckpointCoordinator.confirm
+
+    def confirm_then_rival(coordinator: CheckpointCoordinator, attempt: Attempt) -> Any:
+        checkpoint = confirm(coordinator, attempt)
+        days.store.put(NAME, b"another's", precondition=ABSENT)
+        return checkpoint
+
+    monkeypatch.setattr(CheckpointCoordinator, "confirm", confirm_then_rival)
+    assert not days.run("2024-01-01").success
+    beside = shown(days)
+    said = {name: (each.passed, str(each.description)) for name, each in check(days).items()}
+    for name in ("files_published", "no_blocked_files"):
+        for passed, text in (beside[name], said[name]):
+            assert not passed
+            assert NAME in text
+            assert "dstl checkpoints resolve 1" in text
+    assert check(days, "no_blocked_files")["no_blocked_files"].metadata["blocked files"].value == 1
+    (blocked,) = days.coordinator().get(1).blocked
+    days.coordinator().resolve(1, blocked.name, Resolution.REPLACE)
+    after = check(days)
+    assert after["files_published"].passed
+    assert after["no_blocked_files"].passed
+
+
+def test_files_that_nobody_publishes_are_found(days: Days, daemon: Daemon) -> None:
+    """A host that died before step 6: a warning for a quarter of an hour, which is an error after it."""
+    days.code.make_outside(days.uri, "2024-01-01", until="completed")
+    daemon.tick()
+    passed, text = shown(days)["files_published"]
+    assert not passed
+    assert text.startswith("1 of 1 files of checkpoint 1 are not published yet: step 6")
+    assert check(days)["files_published"].severity is dg.AssetCheckSeverity.WARN
+    view = days.coordinator().timeline.tail()
+    entry = view.last_completed
+    assert entry is not None
+    for minutes, warns in ((14, True), (16, False)):
+        later = SimpleNamespace(now=lambda at=entry.completed.recorded_at + timedelta(minutes=minutes): at)
+        assert unpublished_files(view, later).warn is warns  # type: ignore[arg-type] # all that it asks a clock
+    days.coordinator().compose_commit(1)
+    daemon.tick()
+    assert shown(days)["files_published"] == (True, "1 files of checkpoint 1 are published")
+
+
+def test_a_restore_names_the_days_to_run_again(days: Days, daemon: Daemon) -> None:
+    """Dagster shows them as materialized for ever; they fail the check until they have run again."""
+    for day in ("2024-01-01", "2024-01-02", "2024-01-03"):
+        days.run(day)
+    days.coordinator().restore(1)
+    check(days)
+    passed, text = shown(days)["partitions_match_timeline"]
+    assert not passed
+    assert text.startswith("2024-01-02, 2024-01-03 show as materialized, but no checkpoint holds them")
+    assert "chk-00000003, chk-00000002 can no longer be restored" in text
+    days.run("2024-01-02")
+    daemon.tick()
+    assert shown(days)["partitions_match_timeline"][1].startswith("2024-01-03 show as materialized")
+    days.run("2024-01-03")
+    assert shown(days)["partitions_match_timeline"] == (
+        True,
+        "Dagster's partitions are those of the timeline",
+    )
+
+
+def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daemon) -> None:
+    """Nobody ran the checks, and no run of Dagster knows of it."""
+    days.run("2024-01-01")
+    days.run("2024-01-02")
+    daemon.tick()
+    assert shown(days)["partitions_match_timeline"][0]
+    days.coordinator().restore(1)
+    daemon.tick()
+    passed, text = shown(days)["partitions_match_timeline"]
+    assert not passed
+    assert text.startswith("2024-01-02 show as materialized")
+
+
+def test_a_day_that_dagster_does_not_show_is_found(days: Days, daemon: Daemon) -> None:
+    """A run that ended after step 5 left its day in the state, and Dagster's page without it."""
+    days.run("2024-01-01")
+    days.code.make_outside(days.uri, "2024-01-02")
+    passed, text = shown_after_check(days)
+    assert not passed
+    assert text.startswith("2024-01-02 are in the state, but do not show as materialized")
+    days.run("2024-01-02")
+    daemon.tick()
+    assert shown(days)["partitions_match_timeline"][0]
+
+
+def shown_after_check(days: Days) -> tuple[bool, str]:
+    found = check(days, "partitions_match_timeline")["partitions_match_timeline"]
+    return found.passed, str(found.description)
+
+
+@pytest.mark.parametrize(
+    ("thorough", "since_the_snapshot", "lookups"),
+    [(True, {}, 100), (False, {}, 5), (False, {"1999-01-01": (7,)}, 0), (False, {"1996-01-01": (7,)}, 3)],
+)
+def test_only_the_latest_days_of_the_archive_are_looked_up(
+    thorough: bool, since_the_snapshot: dict[str, tuple[int, ...]], lookups: int
+) -> None:
+    """Each costs a request: a hundred of a thousand days, and beside a checkpoint none that must be held."""
+    asked: list[str] = []
+
+    class Archive:
+        def checkpoints_of_key(self, key: str) -> list[int]:
+            asked.append(key)
+            return [1]
+
+    days = [f"{1000 + number}-01-01" for number in range(1000)]
+    instance: Any = SimpleNamespace(get_materialized_partitions=lambda _: set(days))
+    archive: Any = Archive()
+    view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=since_the_snapshot)
+    found = partitions_finding(
+        instance,
+        JobAssets("orders"),
+        view,
+        PartitionChanges([], []),
+        dg.StaticPartitionsDefinition(days),
+        thorough=thorough,
+    )
+    assert found.passed
+    assert sorted(asked) == days[len(days) - lookups :]
+
+
+def test_the_job_and_the_schedule_ship_with_the_checks() -> None:
+    """Named after the job of the checks; stopped; and not for something else."""
+    job = build_checks_job(build_checkpoint_checks("a-b"))
+    schedule = build_checks_schedule(job)
+    assert (job.name, schedule.name) == ("a_b_checks", "a_b_checks_schedule")
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+
+    @dg.multi_asset_check(specs=[dg.AssetCheckSpec("x", asset="a"), dg.AssetCheckSpec("x", asset="b")])
+    def others():  # type: ignore[no-untyped-def] # Dagster wants no annotation of two results
+        ...
+
+    with pytest.raises(InvalidInputError, match="what build_checkpoint_checks returned"):
+        build_checks_job(others)

@@ -1,0 +1,131 @@
+"""Slips in the definitions fail while these load, without a request, with the message of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
+from dstl_dagster.errors import InvalidInputError
+
+pytestmark = pytest.mark.dagster
+
+Build = Callable[..., Any]
+
+
+def _resource(uri: str, options: dict[str, str]) -> dg.Definitions:
+    return dg.Definitions(resources={"changelog": ChangelogStorageResource(uri=uri, options=options)})
+
+
+def _writer(uri: str, options: dict[str, str]) -> dg.Definitions:
+    return dg.Definitions(resources={"files": RecoverableWriterResource(uri=uri, options=options)})
+
+
+def _component(uri: str, options: dict[str, str]) -> dg.Definitions:
+    component = CheckpointLineageComponent(job="orders", store=uri, options=options)
+    return component.build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
+
+
+BUILDS = pytest.mark.parametrize("build", [_resource, _writer, _component])
+
+
+@BUILDS
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://bucket/x", "there is no store for s3://; use gs://bucket/prefix"),
+        ("/data/store", "did you mean the folder file:///data/store"),
+        ("gs:/bucket", "did you mean gs://bucket"),
+        ("gs://a@b/x", "is no bucket name"),
+        ("file:///", "is the root of the file system"),
+    ],
+)
+def test_a_store_that_is_none_fails_the_load(build: Build, uri: str, message: str) -> None:
+    """By scheme, by form, and by what a bucket may be called."""
+    with pytest.raises(InvalidInputError, match=message):
+        dg.Definitions.validate_loadable(build(uri, {}))
+
+
+@BUILDS
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gs.retry.max-atempt": "3"}, "did you mean gs.retry.max-attempt"),
+        ({"gs.retry.max-attempt": "many"}, "gs.retry.max-attempt"),
+    ],
+)
+def test_a_misspelt_option_fails_the_load(build: Build, options: dict[str, str], message: str) -> None:
+    """An unknown key with the nearest known one; a value that cannot be used with its key."""
+    with pytest.raises(InvalidInputError, match=message):
+        dg.Definitions.validate_loadable(build("gs://bucket/x", options))
+
+
+def test_what_the_environment_gives_is_left_to_the_run() -> None:
+    """A variable need not be set where definitions load; what stands beside it is checked all the same."""
+    where = dg.EnvVar("DSTL_NOT_SET_ANYWHERE")
+    given = {"gs.retry.max-attempt": where}
+    dg.Definitions.validate_loadable(_resource(where, given))
+    dg.Definitions.validate_loadable(_writer(where, given))
+    with pytest.raises(InvalidInputError, match="did you mean"):
+        dg.Definitions.validate_loadable(_resource(where, {**given, "gs.retry.max-atempt": "3"}))
+
+
+def test_a_good_definition_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No store is opened, of whatever scheme."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a store was opened")
+
+    monkeypatch.setattr("dstl_dagster.orchestration.resources.open_store", refuse)
+    for build in (_resource, _writer, _component):
+        dg.Definitions.validate_loadable(build("gs://bucket/x", {"gs.retry.max-attempt": "3"}))
+
+
+class Shown(CheckpointLineageComponent):
+    """A component of a user's own."""
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.replace_attributes(group_name="shop", tags={**spec.tags, "tier": "gold"})
+
+
+class Renamed(CheckpointLineageComponent):
+    """One that goes too far."""
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.replace_attributes(key=dg.AssetKey("mine"))
+
+
+def test_a_component_can_change_how_assets_are_shown() -> None:
+    """All but their keys, under which events are reported."""
+    defs = Shown(job="orders", store="file:///x").build_defs(None)  # type: ignore[arg-type] # as above
+    specs = [spec for spec in defs.resolve_all_asset_specs() if spec.key.path[0] == "orders"]
+    assert {spec.group_name for spec in specs} == {"shop"}
+    assert {spec.tags["tier"] for spec in specs} == {"gold"}
+    with pytest.raises(InvalidInputError, match="Change anything but the key"):
+        Renamed(job="orders", store="file:///x").build_defs(None)  # type: ignore[arg-type] # as above
+
+
+@pytest.mark.parametrize("path", ["no.such.module:gcs", "json:gcs", "json", "json:JSONDecoder", ":gcs"])
+def test_a_component_names_its_credentials(path: str) -> None:
+    """Something with `get_client`, or it says what it found instead."""
+    with pytest.raises(InvalidInputError, match=r"gcs: .*(module:name|get_client)"):
+        CheckpointLineageComponent(job="orders", store="gs://b/x", gcs=path).build_defs(None)  # type: ignore[arg-type] # as above
+
+
+def test_a_components_credentials_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its jobs, sensor and checks: the resource that is bound to all of them."""
+    given = SimpleNamespace(get_client=lambda: "the client")
+    monkeypatch.setitem(sys.modules, "shop.resources", SimpleNamespace(gcs=given))
+    component = CheckpointLineageComponent(job="orders", store="gs://b/x", gcs="shop.resources:gcs")
+    built: list[Any] = []
+    real = ChangelogStorageResource.require_valid
+    monkeypatch.setattr(
+        ChangelogStorageResource, "require_valid", lambda resource: (built.append(resource), real(resource))
+    )
+    component.build_defs(None)  # type: ignore[arg-type] # as above
+    assert built[0].gcs is given
