@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange
+from dstl_dagster.format.frames import is_within
 from dstl_dagster.state.changes import decode_change
 from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.schema import StateSchema
@@ -61,13 +62,17 @@ class StateFold:
 
     Args:
         schema: of the resulting rows; it must hold the rows of every schema in the log.
-        key_groups: the range to fold; changes of other key groups are skipped. A collected change is a
-            view of its record batch, so a log that yields only this range saves memory.
+        key_groups: the ranges to fold; changes of other key groups are skipped. A collected change is a
+            view of its record batch, so a log that yields only these ranges saves memory.
+        keys: only the rows of these keys, in the types of the schema; `None`: all.
     """
 
-    def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
+    def __init__(
+        self, schema: StateSchema, key_groups: Sequence[KeyGroupRange], keys: pa.Table | None = None
+    ) -> None:
         self._schema = schema
         self._key_groups = key_groups
+        self._keys = keys
         self._schemas: list[StateSchema] = []
         self._stored_schema = b""
         self._handles = 0
@@ -109,8 +114,7 @@ class StateFold:
 
     def _add_batch(self, batch: pa.RecordBatch, described: bool) -> bool:
         groups = batch.column(0).to_numpy()
-        wanted = (groups >= self._key_groups.start_key_group) & (groups <= self._key_groups.end_key_group)
-        wanted |= groups == META_KEY_GROUP
+        wanted = is_within(groups, self._key_groups) | (groups == META_KEY_GROUP)
         changes = batch.column(1)
         for index in np.flatnonzero(wanted).tolist():
             key_group, change = int(groups[index]), changes[index].as_buffer()
@@ -170,8 +174,12 @@ class StateFold:
         everything = pa.concat_tables(
             self._conformed(self._schemas[index], [rows for _, rows in decoded]) for index, decoded in ordered
         )
-        groups = [(group, rows.num_rows) for _, decoded in ordered for group, rows in decoded]
-        return FoldedRun(everything, np.repeat(*np.array(groups, np.int32).T))
+        counts = [(group, rows.num_rows) for _, decoded in ordered for group, rows in decoded]
+        groups = np.repeat(*np.array(counts, np.int32).T)
+        if self._keys is None:
+            return FoldedRun(everything, groups)
+        wanted = occurring(everything, self._keys, self._schema.key_columns)
+        return FoldedRun(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
 
     def _conformed(self, written: StateSchema, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""

@@ -151,7 +151,7 @@ def test_several_ranges_open_a_file_once():
     store = Network()
     handle = written(store, files=3, sets=2, set_bytes=800, key_groups=8)
     wanted = [KeyGroupRange.of(0, 0), KeyGroupRange.of(3, 4), KeyGroupRange.of(7, 7)]
-    found = ChangelogReader(store).read_all([HandleRead(handle, each) for each in wanted])
+    found = ChangelogReader(store).read_all([HandleRead(handle, (each,)) for each in wanted])
     assert store.requests == {"get_range": 3}
     assert [sorted({group for group, _ in rows(each)}) for each in found] == [[0], [3, 4], [7]]
 

@@ -47,7 +47,7 @@ def log_of(*parts: tuple[StateSchema, Any]) -> list[list[pa.RecordBatch]]:
 def folded(
     schema: StateSchema, logs: list[list[pa.RecordBatch]], start: int = 0, end: int = 7
 ) -> list[dict[str, Any]]:
-    fold = StateFold(schema, KeyGroupRange.of(start, end))
+    fold = StateFold(schema, [KeyGroupRange.of(start, end)])
     for log in logs:
         fold.add(log)
     return [row for table in fold.tables() for row in table.to_pylist()]
@@ -334,7 +334,7 @@ def test_a_fold_takes_only_its_key_groups() -> None:
 
 def test_a_log_without_its_schema_is_refused() -> None:
     """Changes that no schema precedes are not keyed state."""
-    fold = StateFold(SCHEMA, KeyGroupRange.of(0, 7))
+    fold = StateFold(SCHEMA, [KeyGroupRange.of(0, 7)])
     batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
     with pytest.raises(FormatError, match="without their schema"):
         fold.add([batch])
