@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.keyed import StateAt, paired_rows
-from dstl_dagster.spark.spending import ReadCounter
+from dstl_dagster.spark.spending import ReadCounter, task_store
 from dstl_dagster.spark.state_tasks import WriteStateTask
-from dstl_dagster.spark.stores import task_store
 from dstl_dagster.state import same_rows
 
 __all__ = ["LookUpTask", "MergeStateTask"]
