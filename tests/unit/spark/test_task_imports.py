@@ -23,7 +23,9 @@ _NOT_NEEDED = (
 
 def imported_by(module: str) -> list[str]:
     code = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     found: list[str] = json.loads(done.stdout)
     return found
 
