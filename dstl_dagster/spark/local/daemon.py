@@ -7,9 +7,10 @@ PySpark's daemon imports none of it before it forks, so each worker would again:
 before the first row of a session's first tasks. None of these imports starts a thread.
 """
 
-import pyspark.worker  # noqa: F401 - imported so that workers need not, as the next two
+import pyspark.worker  # noqa: F401 - imported so that workers need not, as the next three
 from pyspark.daemon import manager
 
+import dstl_dagster.spark.data_source
 import dstl_dagster.spark.merge_tasks
 import dstl_dagster.spark.state_tasks  # noqa: F401
 
