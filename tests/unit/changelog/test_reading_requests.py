@@ -137,6 +137,14 @@ def test_a_task_of_two_reads_its_part_of_large_files():
     assert store.requests.total() <= 4 * 4
 
 
+def test_a_long_footer_that_came_with_the_files_end_is_not_fetched_again():
+    """The layouts of 100 change sets of 128 key groups are 150 KB: the file's end and two ranges, no more."""
+    store = Network()
+    handle = written(store, files=1, sets=100, set_bytes=100 * KIB, key_groups=128)
+    assert len(rows(ChangelogReader(store).read_batches(handle))) == 100 * 128
+    assert store.requests == {"get_range": 3}
+
+
 def test_change_sets_that_are_not_needed_are_not_fetched():
     """A range of key groups that a large file does not have costs its end alone."""
     store = Network()
