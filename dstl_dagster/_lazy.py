@@ -16,7 +16,8 @@ def lazy_face(
     """The `__getattr__` and `__dir__` of `package`.
 
     Args:
-        homes: the public names of each module of the package, by the module's name.
+        homes: the public names of each module of the package, by the module's name; a module that is public
+            itself has its own.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -24,7 +25,8 @@ def lazy_face(
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home}"), name)
+        module = import_module(f"{package}.{home}")
+        return module if name == home else getattr(module, name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})

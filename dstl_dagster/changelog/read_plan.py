@@ -63,12 +63,12 @@ class HandleRead:
     """One handle to be read.
 
     Attributes:
-        key_groups: with metadata, all that is needed of it; `None`: everything.
+        key_groups: with metadata, all that is needed of it, ascending; `None`: everything.
         views: changes may point into the bytes that were fetched.
     """
 
     handle: ChangelogStateHandle
-    key_groups: KeyGroupRange | None = None
+    key_groups: tuple[KeyGroupRange, ...] | None = None
     views: bool = False
 
 
@@ -122,8 +122,12 @@ def files_of(reads: Sequence[HandleRead]) -> list[FileRead]:
 
 
 def _key_groups(reads: Iterable[HandleRead]) -> tuple[KeyGroupRange, ...] | None:
-    wanted = dict.fromkeys(read.key_groups for read in reads)
-    return None if None in wanted else tuple(each for each in wanted if each is not None)
+    wanted: dict[KeyGroupRange, None] = {}
+    for read in reads:
+        if read.key_groups is None:
+            return None
+        wanted.update(dict.fromkeys(read.key_groups))
+    return tuple(wanted)
 
 
 def opening(size_bytes: int) -> Span:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
@@ -23,6 +24,7 @@ from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
+from dstl_dagster.format.frames import is_within
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
     ChangelogStateHandle,
@@ -36,6 +38,9 @@ __all__ = ["ChangelogReader"]
 
 _MAX_BATCH_BYTES: Final = 1 << 30
 _ROWS_AT_A_TIME: Final = 4096
+
+_KeyGroups = tuple[KeyGroupRange, ...] | None
+"""Those wanted, beside the metadata; `None`: all."""
 
 
 class ChangelogReader:
@@ -73,7 +78,7 @@ class ChangelogReader:
     ) -> Iterator[StateChange]:
         """Every change, one by one. With a range: metadata, and the key groups in it."""
         self._check(handle)
-        return self._read(handle, key_group_range)
+        return self._read(handle, _one(key_group_range))
 
     def read_batches(
         self,
@@ -89,7 +94,7 @@ class ChangelogReader:
         batch per change set, or more where it is above 1 GiB or the range splits it.
         """
         self._check(handle)
-        return self._read_batches(handle, key_group_range, views=views)
+        return self._read_batches(handle, _one(key_group_range), views=views)
 
     def read_all(self, reads: Sequence[HandleRead]) -> list[list[pa.RecordBatch]]:
         """The batches of each read, as `read_batches` yields them. Opens each file once for all of them.
@@ -125,32 +130,30 @@ class ChangelogReader:
                 f"the handle is of storage {handle.storage_identifier!r}, which is not known here"
             )
 
-    def _read(
-        self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
-    ) -> Iterator[StateChange]:
-        with closing(self._change_sets(handle, key_group_range)) as change_sets:
+    def _read(self, handle: ChangelogStateHandle, key_groups: _KeyGroups) -> Iterator[StateChange]:
+        with closing(self._change_sets(handle, key_groups)) as change_sets:
             for change_set in change_sets:
-                key_groups = change_set.row_key_groups().tolist()
-                for start, stop in _row_ranges(change_set, key_group_range):
+                of_rows = change_set.row_key_groups().tolist()
+                for start, stop in _row_ranges(change_set, key_groups):
                     for at in range(start, stop, _ROWS_AT_A_TIME):
                         end = min(at + _ROWS_AT_A_TIME, stop)
-                        rows = zip(key_groups[at:end], change_set.changes(at, end), strict=True)
+                        rows = zip(of_rows[at:end], change_set.changes(at, end), strict=True)
                         yield from map(StateChange._make, rows)
 
     def _read_batches(
-        self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None, *, views: bool
+        self, handle: ChangelogStateHandle, key_groups: _KeyGroups, *, views: bool
     ) -> Iterator[pa.RecordBatch]:
-        with closing(self._change_sets(handle, key_group_range)) as change_sets:
+        with closing(self._change_sets(handle, key_groups)) as change_sets:
             for change_set in change_sets:
-                yield from _batches(change_set, key_group_range, views=views)
+                yield from _batches(change_set, key_groups, views=views)
 
     def _change_sets(
-        self, handle: ChangelogStateHandle, key_group_range: KeyGroupRange | None
+        self, handle: ChangelogStateHandle, key_groups: _KeyGroups
     ) -> Generator[DecodedChangeSet, None, None]:
         """Those with changes in the range, as far as the footer tells, in the handle's order."""
         found: dict[int, DecodedChangeSet | None] = {}
         following = 0
-        with closing(self._walk([HandleRead(handle, key_group_range)])) as change_sets:
+        with closing(self._walk([HandleRead(handle, key_groups)])) as change_sets:
             for uses, change_set in change_sets:
                 found.update((use.place, change_set) for use in uses)
                 # Almost always the one just read: a log's files follow each other.
@@ -193,11 +196,13 @@ def _open_local(path: Path) -> FileRanges:
         raise NotFoundError(f"local changelog copy {path} is not there: read the durable handle") from error
 
 
-def _batches(
-    change_set: DecodedChangeSet, key_group_range: KeyGroupRange | None, *, views: bool
-) -> Iterator[pa.RecordBatch]:
+def _one(key_group_range: KeyGroupRange | None) -> _KeyGroups:
+    return None if key_group_range is None else (key_group_range,)
+
+
+def _batches(change_set: DecodedChangeSet, wanted: _KeyGroups, *, views: bool) -> Iterator[pa.RecordBatch]:
     key_groups = change_set.row_key_groups()
-    for start, stop in _row_ranges(change_set, key_group_range):
+    for start, stop in _row_ranges(change_set, wanted):
         # A view of little would keep much in memory.
         as_views = views and 2 * (stop - start) >= len(key_groups)
         for at, end in _size_ranges(change_set, start, stop):
@@ -207,24 +212,20 @@ def _batches(
             )
 
 
-def _row_ranges(
-    change_set: DecodedChangeSet, key_group_range: KeyGroupRange | None
-) -> Iterator[tuple[int, int]]:
+def _row_ranges(change_set: DecodedChangeSet, wanted: _KeyGroups) -> Iterator[tuple[int, int]]:
     """Rows [start, stop) of the wanted key groups, neighbours joined. Metadata is always wanted."""
-    counts = change_set.layout.counts.tolist()
-    if key_group_range is None:
-        if sum(counts):
-            yield 0, sum(counts)
+    counts, key_groups = change_set.layout.counts, change_set.layout.key_groups
+    ends = np.append(0, counts.cumsum())
+    if wanted is None:
+        if ends[-1]:
+            yield 0, int(ends[-1])
         return
-    start = row = 0
-    for key_group, count in zip(change_set.layout.key_groups.tolist(), counts, strict=True):
-        if key_group != META_KEY_GROUP and not key_group_range.contains(key_group):
-            if row > start:
-                yield start, row
-            start = row + count
-        row += count
-    if row > start:
-        yield start, row
+    taken = is_within(key_groups, wanted) | (key_groups == META_KEY_GROUP)
+    # Where what is taken begins and ends, in groups.
+    edges = np.flatnonzero(np.diff(taken, prepend=False, append=False))
+    for first, last in ends[edges].reshape(-1, 2).tolist():
+        if last > first:
+            yield first, last
 
 
 def _size_ranges(change_set: DecodedChangeSet, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -91,8 +91,9 @@ class StoreSource:
         self._held = [(whole._replace(needed=needed_bytes), octets)]
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Fetch these (start, length) now, beside what is held."""
-        self._held += [(span, self._fetch(span)) for span in joined(ranges)]
+        """Hold these (start, length) as well: fetch now what is not."""
+        missing = [each for each in ranges if not any(_within(*each, span) for span, _ in self._held)]
+        self._held += [(span, self._fetch(span)) for span in joined(missing)]
 
     def expect(self, ranges: Iterable[tuple[int, int]] | None) -> None:
         """From now on exactly these (start, length) are read, in ascending order; the first are fetched now.
@@ -117,7 +118,7 @@ class StoreSource:
             return b""
         while True:
             for span, octets in self._held:
-                if span.start <= start and start + length <= span.end:
+                if _within(start, length, span):
                     found = memoryview(octets)[start - span.start : start - span.start + length]
                     # A view keeps all of the span: not for less than half of it.
                     return found if 2 * span.needed >= span.length else bytes(found)
@@ -193,3 +194,7 @@ class StoreSource:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
+
+
+def _within(start: int, length: int, span: Span) -> bool:
+    return span.start <= start and start + length <= span.end

@@ -2,15 +2,15 @@
 
 Owns the public names of these. Does not own the decisions (`timeline`), or reports and state (`keyed`); the
 names that callers of the steps need from there are re-exported here.
+
+Modules are imported on first use: a Spark task needs only the names of documents.
 """
 
-from dstl_dagster.checkpoint.audit import Audit, Damage
-from dstl_dagster.checkpoint.batch import Batch
-from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
-from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
-from dstl_dagster.checkpoint.verify import Problem, Verification
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_face
 from dstl_dagster.keyed import (
     AttemptReport,
     FileReport,
@@ -21,6 +21,15 @@ from dstl_dagster.keyed import (
     store_report,
 )
 from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
+
+if TYPE_CHECKING:
+    from dstl_dagster.checkpoint.audit import Audit, Damage
+    from dstl_dagster.checkpoint.batch import Batch
+    from dstl_dagster.checkpoint.cleanup import CleanUp
+    from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
+    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+    from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
+    from dstl_dagster.checkpoint.verify import Problem, Verification
 
 __all__ = [
     "Attempt",
@@ -47,3 +56,16 @@ __all__ = [
     "materialize",
     "store_report",
 ]
+
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "audit": ["Audit", "Damage"],
+        "batch": ["Batch"],
+        "cleanup": ["CleanUp"],
+        "coordinator": ["CheckpointCoordinator"],
+        "reader": ["Checkpoint", "CheckpointReader"],
+        "upkeep": ["change_columns", "changed_schema", "materialize"],
+        "verify": ["Problem", "Verification"],
+    },
+)

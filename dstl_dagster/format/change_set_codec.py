@@ -66,6 +66,28 @@ class ChangeSetLayout:
         headers = COUNT_BYTES + GROUP_BYTES * len(self.key_groups) + LENGTH_BYTES * len(self.lengths)
         return headers + int(self.lengths.sum())
 
+    def check(self, size: int) -> None:
+        """Pass if it can be the layout of a body of `size` bytes, which says nothing of their content.
+
+        Raises: FormatError.
+        """
+        if (
+            int(self.counts.min(initial=0)) < 0
+            or int(self.lengths.min(initial=0)) < 0
+            or int(self.counts.sum()) != len(self.lengths)
+            or self.encoded_bytes != size
+        ):
+            raise FormatError(f"a change set of {size} bytes does not have the layout recorded for it")
+
+    def group_bounds(self) -> Int64s:
+        """The position in a body of each group's header, and the body's end."""
+        return np.append(_places(self.counts, self.lengths)[0], self.encoded_bytes)
+
+    def restricted_to(self, groups: npt.NDArray[np.bool_]) -> ChangeSetLayout:
+        """The layout of a body that has only these groups; `groups`: a flag for each."""
+        rows = np.repeat(groups, self.counts)
+        return ChangeSetLayout(self.key_groups[groups], self.counts[groups], self.lengths[rows])
+
 
 @dataclass(frozen=True)
 class DecodedChangeSet:
@@ -142,14 +164,8 @@ def decode_change_set(body: bytes | memoryview | pa.Buffer, layout: ChangeSetLay
     FormatError if they disagree anywhere.
     """
     buffer = body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
+    layout.check(buffer.size)
     counts, lengths = layout.counts, layout.lengths
-    if (
-        int(counts.min(initial=0)) < 0
-        or int(lengths.min(initial=0)) < 0
-        or int(counts.sum()) != len(lengths)
-        or layout.encoded_bytes != buffer.size
-    ):
-        raise FormatError(f"a change set of {buffer.size} bytes does not have the layout recorded for it")
     window = np.frombuffer(buffer, dtype=np.uint8)
     group_at, starts = _places(counts, lengths)
     heads = _heads(window, starts)

@@ -13,9 +13,11 @@ Source: Flink's `StateChangeFormat` and `ChangelogStreamHandleReader`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, FormatError
@@ -25,10 +27,17 @@ from dstl_dagster.format.change_set_codec import (
     decode_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.changes import META_KEY_GROUP
 from dstl_dagster.format.compression import Compression, decompressed, decompressed_at_once
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.footer import ChangeSetEntry, FileIndex, decode_block, decode_index, decode_trailer
+from dstl_dagster.format.frames import (
+    TABLE_END_BYTES,
+    ChangeSetPart,
+    Frames,
+    decode_frame_table,
+    has_any,
+    part_of,
+)
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.ranges import RangeReader
 
@@ -53,6 +62,7 @@ class ChangelogFileReader:
         self._index: FileIndex | None = None
         self._compression: Compression | None = None
         self._layouts: dict[int, ChangeSetLayout] = {}
+        self._frames: dict[int, Frames | None] | None = None
         self._tail: bytes = b""
         self._tail_start = 0
         self._forward_at: tuple[int, _ForwardBody] | None = None
@@ -90,9 +100,10 @@ class ChangelogFileReader:
     def change_set_of(
         self, offset: int, key_groups: Sequence[KeyGroupRange] | None
     ) -> DecodedChangeSet | None:
-        """The same; `None`, without reading its bytes, if by the footer it has nothing that is wanted.
+        """The same, without some key groups where the footer tells how to leave them out.
 
-        `key_groups`: those wanted; `None`: all. Metadata is always wanted.
+        `None`, without reading its bytes, if by the footer it has nothing that is wanted. `key_groups`: those
+        wanted; `None`: all. Metadata is always wanted.
         """
         if self.index() is None:
             return decode_change_set(*self._walked(offset))
@@ -111,6 +122,7 @@ class ChangelogFileReader:
             for entry in map(self._entry, offsets)
             if entry.block_offset is not None
         ]
+        blocks += self._table_place()
         return [each for each in blocks if self._in_tail(*each) is None]
 
     def body_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
@@ -127,14 +139,18 @@ class ChangelogFileReader:
         """
         if self.index() is None:
             return None
-        needed = []
+        needed: list[tuple[int, int]] = []
         for offset, key_groups in wanted:
             entry = self._entry(offset)
             layout = self._layout(entry)
             if layout is not None:
                 self._layouts[offset] = layout
-            if layout is None or key_groups is None or _has_any(layout, key_groups):
-                needed.append((entry.stored_offset, entry.stored_size))
+            if layout is not None and key_groups is not None and not has_any(layout, key_groups):
+                continue
+            part = self._part(entry, layout, key_groups)
+            whole = [(0, entry.stored_size)]
+            ranges = whole if part is None else part.stored_ranges()
+            needed += [(entry.stored_offset + start, length) for start, length in ranges]
         flag = [(0, _FLAG_BYTES)] if needed else []
         return [each for each in flag + needed if self._in_tail(*each) is None]
 
@@ -190,9 +206,12 @@ class ChangelogFileReader:
         self, entry: ChangeSetEntry, key_groups: Sequence[KeyGroupRange] | None
     ) -> DecodedChangeSet | None:
         layout = self._layouts.pop(entry.offset, None) or self._layout(entry)
-        if layout is not None and key_groups is not None and not _has_any(layout, key_groups):
+        if layout is not None and key_groups is not None and not has_any(layout, key_groups):
             return None
         self.compression()
+        part = self._part(entry, layout, key_groups)
+        if part is not None:
+            return decode_change_set(self._body_of_part(entry, part), part.layout)
         body, body_crc = self._body(entry)
         if body_crc != entry.crc32c:
             raise FormatError("a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
@@ -200,15 +219,74 @@ class ChangelogFileReader:
             _, layout, _ = walk_change_set(_once(bytes(body)))
         return decode_change_set(body, layout)
 
+    def _part(
+        self,
+        entry: ChangeSetEntry,
+        layout: ChangeSetLayout | None,
+        key_groups: Sequence[KeyGroupRange] | None,
+    ) -> ChangeSetPart | None:
+        """How to read these key groups of a change set alone; `None`: it is read whole."""
+        frames = None if layout is None or key_groups is None else self._frames_of(entry)
+        if layout is None or key_groups is None or frames is None:
+            return None
+        layout.check(entry.size)
+        return part_of(layout, frames, key_groups)
+
+    def _frames_of(self, entry: ChangeSetEntry) -> Frames | None:
+        if self._frames is None:
+            assert self._index is not None
+            entries = self._index.entries
+            tables: Sequence[Frames | None] = [None] * len(entries)
+            for start, length in self._table_place():
+                sets = [(each.size, each.stored_size) for each in entries]
+                tables = decode_frame_table(bytes(self._range(start, length)), sets)
+            self._frames = {each.offset: found for each, found in zip(entries, tables, strict=True)}
+        return self._frames[entry.offset]
+
+    def _table_place(self) -> list[tuple[int, int]]:
+        """Where the table of frames is, as (start, length); nowhere in a file without one."""
+        end = None if self._index is None else self._index.frames_end
+        if end is None:
+            return []
+        at = end - TABLE_END_BYTES
+        length = TABLE_END_BYTES + (int.from_bytes(self._range(at, 4), "little") if at >= 0 else 0)
+        if length > end:
+            raise FormatError("the footer's frames are not where its trailer says")
+        return [(end - length, length)]
+
+    def _body_of_part(self, entry: ChangeSetEntry, part: ChangeSetPart) -> pa.Buffer:
+        """A change set that has the part's groups alone, each frame of it verified."""
+        assert self._index is not None
+        frames = part.frames
+        ends = frames.sizes.cumsum()
+        kept = bytearray(len(part.layout.key_groups).to_bytes(4, "big"))
+        pieces = deque(part.pieces)
+        for (first, stop), (start, length) in zip(part.runs, part.stored_ranges(), strict=True):
+            stored = self._range(entry.stored_offset + start, length)
+            run_start, run_end = int(ends[first] - frames.sizes[first]), int(ends[stop - 1])
+            run = _body_of(self._index.compression, _whole(stored, length), run_end - run_start)
+            octets = np.frombuffer(run, np.uint8)
+            for frame in range(first, stop):
+                end = int(ends[frame]) - run_start
+                body = octets[end - int(frames.sizes[frame]) : end]
+                if crc32c(body.data) != int(frames.crc32cs[frame]):
+                    raise FormatError(
+                        "a frame of a change set does not match its checksum", kind=ErrorKind.CHECKSUM
+                    )
+            while pieces and pieces[0][1] <= run_end:
+                piece_start, piece_end = pieces.popleft()
+                kept += octets[piece_start - run_start : piece_end - run_start].data
+        return pa.py_buffer(kept)
+
     def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:
         """The body of a change set, and its CRC-32C."""
         assert self._index is not None
         place = (entry.stored_offset, entry.stored_size)
         if self._index.compression is not Compression.NONE or self._in_tail(*place) is not None:
-            body = _body_of(self._index.compression, _whole(self._range(*place), entry), entry.size)
+            body = _body_of(self._index.compression, _whole(self._range(*place), place[1]), entry.size)
             return body, crc32c(body)
         stored, body_crc = self._ranges.read_summed(*place)
-        return pa.py_buffer(_whole(stored, entry)), body_crc
+        return pa.py_buffer(_whole(stored, place[1])), body_crc
 
     def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
         source = self._forward(offset)
@@ -226,19 +304,10 @@ class ChangelogFileReader:
         return self._forward_at[1]
 
 
-def _whole(stored: bytes | memoryview, entry: ChangeSetEntry) -> bytes | memoryview:
-    if len(stored) != entry.stored_size:
-        raise FormatError(f"a change set ends early: {entry.stored_size - len(stored)} bytes are missing")
+def _whole(stored: bytes | memoryview, length: int) -> bytes | memoryview:
+    if len(stored) != length:
+        raise FormatError(f"a change set ends early: {length - len(stored)} bytes are missing")
     return stored
-
-
-def _has_any(layout: ChangeSetLayout, key_groups: Sequence[KeyGroupRange]) -> bool:
-    """Whether a change set has metadata or one of these key groups."""
-    found = layout.key_groups
-    wanted = found == META_KEY_GROUP
-    for each in key_groups:
-        wanted |= (found >= each.start_key_group) & (found <= each.end_key_group)
-    return bool(wanted.any())
 
 
 def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:

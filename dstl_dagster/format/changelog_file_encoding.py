@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow as pa
+
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import crc32c
 from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
 from dstl_dagster.format.changes import ChangeColumns, StateChangeSet
-from dstl_dagster.format.compression import Compression, compressed, skippable_frame_header, stream_header
+from dstl_dagster.format.compression import (
+    FRAME_BYTES,
+    Compression,
+    compressed,
+    skippable_frame_header,
+    stream_header,
+)
 from dstl_dagster.format.footer import (
     MAX_CHANGE_SETS_PER_FILE,
     ChangeSetEntry,
@@ -23,6 +31,7 @@ from dstl_dagster.format.footer import (
     encode_index_and_trailer,
     index_and_trailer_bytes,
 )
+from dstl_dagster.format.frames import Frames, encode_frame_table, frame_table_bytes
 
 __all__ = ["ChangelogFileEncoder"]
 
@@ -38,6 +47,7 @@ class ChangelogFileEncoder:
         self._chunk_bytes = chunk_bytes
         self._entries: list[ChangeSetEntry] = []
         self._blocks: list[bytes] = []
+        self._frames: list[Frames | None] = []
         self._stored_bytes = 0
         self.body_size = 0
         self.crc32c = crc32c.EMPTY_CRC32C
@@ -58,18 +68,22 @@ class ChangelogFileEncoder:
         columns = change_set.changes
         assert isinstance(columns, ChangeColumns)
         plan = plan_change_set(columns)
-        offset, stored_offset, crc_before = self.body_size, self._stored_bytes, self.crc32c
-        body_crc = crc32c.EMPTY_CRC32C
+        offset, stored_offset = self.body_size, self._stored_bytes
+        frames: list[tuple[int, int, int]] = []
         for chunk in encoded_chunks(plan, self._chunk_bytes):
-            piece = compressed(self._compression, chunk)
-            if self._compression is not Compression.NONE:
-                body_crc = crc32c.extend(body_crc, chunk)
             self.body_size += chunk.size
-            self._count(piece)
+            if self._compression is Compression.NONE:
+                before, piece = self.crc32c, memoryview(chunk)
+                self._count(piece)
+                # The stored bytes are the body, so its checksums follow from the file's.
+                frames.append((chunk.size, chunk.size, crc32c.of_second(before, self.crc32c, chunk.size)))
+            else:
+                piece = memoryview(b"".join(self._compressed(chunk, frames)))
+                self._count(piece)
             yield piece
-        if self._compression is Compression.NONE:
-            # The stored bytes are the body, so its checksum follows from the file's.
-            body_crc = crc32c.of_second(crc_before, self.crc32c, self.body_size - offset)
+        several = len(frames) > 1
+        body_crc = crc32c.combine_all((crc, size) for size, _, crc in frames)[0] if several else frames[0][2]
+        self._frames.append(Frames.of(frames) if several else None)
         self._blocks.append(encode_block(plan.layout))
         self._entries.append(
             ChangeSetEntry(
@@ -87,6 +101,14 @@ class ChangelogFileEncoder:
                 block_crc32c=0,
             )
         )
+
+    def _compressed(self, chunk: pa.Buffer, frames: list[tuple[int, int, int]]) -> Iterator[memoryview]:
+        """The chunk's frames, each noted in `frames`."""
+        for start in range(0, chunk.size, FRAME_BYTES):
+            part = chunk.slice(start, min(FRAME_BYTES, chunk.size - start))
+            stored = compressed(self._compression, part)
+            frames.append((part.size, len(stored), crc32c.crc32c(part)))
+            yield stored
 
     def footer(self) -> Iterator[bytes]:
         """The end of the file, in pieces of about the chunk size."""
@@ -121,10 +143,22 @@ class ChangelogFileEncoder:
             at += len(header)
             finished.append(replace(entry, block_offset=at, block_crc32c=crc32c.crc32c(block)))
             at += len(block)
-        index = FileIndex(self._compression, self.body_size, tuple(finished))
-        header = skippable_frame_header(self._compression, index_and_trailer_bytes(len(finished)))
-        assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one skippable frame"
-        yield header + encode_index_and_trailer(index, at + len(header))
+        yield self._end(finished, at)
+
+    def _end(self, entries: list[ChangeSetEntry], at: int) -> bytes:
+        """The last frame of the file, which begins at `at`: the table of frames, the index, the trailer."""
+        index = FileIndex(self._compression, self.body_size, tuple(entries))
+        index_bytes = index_and_trailer_bytes(len(entries))
+        table_bytes = frame_table_bytes(self._frames) if any(self._frames) else 0
+        header = skippable_frame_header(self._compression, table_bytes + index_bytes)
+        if header is None or not table_bytes:
+            header = skippable_frame_header(self._compression, index_bytes)
+            assert header is not None, "MAX_CHANGE_SETS_PER_FILE keeps the index within one skippable frame"
+            return header + encode_index_and_trailer(index, at + len(header))
+        index_at = at + len(header) + table_bytes
+        with_frames = replace(index, frames_end=index_at)
+        table = encode_frame_table(self._frames)
+        return header + table + encode_index_and_trailer(with_frames, index_at)
 
     def _count(self, piece: bytes | memoryview) -> None:
         self._stored_bytes += len(piece)

@@ -6,8 +6,9 @@ Owns the three kinds and their framing. Does not own the codecs (cramjam, Arrow)
     snappy   Snappy's framing format, one stream over the whole body; Flink reads and writes it
     zstd     Zstandard frames; ours alone. Flink reads such a file as a plain one, and fails
 
-Each change set begins a new frame, so it can be read without what precedes it. Both formats have skippable
-frames, which every decoder ignores; the footer is in those.
+Each change set begins a new frame, so it can be read without what precedes it. It has a frame for each 64 KiB
+or so, so part of it can be read too. Both formats have skippable frames, which every decoder ignores; the
+footer is in those.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pyarrow as pa
 from dstl_dagster.errors import DstlError, FormatError, InternalError
 
 __all__ = [
+    "FRAME_BYTES",
     "Compression",
     "compressed",
     "decompressed",
@@ -54,6 +56,11 @@ _MAX_SKIPPABLE_BYTES: Final = {
     Compression.ZSTD: 2**32 - 1,
 }
 _ZSTD_LEVEL: Final = 1
+
+FRAME_BYTES: Final = 1 << 16
+"""Of a change set, compressed by itself: the least that is decompressed to read some key groups of it. As a
+Snappy block; one of a megabyte would be a few per cent smaller."""
+
 _HONEST_RATIO: Final = 64
 
 

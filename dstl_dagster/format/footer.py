@@ -6,6 +6,7 @@ The footer is after the body, where Flink's reader never looks; in a compressed 
 every decoder skips. In file order:
 
     block*    one per change set: (key group: i32, number of changes: u32)*, length of change: u32 *
+    frames    optional: the table of frames (`frames`)
     index     one entry per change set, in file order
     trailer   fixed size, at the very end
 
@@ -50,10 +51,12 @@ _VERSION: Final = 1
 # log id, sequence number, offset, size, payload, stored offset, stored size, block offset, groups,
 # changes, CRC-32C of the body, CRC-32C of the block
 _ENTRY: Final = struct.Struct("<16sQQQQQQQIIII")
-# index offset, logical size of the body, entries, CRC-32C of the index, version, flag, reserved, CRC-32C of
+# index offset, logical size of the body, entries, CRC-32C of the index, version, flag, extensions, CRC-32C of
 # the trailer before it, magic
 _TRAILER: Final = struct.Struct("<QQIIBBHI8s")
 _TRAILER_CRC_AT: Final = 28
+_WITH_FRAMES: Final = 1
+"""A bit of the extensions. What an extension adds may be ignored: releases that do not know it do."""
 TRAILER_BYTES: Final = _TRAILER.size
 
 
@@ -94,13 +97,18 @@ class ChangeSetEntry:
 
 @dataclass(frozen=True)
 class Trailer:
-    """The end of a file: the absolute offset of its index, and the size and compression of its body."""
+    """The end of a file: the absolute offset of its index, and the size and compression of its body.
+
+    Attributes:
+        has_frames: whether the table of frames ends where the index begins.
+    """
 
     index_offset: int
     body_size: int
     entry_count: int
     index_crc32c: int
     compression: Compression
+    has_frames: bool = False
 
     @property
     def index_bytes(self) -> int:
@@ -110,11 +118,16 @@ class Trailer:
 
 @dataclass(frozen=True)
 class FileIndex:
-    """The footer of a file, without the blocks."""
+    """The footer of a file, without the blocks.
+
+    Attributes:
+        frames_end: where the table of frames ends in the file; `None` if there is none.
+    """
 
     compression: Compression
     body_size: int
     entries: tuple[ChangeSetEntry, ...]
+    frames_end: int | None = None
 
     def at_offset(self, offset: int) -> ChangeSetEntry | None:
         """The change set at this offset of the logical body; None if none begins there."""
@@ -179,7 +192,7 @@ def encode_index_and_trailer(index: FileIndex, index_offset: int) -> bytes:
         google_crc32c.value(packed),
         _VERSION,
         index.compression.value,
-        0,
+        0 if index.frames_end is None else _WITH_FRAMES,
         0,
         _MAGIC,
     )[:_TRAILER_CRC_AT]
@@ -194,7 +207,7 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
     if len(tail) < TRAILER_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
         return None
     head = tail[-TRAILER_BYTES:]
-    index_offset, body_size, entry_count, index_crc, version, flag, _, crc, _ = _TRAILER.unpack(head)
+    index_offset, body_size, entry_count, index_crc, version, flag, extensions, crc, _ = _TRAILER.unpack(head)
     if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
         raise FormatError("the footer's trailer does not match its checksum", kind=ErrorKind.CHECKSUM)
     if version != _VERSION:
@@ -206,7 +219,8 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
         raise FormatError(
             f"the footer has compression {flag}, which this release does not know: upgrade dstl-dagster"
         )
-    trailer = Trailer(index_offset, body_size, entry_count, index_crc, Compression(flag))
+    has_frames = bool(extensions & _WITH_FRAMES)
+    trailer = Trailer(index_offset, body_size, entry_count, index_crc, Compression(flag), has_frames)
     if (
         entry_count > MAX_CHANGE_SETS_PER_FILE
         or index_offset + trailer.index_bytes + TRAILER_BYTES != file_bytes
@@ -259,4 +273,5 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
                 bcrc,
             )
         )
-    return FileIndex(trailer.compression, trailer.body_size, tuple(entries))
+    frames_end = trailer.index_offset if trailer.has_frames else None
+    return FileIndex(trailer.compression, trailer.body_size, tuple(entries), frames_end)

@@ -95,7 +95,7 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
         stack.enter_context(older.reading())
         reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
-            logs = [(state.handles, key_groups) for state in (older, newer)]
+            logs = [(state.handles, [key_groups]) for state in (older, newer)]
             before, after = map(partial(_rows, schema), folded_logs(reader, schema, logs))
             found = _compared(key_groups, schema, before, after)
             if found.rows:

@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
-
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs, key_table, rows_of_key
+from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs
+from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
-from dstl_dagster.state import StateFold, key_group_of, python_rows
+from dstl_dagster.state import StateFold, python_rows
 from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["KeyChange", "key_history"]
@@ -62,18 +60,15 @@ def key_history(
     if state is None or found is None:
         return []
     wanted = key_table(state.schema, key)
-    key_group = int(key_group_of(wanted, state.schema)[0])
-    key_groups = KeyGroupRange.of(key_group, key_group)
+    key_groups = touched_ranges(wanted, state.schema)
     logs = [(handles, key_groups) for layer in found.layers for handles in (layer.base, layer.changes)]
     with state.reading() as reader:
         # Each checkpoint's changes are folded for themselves: all of a key's changes are wanted.
-        folds = iter(folded_logs(reader, state.schema, logs))
+        folds = iter(folded_logs(reader, state.schema, logs, wanted))
         return [
             change
             for layer in found.layers
-            for change in _changes(
-                layer.checkpoint_id, *(_last_change(next(folds), wanted) for _ in range(2))
-            )
+            for change in _changes(layer.checkpoint_id, *(_last_change(next(folds)) for _ in range(2)))
         ]
 
 
@@ -85,11 +80,11 @@ def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) ->
         yield KeyChange(checkpoint_id, "delete" if deleted else "upsert", row)
 
 
-def _last_change(fold: StateFold, key: pa.Table) -> list[_Change]:
-    """The change of the key in these changes, or an empty list."""
+def _last_change(fold: StateFold) -> list[_Change]:
+    """The change of the key that was folded, or an empty list."""
     changes: list[_Change] = []
     for run in fold.runs():
-        for row in python_rows(rows_of_key(run.rows, key)):
+        for row in python_rows(run.rows):
             deleted = row.pop(run.rows.schema.names[-1])
             changes.append((None, True) if deleted else (row, False))
     return changes

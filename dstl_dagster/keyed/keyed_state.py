@@ -13,19 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.coverage import Uncovered
+from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, key_group_of, python_rows, ranges_of_tasks
+from dstl_dagster.state import FoldedRun, StateFold, StateSchema, python_rows, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload import local_changelog_directory
 
@@ -36,9 +35,7 @@ __all__ = [
     "folded",
     "folded_logs",
     "is_keyed",
-    "key_table",
     "passes",
-    "rows_of_key",
     "schema_of",
     "split_count",
 ]
@@ -101,39 +98,40 @@ def folded(
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
-    (fold,) = folded_logs(reader, schema, [(handles, key_groups)])
+    (fold,) = folded_logs(reader, schema, [(handles, [key_groups])])
     return fold
 
 
 def folded_logs(
     reader: ChangelogReader,
     schema: StateSchema,
-    logs: Sequence[tuple[Iterable[ChangelogStateHandle], KeyGroupRange]],
+    logs: Sequence[tuple[Iterable[ChangelogStateHandle], Sequence[KeyGroupRange]]],
+    keys: pa.Table | None = None,
 ) -> list[StateFold]:
-    """`folded` for several logs, or several ranges of one, which are all in memory on return.
+    """`folded` for several logs, each with its ranges (ascending, disjoint); all in memory on return.
 
-    Opens a file once, and holds a handle that several logs have once.
+    Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
     """
     wanted = [_reads(*log) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     folds = []
     for (_, key_groups), log_reads in zip(logs, wanted, strict=True):
-        fold = StateFold(schema, key_groups)
+        fold = StateFold(schema, key_groups, keys)
         for read in log_reads:
             fold.add(batches[read])
         folds.append(fold)
     return folds
 
 
-def _reads(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[HandleRead]:
-    shared = [(each, each.key_group_range.intersection(key_groups)) for each in handles]
-    # Views keep all bytes of a change set in memory, which is fine when all of them are wanted.
-    return [
-        HandleRead(handle, both, views=both == handle.key_group_range)
-        for handle, both in shared
-        if both.number_of_key_groups
-    ]
+def _reads(handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]) -> list[HandleRead]:
+    found = []
+    for handle in handles:
+        own = handle.key_group_range
+        shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
+        if shared:
+            found.append(HandleRead(handle, shared, views=True))
+    return found
 
 
 def passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:
@@ -289,11 +287,7 @@ class KeyedState:
         same order. `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it
         to binary before `to_pylist` or pandas, which raise for it.
         """
-        return self.tables_of([key_groups or self.all_key_groups])
-
-    def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
-        """`tables` of several ranges, ascending and disjoint, that take no more passes than they need."""
-        for run in self._runs(ranges):
+        for run in self.runs(key_groups):
             alive = run.alive()
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)
@@ -302,17 +296,16 @@ class KeyedState:
         """The last change of each key, tombstones included, with its key group; otherwise as `tables`."""
         return self._runs([key_groups or self.all_key_groups])
 
-    def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
+    def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
         wanted = passes(self.ranges(), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             for each in wanted:
-                logs = [(self.handles, key_groups) for key_groups in each]
-                for fold in folded_logs(reader, self.schema, logs):
-                    yield from fold.runs()
+                (fold,) = folded_logs(reader, self.schema, [(self.handles, each)], keys)
+                yield from fold.runs()
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The row of one key; `None` if there is none. Reads only the key's key group.
+        """The row of one key; `None` if there is none. Reads as `rows`.
 
         Args:
             key: a value for every key column; None is a value like any other. Text may be given as bytes,
@@ -320,12 +313,26 @@ class KeyedState:
 
         Raises: InvalidInputError if `key` does not have this state's key columns.
         """
-        wanted = key_table(self.schema, key)
-        key_group = int(key_group_of(wanted, self.schema)[0])
-        found: list[dict[str, Any]] = []
-        for table in self.tables(KeyGroupRange.of(key_group, key_group)):
-            found += python_rows(rows_of_key(table, wanted))
+        found = python_rows(self.rows([key]))
         return found[0] if found else None
+
+    def rows(self, keys: Keys) -> pa.Table:
+        """The rows of these keys, each once, in no order that means anything; a key without a row has none.
+
+        Reads only their key groups, and in large change sets only the frames that hold these. Memory is that
+        of one of `ranges()` as stored, and of the rows found.
+
+        Args:
+            keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to
+                the state's types.
+
+        Raises: InvalidInputError if they do not have this state's key columns, or a value does not fit.
+        """
+        wanted = keys_table(self.schema, keys)
+        names = self.schema.columns.names
+        runs = self._runs(touched_ranges(wanted, self.schema), wanted)
+        tables = [run.alive().rows.select(names) for run in runs]
+        return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     @contextmanager
     def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:
@@ -350,39 +357,3 @@ class KeyedState:
         finally:
             if view is not None:
                 view.close()
-
-
-def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
-    """One row with the key columns, in their types.
-
-    Raises: InvalidInputError: a different set of columns, or a value that does not fit its type.
-    """
-    if set(key) != set(schema.key_columns):
-        raise InvalidInputError(
-            f"a key has the columns {', '.join(schema.key_columns)}, not {', '.join(sorted(key)) or 'none'}"
-        )
-    columns = {}
-    for name in schema.key_columns:
-        kind = schema.columns.field(name).type
-        try:
-            columns[name] = _key_array(key[name], kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"key {name!r}: {key[name]!r} is not a {kind}: {error}") from error
-    return pa.table(columns)
-
-
-def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(value, bytes) and kind == pa.string():
-        return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, does not check the bytes
-    return pa.array([value], kind)
-
-
-def rows_of_key(rows: pa.Table, key: pa.Table) -> pa.Table:
-    """The rows that have this key (a `key_table`); null equals null."""
-    same = np.ones(rows.num_rows, np.bool_)
-    for name in key.column_names:
-        value = key.column(name)[0]
-        column = rows.column(name)
-        equal = column.is_null() if not value.is_valid else pc.fill_null(pc.equal(column, value), False)
-        same &= equal.to_numpy()
-    return rows.filter(pa.array(same))

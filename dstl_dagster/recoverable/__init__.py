@@ -1,27 +1,38 @@
 """Exactly-once objects: written as components, published in one step, recoverable in any process.
 
 Owns the public names. Does not own storage (`storage`) or checkpoints (`checkpoint`).
+
+Modules are imported on first use: a Spark task needs few of them. But a function with the name of its module
+is imported at once: the module, imported later, would take its place.
 """
 
 from __future__ import annotations
 
-from dstl_dagster.recoverable.commit import (
-    CommitOutcome,
-    CommitState,
-    commit_file,
-    discard_file,
-    retract_file,
-)
-from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
-from dstl_dagster.recoverable.compose import recoverable_hash
-from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
-from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
-from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
-from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
-from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_face
 from dstl_dagster.recoverable.sweep import Leftover, plan_sweep, sweep
 from dstl_dagster.recoverable.temporary_names import temporary_names
-from dstl_dagster.recoverable.writer import GSRecoverableWriter
+
+if TYPE_CHECKING:
+    from dstl_dagster.recoverable.commit import (
+        CommitOutcome,
+        CommitState,
+        commit_file,
+        discard_file,
+        retract_file,
+    )
+    from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
+    from dstl_dagster.recoverable.compose import recoverable_hash
+    from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
+    from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
+    from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
+    from dstl_dagster.recoverable.serializers import (
+        GSCommitRecoverableSerializer,
+        GSResumeRecoverableSerializer,
+    )
+    from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
+    from dstl_dagster.recoverable.writer import GSRecoverableWriter
 
 __all__ = [
     "CommitOutcome",
@@ -48,3 +59,18 @@ __all__ = [
     "sweep",
     "temporary_names",
 ]
+
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "commit": ["CommitOutcome", "CommitState", "commit_file", "discard_file", "retract_file"],
+        "committer": ["GSRecoverableWriterCommitter"],
+        "compose": ["recoverable_hash"],
+        "fingerprint": ["Fingerprint", "fingerprint_of", "is_own"],
+        "identifiers": ["GSBlobIdentifier", "attempt_of"],
+        "recoverables": ["Component", "GSCommitRecoverable", "GSResumeRecoverable"],
+        "serializers": ["GSCommitRecoverableSerializer", "GSResumeRecoverableSerializer"],
+        "stream": ["GSRecoverableFsDataOutputStream"],
+        "writer": ["GSRecoverableWriter"],
+    },
+)

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dstl_dagster.errors import InvalidInputError
 
@@ -106,6 +105,8 @@ class _TableEncoder:
 
 
 def _parquet_writer(stream: Any, schema: pa.Schema, compression: str | None) -> Any:
+    import pyarrow.parquet as pq  # a fifth of what a task imports, and few write this format
+
     return pq.ParquetWriter(stream, schema, compression=compression or "snappy")
 
 

@@ -14,14 +14,15 @@ from itertools import chain
 import pyarrow as pa
 from pyspark import TaskContext
 
-from dstl_dagster.checkpoint import Attempt, FileReport
 from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.keyed import FileReport
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.file_formats import Encoder
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.spark.spending import TRAFFIC, counted_store
 from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.timeline import Attempt
 
 __all__ = ["FileJob", "FileNames", "WriteFileTask"]
 

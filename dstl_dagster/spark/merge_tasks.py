@@ -13,14 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, paired_rows
-from dstl_dagster.spark.spending import ReadCounter
+from dstl_dagster.spark.spending import ReadCounter, task_store
 from dstl_dagster.spark.state_tasks import WriteStateTask
-from dstl_dagster.spark.stores import task_store
 from dstl_dagster.state import same_rows
 
-__all__ = ["LookUpTask", "MergeStateTask", "touched_ranges"]
+__all__ = ["LookUpTask", "MergeStateTask"]
 
 _OUTPUT_ROWS = 16 * 1024
 
@@ -30,7 +28,8 @@ class LookUpTask:
     """Puts the state's row beside each changed row; called by `mapInArrow`.
 
     Takes (`new`: struct of a changed row, `key_group`) and yields (`new`, `old`: the state's row or null,
-    `repeated`, `key_group`). Reads only the key groups of its rows. Buffers all of its rows.
+    `repeated`, `key_group`). Reads as `KeyedState.rows`. Buffers all of its rows, and the
+    state's rows of their keys.
 
     Attributes:
         state: at the parent checkpoint, with the schema of the checkpoint being written.
@@ -48,7 +47,7 @@ class LookUpTask:
         new = rows.column(0).combine_chunks()
         new = new.chunk(0) if isinstance(new, pa.ChunkedArray) else new
         keys = self._keys(new)
-        state = self._state(rows.column(1).to_numpy())
+        state = self._state(keys)
         pairs = paired_rows(self.state.schema, state, keys)
         pairs = pairs.filter(pairs.column("after_max").is_valid())
         at = np.zeros(len(new), np.int64)
@@ -67,11 +66,9 @@ class LookUpTask:
         types = {name: self.state.schema.columns.field(name).type for name in self.state.schema.key_columns}
         return pa.table({name: new.field(name).cast(kind) for name, kind in types.items()})
 
-    def _state(self, key_groups: npt.NDArray[np.int32]) -> pa.Table:
-        tables = [self.state.schema.columns.empty_table()]
+    def _state(self, keys: pa.Table) -> pa.Table:
         with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
-            tables += self.state.opened(store).tables_of(touched_ranges(key_groups))
-        return pa.concat_tables(tables)
+            return self.state.opened(store).rows(keys)
 
     def _old_rows(
         self, state: pa.Table, at: npt.NDArray[np.int64], found: npt.NDArray[np.bool_]
@@ -81,24 +78,6 @@ class LookUpTask:
         columns = [rows.column(field.name) for field in fields]
         arrays = [each.chunk(0) if each.num_chunks else each.combine_chunks() for each in columns]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~found))
-
-
-def touched_ranges(key_groups: npt.NDArray[np.int32]) -> list[KeyGroupRange]:
-    """The ranges to read for these key groups. Pure.
-
-    If more than half of the span from the first to the last is touched, all of it is read at once: the
-    extra rows cost less than decoding every file for each gap.
-    """
-    touched = np.unique(key_groups)
-    first, last = int(touched[0]), int(touched[-1])
-    if 2 * len(touched) > last - first:
-        return [KeyGroupRange.of(first, last)]
-    breaks = np.flatnonzero(np.diff(touched) > 1)
-    starts, ends = np.append(0, breaks + 1), np.append(breaks, len(touched) - 1)
-    return [
-        KeyGroupRange.of(int(touched[start]), int(touched[end]))
-        for start, end in zip(starts, ends, strict=True)
-    ]
 
 
 @dataclass(frozen=True)

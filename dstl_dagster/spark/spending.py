@@ -12,9 +12,17 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, Protocol
 
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import NO_TRAFFIC, ObjectStore, Traffic, TrafficMeter, metered, open_store
+from dstl_dagster.storage import (
+    NO_TRAFFIC,
+    ObjectStore,
+    Traffic,
+    TrafficMeter,
+    metered,
+    open_store,
+    shared_reads,
+)
 
-__all__ = ["TRAFFIC", "ReadCounter", "counted_reads", "counted_store", "traffic_of"]
+__all__ = ["TRAFFIC", "ReadCounter", "counted_store", "task_store", "traffic_of"]
 
 TRAFFIC: Final = "traffic"
 """Where an outcome holds what its task requested."""
@@ -36,13 +44,14 @@ def counted_store(uri: str, meter: TrafficMeter, options: GSFileSystemOptions) -
 
 
 @contextmanager
-def counted_reads(
-    uri: str, counter: ReadCounter | None, options: GSFileSystemOptions
-) -> Iterator[ObjectStore]:
-    """`counted_store` for a task that reads."""
+def task_store(uri: str, counter: ReadCounter | None, options: GSFileSystemOptions) -> Iterator[ObjectStore]:
+    """The store as a task reads it: with what earlier tasks of this Python worker have fetched of it.
+
+    What is requested beside that goes to `counter`.
+    """
     meter = TrafficMeter()
     with counted_store(uri, meter, options) as store:
-        yield store
+        yield shared_reads(store, options.storage_root_url or "")
     if counter is not None:
         counter.add(meter.traffic)
 

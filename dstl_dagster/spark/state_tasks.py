@@ -16,16 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
-from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store
-from dstl_dagster.spark.stores import task_store
+from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store, task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
 from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.timeline import Attempt
 
 __all__ = ["ReadStateTask", "WriteStateTask"]
 

@@ -11,11 +11,10 @@ from contextlib import closing, contextmanager
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.settings import GSFileSystemOptions, JobOptions, Options
-from dstl_dagster.spark.spending import ReadCounter, counted_reads
-from dstl_dagster.storage import ObjectStore, open_store, shared_reads
+from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.storage import ObjectStore, open_store
 
-__all__ = ["batch_of", "open_shared_store", "require_shared", "task_store"]
+__all__ = ["batch_of", "open_shared_store", "require_shared"]
 
 
 def require_shared(store_uri: str) -> None:
@@ -31,18 +30,6 @@ def open_shared_store(store_uri: str, options: JobOptions) -> ObjectStore:
     """The store, if tasks can open it too. Raises: InvalidInputError (kind `store_not_shared`)."""
     require_shared(store_uri)
     return open_store(store_uri, options.files)
-
-
-@contextmanager
-def task_store(
-    store_uri: str, counter: ReadCounter | None, options: GSFileSystemOptions
-) -> Iterator[ObjectStore]:
-    """The store as a task reads it: with what earlier tasks of this Python worker have fetched of it.
-
-    What is requested beside that goes to `counter`.
-    """
-    with counted_reads(store_uri, counter, options) as store:
-        yield shared_reads(store, options.storage_root_url or "")
 
 
 @contextmanager

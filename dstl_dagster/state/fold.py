@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange
-from dstl_dagster.state.changes import decode_change
+from dstl_dagster.format.frames import is_within
+from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.schema import StateSchema
 
@@ -47,8 +49,7 @@ class FoldedRun:
         return FoldedRun(self.rows.filter(alive), self.key_groups[alive.to_numpy()])
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(NamedTuple):
     """One collected change: the number of its handle, and the index of its schema."""
 
     handle: int
@@ -61,13 +62,17 @@ class StateFold:
 
     Args:
         schema: of the resulting rows; it must hold the rows of every schema in the log.
-        key_groups: the range to fold; changes of other key groups are skipped. A collected change is a
-            view of its record batch, so a log that yields only this range saves memory.
+        key_groups: the ranges to fold; changes of other key groups are skipped. A collected change is a
+            view of its record batch, so a log that yields only these ranges saves memory.
+        keys: only the rows of these keys, in the types of the schema; `None`: all.
     """
 
-    def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
+    def __init__(
+        self, schema: StateSchema, key_groups: Sequence[KeyGroupRange], keys: pa.Table | None = None
+    ) -> None:
         self._schema = schema
         self._key_groups = key_groups
+        self._keys = keys
         self._schemas: list[StateSchema] = []
         self._stored_schema = b""
         self._handles = 0
@@ -109,8 +114,7 @@ class StateFold:
 
     def _add_batch(self, batch: pa.RecordBatch, described: bool) -> bool:
         groups = batch.column(0).to_numpy()
-        wanted = (groups >= self._key_groups.start_key_group) & (groups <= self._key_groups.end_key_group)
-        wanted |= groups == META_KEY_GROUP
+        wanted = is_within(groups, self._key_groups) | (groups == META_KEY_GROUP)
         changes = batch.column(1)
         for index in np.flatnonzero(wanted).tolist():
             key_group, change = int(groups[index]), changes[index].as_buffer()
@@ -161,21 +165,24 @@ class StateFold:
 
     def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> FoldedRun:
         """All rows of these changes, those of one key in log order."""
-        by_schema: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
+        by_schema: dict[int, list[tuple[int, pa.Buffer]]] = {}
         for key_group, change in changes:
-            rows = decode_change(self._schemas[change.schema], change.payload)
-            by_schema.setdefault(change.schema, []).append((key_group, rows))
+            by_schema.setdefault(change.schema, []).append((key_group, change.payload))
+        tables, groups_of = [], []
         # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
-        ordered = sorted(by_schema.items())
-        everything = pa.concat_tables(
-            self._conformed(self._schemas[index], [rows for _, rows in decoded]) for index, decoded in ordered
-        )
-        groups = [(group, rows.num_rows) for _, decoded in ordered for group, rows in decoded]
-        return FoldedRun(everything, np.repeat(*np.array(groups, np.int32).T))
+        for index, of_schema in sorted(by_schema.items()):
+            written = self._schemas[index]
+            rows, counts = decode_changes(written, [payload for _, payload in of_schema])
+            tables.append(self._conformed(written, rows))
+            groups_of.append(np.repeat(np.array([group for group, _ in of_schema], np.int32), counts))
+        everything, groups = pa.concat_tables(tables), np.concatenate(groups_of)
+        if self._keys is None:
+            return FoldedRun(everything, groups)
+        wanted = occurring(everything, self._keys, self._schema.key_columns)
+        return FoldedRun(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
 
-    def _conformed(self, written: StateSchema, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    def _conformed(self, written: StateSchema, rows: pa.Table) -> pa.Table:
         """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""
-        rows = pa.Table.from_batches(batches)
         wanted, ids = self._schema, written.ids
         if ids == wanted.ids and rows.schema == wanted.wire:
             return rows

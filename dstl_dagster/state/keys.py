@@ -27,10 +27,20 @@ Indices = npt.NDArray[np.int64]
 
 def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
     """The indices, ascending, of the last row of each key."""
-    keys, aliases = _by_position(rows, key_columns)
-    indexed = keys.append_column("index", pa.array(np.arange(rows.num_rows)))
-    grouped = pa.TableGroupBy(indexed, aliases, use_threads=False).aggregate([("index", "max")])
-    return np.sort(grouped.column("index_max").to_numpy())
+    codes, count = _codes(_column(rows, key_columns[0]))
+    for name in key_columns[1:]:
+        more, distinct = _codes(_column(rows, name))
+        # Below the square of the number of rows. Numbered anew, so that another column fits as well.
+        codes, count = _codes(pa.array(codes * max(1, distinct) + more))
+    last = np.empty(count, np.int64)
+    last[codes] = np.arange(rows.num_rows)  # of several rows with one code, the last is assigned
+    return np.sort(last)
+
+
+def _codes(column: pa.Array) -> tuple[Indices, int]:
+    """A number for each value, from 0 on without gaps, null included; and how many there are."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def occurring(rows: pa.Table, others: pa.Table, key_columns: Sequence[str]) -> pa.BooleanArray:

@@ -2,34 +2,43 @@
 
 Owns whether something may happen now (`decisions`), and what has been decided. Does not own manifests, state
 or files: a record only names them, and they are stored elsewhere.
+
+Modules are imported on first use: a Spark task needs few of them.
 """
 
-from dstl_dagster.timeline import decisions
-from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
-from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
-from dstl_dagster.timeline.completed import find_completed
-from dstl_dagster.timeline.documents import write_once
-from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.record_codec import record_to_plain
-from dstl_dagster.timeline.records import (
-    Aborted,
-    BlockedFile,
-    Committed,
-    Completed,
-    Fenced,
-    FinalFile,
-    Opened,
-    Released,
-    Resolution,
-    Resolved,
-    Restored,
-    Savepoint,
-    Snapshot,
-    Subsumed,
-    TimelineRecord,
-)
-from dstl_dagster.timeline.timeline import Timeline
-from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_face
+
+if TYPE_CHECKING:
+    from dstl_dagster.timeline import decisions
+    from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
+    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
+    from dstl_dagster.timeline.completed import find_completed
+    from dstl_dagster.timeline.documents import write_once
+    from dstl_dagster.timeline.grace import GraceClock
+    from dstl_dagster.timeline.record_codec import record_to_plain
+    from dstl_dagster.timeline.records import (
+        Aborted,
+        BlockedFile,
+        Committed,
+        Completed,
+        Fenced,
+        FinalFile,
+        Opened,
+        Released,
+        Resolution,
+        Resolved,
+        Restored,
+        Savepoint,
+        Snapshot,
+        Subsumed,
+        TimelineRecord,
+    )
+    from dstl_dagster.timeline.timeline import Timeline
+    from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
 __all__ = [
     "Aborted",
@@ -64,3 +73,35 @@ __all__ = [
     "roots_digest",
     "write_once",
 ]
+
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "decisions": ["decisions"],
+        "attempt": ["Attempt", "PlannedAttempt"],
+        "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
+        "completed": ["find_completed"],
+        "documents": ["write_once"],
+        "grace": ["GraceClock"],
+        "record_codec": ["record_to_plain"],
+        "records": [
+            "Aborted",
+            "BlockedFile",
+            "Committed",
+            "Completed",
+            "Fenced",
+            "FinalFile",
+            "Opened",
+            "Released",
+            "Resolution",
+            "Resolved",
+            "Restored",
+            "Savepoint",
+            "Snapshot",
+            "Subsumed",
+            "TimelineRecord",
+        ],
+        "timeline": ["Timeline"],
+        "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
+    },
+)

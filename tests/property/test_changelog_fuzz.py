@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
+from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet
+from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
@@ -51,10 +52,22 @@ def _read_all(content: bytes, *, footer_required: bool = False) -> list[tuple[in
             views.validate(full=True)
             assert views.to_pylist() == changes
             assert decoded.binary_column(0, count).to_pylist() == changes
-            rows += zip(decoded.row_key_groups().tolist(), changes, strict=True)
+            own = _rows_of(decoded)
+            rows += own
+            some = [KeyGroupRange.of(group, group) for group, _ in own[:2] if group >= 0]
+            part = reader.change_set_of(offset, some)
+            groups = {-1, *(each.start_key_group for each in some)}
+            found = [] if part is None else _rows_of(part)
+            assert [row for row in found if row[0] in groups] == [row for row in own if row[0] in groups]
+            assert set(found) <= set(own)
     except FormatError:
         return None
     return rows
+
+
+def _rows_of(decoded: DecodedChangeSet) -> list[tuple[int, bytes]]:
+    changes = decoded.changes(0, len(decoded.starts))
+    return list(zip(decoded.row_key_groups().tolist(), changes, strict=True))
 
 
 CHANGES = st.lists(st.tuples(st.integers(-1, 2**31 - 2), st.binary(max_size=40)), max_size=20).map(

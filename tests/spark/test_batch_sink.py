@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dstl_dagster.spark import by_key_group, register
-from dstl_dagster.spark.data_source import DstlDataSource, _SaveWriter
+from dstl_dagster.spark.data_source import DstlDataSource
+from dstl_dagster.spark.sink import SaveWriter
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -87,7 +88,7 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     assert list(job.coordinator.timeline.records()) == []
 
 
-class _FailsTwice(_SaveWriter):
+class _FailsTwice(SaveWriter):
     """Does all of its work, then dies: by SIGKILL, then by an exception. The third try succeeds."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -108,7 +109,7 @@ class _Unlucky(DstlDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         lucky = super().writer(schema, overwrite)
-        assert isinstance(lucky, _SaveWriter)
+        assert isinstance(lucky, SaveWriter)
         return _FailsTwice(lucky._options, lucky._schema, lucky._plan)
 
 

@@ -26,7 +26,8 @@ from pyspark.sql.types import StructType
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.keyed import KeyedState
-from dstl_dagster.spark.data_source import DstlDataSource, _StreamWriter
+from dstl_dagster.spark.data_source import DstlDataSource
+from dstl_dagster.spark.sink import StreamWriter
 from dstl_dagster.storage import open_store
 from tests.spark import killed_drivers as program
 
@@ -43,7 +44,7 @@ PATIENCE_SECONDS = 240.0
 def held_source(reached: Path) -> type[DstlDataSource]:
     """A sink whose first commit of batch 1 stops where the commit point is to be written."""
 
-    class HeldWriter(_StreamWriter):
+    class HeldWriter(StreamWriter):
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
             if batchId == 1 and not reached.exists():
 
@@ -59,8 +60,8 @@ def held_source(reached: Path) -> type[DstlDataSource]:
         def name(cls) -> str:
             return "held"
 
-        def streamWriter(self, schema: StructType, overwrite: bool) -> _StreamWriter:  # noqa: N802
-            writer: _StreamWriter = super().streamWriter(schema, overwrite)  # type: ignore[assignment]
+        def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+            writer: StreamWriter = super().streamWriter(schema, overwrite)  # type: ignore[assignment]
             writer.__class__ = HeldWriter
             return writer
 

@@ -81,6 +81,8 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # This interpreter has the package, so workers can be forked with it already imported.
+        settings.setdefault("spark.python.daemon.module", "dstl_dagster.spark.local.daemon")
     logger.info("starting Spark", extra={"java": str(runtime.home), "java_version": runtime.version})
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():

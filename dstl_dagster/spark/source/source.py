@@ -30,8 +30,9 @@ from dstl_dagster.keyed import (
     diff_states,
 )
 from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.spark.spending import task_store
 from dstl_dagster.spark.state import as_spelled
-from dstl_dagster.spark.stores import open_shared_store, task_store
+from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore, open_store

@@ -45,7 +45,7 @@ def test_handles_share_their_files():
 def test_a_change_set_that_several_reads_need_is_planned_once():
     """As where two states have a handle in common, or one task looks up several ranges."""
     low, high = KeyGroupRange.of(0, 3), KeyGroupRange.of(90, 99)
-    reads = [HandleRead(handle(("a", 7), ("b", 0)), low), HandleRead(handle(("b", 0), ("a", 3)), high)]
+    reads = [HandleRead(handle(("a", 7), ("b", 0)), (low,)), HandleRead(handle(("b", 0), ("a", 3)), (high,))]
     first, second = files_of(reads)
     assert first.sets == ((3, (SetUse(1, 1),)), (7, (SetUse(0, 0),)))
     assert second.sets == ((0, (SetUse(0, 1), SetUse(1, 0))),)
@@ -53,7 +53,9 @@ def test_a_change_set_that_several_reads_need_is_planned_once():
 
 
 def test_one_read_of_everything_decides():
-    (file,) = files_of([HandleRead(handle(("a", 0)), KeyGroupRange.of(0, 1)), HandleRead(handle(("a", 0)))])
+    (file,) = files_of(
+        [HandleRead(handle(("a", 0)), (KeyGroupRange.of(0, 1),)), HandleRead(handle(("a", 0)))]
+    )
     assert file.key_groups is None
 
 

@@ -137,6 +137,14 @@ def test_a_task_of_two_reads_its_part_of_large_files():
     assert store.requests.total() <= 4 * 4
 
 
+def test_a_long_footer_that_came_with_the_files_end_is_not_fetched_again():
+    """The layouts of 100 change sets of 128 key groups are 150 KB: the file's end and two ranges, no more."""
+    store = Network()
+    handle = written(store, files=1, sets=100, set_bytes=100 * KIB, key_groups=128)
+    assert len(rows(ChangelogReader(store).read_batches(handle))) == 100 * 128
+    assert store.requests == {"get_range": 3}
+
+
 def test_change_sets_that_are_not_needed_are_not_fetched():
     """A range of key groups that a large file does not have costs its end alone."""
     store = Network()
@@ -151,7 +159,7 @@ def test_several_ranges_open_a_file_once():
     store = Network()
     handle = written(store, files=3, sets=2, set_bytes=800, key_groups=8)
     wanted = [KeyGroupRange.of(0, 0), KeyGroupRange.of(3, 4), KeyGroupRange.of(7, 7)]
-    found = ChangelogReader(store).read_all([HandleRead(handle, each) for each in wanted])
+    found = ChangelogReader(store).read_all([HandleRead(handle, (each,)) for each in wanted])
     assert store.requests == {"get_range": 3}
     assert [sorted({group for group, _ in rows(each)}) for each in found] == [[0], [3, 4], [7]]
 

@@ -10,7 +10,6 @@ import pytest
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import KeyedState, keyed_state
-from dstl_dagster.keyed.keyed_state import key_table, rows_of_key
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import Generation
 
@@ -128,9 +127,10 @@ def test_a_checkpoint_deleted_meanwhile_is_reported_as_gone(keyed: KeyedJob) -> 
     assert gone.value.kind == "checkpoint_gone"
 
 
-def test_null_equals_null_in_a_key_of_two_columns() -> None:
+def test_null_equals_null_in_a_key_of_two_columns(keyed: KeyedJob) -> None:
     """Rows are compared column by column, and null is equal to null alone."""
-    schema = StateSchema.of(pa.schema({"a": pa.string(), "b": pa.int64()}), ["a", "b"])
-    rows = pa.table({"a": ["x", "x", None], "b": pa.array([1, None, None], pa.int64())})
-    found = rows_of_key(rows, key_table(schema, {"a": "x", "b": None}))
-    assert found.to_pylist() == [{"a": "x", "b": None}]
+    schema = StateSchema.of(pa.schema({"a": pa.string(), "b": pa.int64()}), ["a", "b"], 2)
+    rows = [{"a": "x", "b": 1}, {"a": "x", "b": None}, {"a": None, "b": None}, {"a": None, "b": 1}]
+    keyed.changes(rows, schema=schema)
+    assert [keyed.state().row(key) for key in rows] == rows
+    assert keyed.state().row({"a": "y", "b": None}) is None

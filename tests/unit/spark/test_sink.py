@@ -21,7 +21,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, steps
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
 from dstl_dagster.keyed import KeyedState, store_manifest
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.data_source import _StreamWriter
+from dstl_dagster.spark.sink import StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
 from dstl_dagster.spark.sink.messages import TaskMessage
@@ -52,7 +52,7 @@ class Stream:
 
     def plan(self) -> SinkPlan:
         """The plan from the planner process, as the tasks unpickle it."""
-        writer: _StreamWriter = pickle.loads(pickle.dumps(_StreamWriter(self.options, SCHEMA)))
+        writer: StreamWriter = pickle.loads(pickle.dumps(StreamWriter(self.options, SCHEMA)))
         assert writer._plan is not None
         return writer._plan
 
@@ -441,7 +441,7 @@ def test_only_the_writer_that_is_pickled_makes_a_plan(tmp_path: Path) -> None:
     which opens nothing.
     """
     stream = Stream(tmp_path)
-    writer = _StreamWriter(stream.options, SCHEMA)
+    writer = StreamWriter(stream.options, SCHEMA)
     assert writer._plan is None
     plans = [pickle.loads(pickle.dumps(writer))._plan for _ in range(2)]
     assert stream.kinds() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from dstl_dagster.state import (
     encode_changes,
     python_rows,
 )
+from dstl_dagster.state import changes as changes_module
+from dstl_dagster.state.changes import decode_changes
 from tests.profiles import examples
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)
@@ -47,7 +50,7 @@ def log_of(*parts: tuple[StateSchema, Any]) -> list[list[pa.RecordBatch]]:
 def folded(
     schema: StateSchema, logs: list[list[pa.RecordBatch]], start: int = 0, end: int = 7
 ) -> list[dict[str, Any]]:
-    fold = StateFold(schema, KeyGroupRange.of(start, end))
+    fold = StateFold(schema, [KeyGroupRange.of(start, end)])
     for log in logs:
         fold.add(log)
     return [row for table in fold.tables() for row in table.to_pylist()]
@@ -334,10 +337,43 @@ def test_a_fold_takes_only_its_key_groups() -> None:
 
 def test_a_log_without_its_schema_is_refused() -> None:
     """Changes that no schema precedes are not keyed state."""
-    fold = StateFold(SCHEMA, KeyGroupRange.of(0, 7))
+    fold = StateFold(SCHEMA, [KeyGroupRange.of(0, 7)])
     batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
     with pytest.raises(FormatError, match="without their schema"):
         fold.add([batch])
+
+
+def test_many_small_changes_are_decoded_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log has a small change for each key group of each checkpoint."""
+    calls = []
+    read_stream = changes_module._read_stream
+    monkeypatch.setattr(
+        changes_module, "_read_stream", lambda *given: calls.append(given) or read_stream(*given)
+    )
+    table = pa.table({"id": list(range(64)), "name": ["x", None] * 32, "total": [0.5] * 64})
+    logs = log_of(*((SCHEMA, encode_changes(SCHEMA, table, np.arange(64) % 8)) for _ in range(50)))
+    assert [row["id"] for row in folded(SCHEMA, logs, 0, 7)] == [
+        row for group in range(8) for row in range(group, 64, 8)
+    ]
+    assert len(calls) <= 4  # of the oldest and the later ones, each with text as text and as bytes
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda change: change[:-8],
+        lambda change: change + bytes(8),
+        lambda change: change + change,
+        lambda change: b"",
+    ],
+)
+def test_one_damaged_change_among_many_is_found(damage: Callable[[bytes], bytes]) -> None:
+    """As when it is decoded alone."""
+    table = pa.table({"id": list(range(8)), "name": ["x"] * 8, "total": [0.5] * 8})
+    sound = encode_changes(SCHEMA, table, np.arange(8)).changes.to_pylist()
+    damaged = [pa.py_buffer(each) for each in [*sound[:3], damage(sound[3]), *sound[4:]]]
+    with pytest.raises(FormatError):
+        decode_changes(SCHEMA, damaged)
 
 
 def test_binary_views_are_read_as_well() -> None:

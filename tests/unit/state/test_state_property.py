@@ -108,7 +108,7 @@ def read_back(history: list[Checkpoint], cuts: list[int]) -> list[tuple[Any, ...
     bounds = sorted({0, *cuts, MAX_PARALLELISM})
     found = []
     for start, end in itertools.pairwise(bounds):
-        fold = StateFold(schema, KeyGroupRange.of(start, end - 1))
+        fold = StateFold(schema, [KeyGroupRange.of(start, end - 1)])
         for log in logs:
             fold.add(log)
         wanted = [name for name in ("name", "number", "value", "note") if name in schema.columns.names]
