@@ -233,7 +233,13 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     for name, entry in before.items():
         if name not in entries:
             unchanged = dataclasses.replace(
-                entry.report, handles=(), upserts=0, deletes=0, base=False, base_range=None
+                entry.report,
+                handles=(),
+                upserts=0,
+                deletes=0,
+                base=False,
+                base_range=None,
+                compaction=None,
             )
             entries[name] = _entry(parent, unchanged, entry.sizes)
     return Manifest(

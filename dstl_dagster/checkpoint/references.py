@@ -34,21 +34,45 @@ Walked = dict[tuple[str, str], Uncovered]
 """By operator and manifest: the key groups for which it and what is older was walked."""
 
 
+_Files = tuple[KeyGroupRange, tuple[str, ...]]
+"""A handle: its key groups, and the names of its files."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one checkpoint added to one operator: the files of each handle, and what its base covers."""
+    """What one checkpoint added to one operator: the files of each handle, and what it covers.
 
-    files: tuple[tuple[KeyGroupRange, tuple[str, ...]], ...]
+    Attributes:
+        files: of bases, compactions, and an operator's first changes.
+        changes: of other changes, which a newer compaction may hold.
+    """
+
+    files: tuple[_Files, ...]
+    changes: tuple[_Files, ...]
     based: KeyGroupRange
+    compacted: tuple[KeyGroupRange, ...]
     max_parallelism: int
 
     @classmethod
-    def of(cls, report: OperatorReport) -> _Layer:
+    def of(cls, report: OperatorReport, *, is_first: bool) -> _Layer:
         files = tuple(
             (handle.key_group_range, tuple({stream.name: None for stream in handle.streams}))
             for handle in report.handles
         )
-        return cls(files, report.based, report.max_parallelism)
+        before = len(files) if is_first else len(files) - len(report.change_handles)
+        compacted = tuple(each.key_group_range for each in report.compacted_handles)
+        return cls(files[:before], files[before:], report.based, compacted, report.max_parallelism)
+
+    def needed(self, uncovered: Uncovered) -> Iterator[str]:
+        """The files with changes of these key groups."""
+        for wanted, handles in ((uncovered, self.files), (uncovered.for_changes(), self.changes)):
+            for key_groups, names in handles:
+                if wanted.meets(key_groups):
+                    yield from names
+
+    def before(self, uncovered: Uncovered) -> Uncovered:
+        """What is uncovered before this."""
+        return uncovered.before(self.based, self.max_parallelism).compacted_in(self.compacted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +84,16 @@ class _Link:
 
     @classmethod
     def of(cls, entry: OperatorEntry) -> _Link:
-        older = (each.report(entry.report) for each in entry.carried)
-        return cls(tuple(map(_Layer.of, (entry.report, *older))), entry.previous)
+        *newer, oldest = (entry.report, *(each.report(entry.report) for each in entry.carried))
+        layers = [_Layer.of(report, is_first=False) for report in newer]
+        return cls((*layers, _Layer.of(oldest, is_first=entry.begins_with(oldest))), entry.previous)
 
     def needed(self, uncovered: Uncovered) -> tuple[list[str], Uncovered]:
         """The files with changes of these key groups, and the key groups that need still older ones."""
         found: list[str] = []
         for layer in self.layers:
-            for key_groups, names in layer.files:
-                if uncovered.meets(key_groups):
-                    found += names
-            uncovered = uncovered.before(layer.based, layer.max_parallelism)
+            found += layer.needed(uncovered)
+            uncovered = layer.before(uncovered)
         return found, uncovered
 
 

@@ -32,21 +32,35 @@ from dstl_dagster.keyed.manifest import (
     require_same_manifest,
     store_manifest,
 )
-from dstl_dagster.keyed.operator_log import OperatorLayer, OperatorState, operator_layers, operator_state
+from dstl_dagster.keyed.operator_log import (
+    OperatorLayer,
+    OperatorState,
+    loading,
+    operator_layers,
+    operator_state,
+)
 from dstl_dagster.keyed.read_ahead import ManifestLoader
-from dstl_dagster.keyed.reports import AttemptReport, FileReport, OperatorReport, load_report, store_report
+from dstl_dagster.keyed.reports import (
+    AttemptReport,
+    Compaction,
+    FileReport,
+    OperatorReport,
+    load_report,
+    store_report,
+)
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
         base_and_log,
-        due_key_groups,
+        compacted,
         due_operators,
-        is_due,
         with_base,
         with_due_bases,
         write_base,
     )
+    from dstl_dagster.keyed.compaction import compaction_of
     from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_checkpoints, diff_states, paired_rows
+    from dstl_dagster.keyed.due import due_key_groups, is_due, key_groups_to_compact
     from dstl_dagster.keyed.export import Export, export_checkpoint, export_state
     from dstl_dagster.keyed.history import KeyChange, key_history
     from dstl_dagster.keyed.keyed_state import (
@@ -73,6 +87,7 @@ __all__ = [
     "AttemptReport",
     "BaseAndLog",
     "CheckpointCost",
+    "Compaction",
     "Export",
     "FileReport",
     "Files",
@@ -94,6 +109,8 @@ __all__ = [
     "as_operator_reports",
     "base_and_log",
     "carried_on",
+    "compacted",
+    "compaction_of",
     "compared_runs",
     "diff_checkpoints",
     "diff_states",
@@ -105,10 +122,12 @@ __all__ = [
     "folded",
     "is_due",
     "is_keyed",
+    "key_groups_to_compact",
     "key_history",
     "list_price_usd",
     "load_manifest",
     "load_report",
+    "loading",
     "open_attempt_changelog",
     "operator_layers",
     "operator_state",
@@ -130,14 +149,15 @@ __getattr__, __dir__ = lazy_face(
     {
         "bases": [
             "base_and_log",
-            "due_key_groups",
+            "compacted",
             "due_operators",
-            "is_due",
             "with_base",
             "with_due_bases",
             "write_base",
         ],
+        "compaction": ["compaction_of"],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
+        "due": ["due_key_groups", "is_due", "key_groups_to_compact"],
         "export": ["Export", "export_checkpoint", "export_state"],
         "history": ["KeyChange", "key_history"],
         "keyed_state": [

@@ -1,30 +1,27 @@
 """Bases: an operator's log folded into one layer, so that nothing older is needed.
 
-Owns when a log is due for folding, which key groups are folded next, and writing the base. Does not own the
-steps that put it in a checkpoint (`checkpoint`), or deleting what is older: clean-up does, once no retained
-checkpoint names it.
+Owns writing a base, and what a checkpoint does for the logs of its parent. Does not own when that is due
+(`due`), compacting a log (`compaction`), the steps that put both in a checkpoint (`checkpoint`), or deleting
+what is older: clean-up does, once no retained checkpoint names it.
 
 A base is an ordinary part of the log: one handle per range of key groups, which starts with the schema and
 holds every row once. So anything that reads changes can read a base. Its handles ascend, and the last one
 ends at the last key group; that is how `OperatorReport.base_handles` separates them from later changes.
-
-A large state is folded in slices, one range of key groups after the other, so that no checkpoint writes all
-of it. The slices of a round are spread over the checkpoints in which the log grows to what makes it due: so
-each key group is rewritten as often as if all were folded together, and has as long a log.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.compaction import CompactionPlan, compaction_of, write_compaction
+from dstl_dagster.keyed.due import due_key_groups, is_due, key_groups_to_compact
 from dstl_dagster.keyed.keyed_state import (
     KeyedState,
+    StateAt,
     evolved_schema,
     folded,
     is_keyed,
@@ -33,7 +30,7 @@ from dstl_dagster.keyed.keyed_state import (
 )
 from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
-from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.keyed.operator_log import OperatorState, loading, operator_layers, operator_state
 from dstl_dagster.keyed.reports import OperatorReport, stored_bytes
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes, ranges_of_tasks
@@ -42,9 +39,8 @@ from dstl_dagster.timeline import Attempt
 
 __all__ = [
     "base_and_log",
-    "due_key_groups",
+    "compacted",
     "due_operators",
-    "is_due",
     "with_base",
     "with_due_bases",
     "write_base",
@@ -53,10 +49,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-
-MAX_SLICES: Final = 16
-"""Of one round. A slice reads its part of every file of the log: with more, that would take longer than the
-rest."""
 
 
 def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseAndLog:
@@ -74,51 +66,6 @@ def base_and_log(store: ObjectStore, manifest: Manifest, operator: str) -> BaseA
     for report in () if state is None else state.reports:
         sizes = sizes.with_report(report)
     return sizes
-
-
-def is_due(sizes: BaseAndLog, options: CheckpointOptions) -> bool:
-    """Whether the log is long enough for all of it to be folded. Pure."""
-    return _progress(sizes, options) >= 1
-
-
-def due_key_groups(
-    sizes: BaseAndLog, own_bytes: int, max_parallelism: int, options: CheckpointOptions
-) -> KeyGroupRange:
-    """The key groups that the next checkpoint folds: those whose turn it is; `EMPTY` if none are due. Pure.
-
-    At most a slice, or if that is more, as much of the base as the checkpoint's own changes of `own_bytes`
-    are of what makes the log due: so no log outgrows its folding.
-    """
-    slices = min(sizes.base_bytes // options.materialize_slice_bytes, MAX_SLICES, max_parallelism)
-    slice_ = math.ceil(max_parallelism / max(slices, 1))
-    left = max_parallelism - sizes.folded_key_groups
-    # In time, all will have been folded when the log is due.
-    by_now = math.floor(min(1.0, _progress(sizes, options)) * max_parallelism)
-    behind = by_now - sizes.folded_key_groups
-    if behind < min(slice_, left):
-        return KeyGroupRange.EMPTY
-    paid = math.ceil(max_parallelism * own_bytes / max(1.0, _due_bytes(sizes, options)))
-    count = min(behind, max(slice_, paid))
-    return KeyGroupRange.of(sizes.folded_key_groups, sizes.folded_key_groups + count - 1)
-
-
-def _progress(sizes: BaseAndLog, options: CheckpointOptions) -> float:
-    """How far the log has grown towards being folded; at 1 it is due.
-
-    By bytes: to `materialize_log_ratio` times the base, which bounds write amplification. A log below
-    `materialize_min_log_bytes` waits for some checkpoints more. Or by the number of checkpoints alone.
-    """
-    if not sizes.checkpoints:
-        return 0.0
-    by_bytes = sizes.log_bytes / max(1.0, _due_bytes(sizes, options))
-    by_checkpoints = sizes.checkpoints / options.materialize_max_checkpoints
-    if sizes.log_bytes >= options.materialize_log_ratio * sizes.base_bytes:
-        by_checkpoints = max(by_checkpoints, sizes.checkpoints / options.materialize_min_checkpoints)
-    return max(by_bytes, by_checkpoints)
-
-
-def _due_bytes(sizes: BaseAndLog, options: CheckpointOptions) -> float:
-    return max(options.materialize_min_log_bytes, options.materialize_log_ratio * sizes.base_bytes)
 
 
 def due_operators(
@@ -156,7 +103,7 @@ def due_operators(
 def _has_log(store: ObjectStore, manifest: Manifest, operator: str) -> bool:
     """Whether a fold of everything would leave something else than what is there."""
     state = operator_state(store, manifest, operator)
-    return state is not None and any(layer.changes for layer in state.layers)
+    return state is not None and any(layer.changes or layer.compacted for layer in state.layers)
 
 
 def write_base(
@@ -218,7 +165,8 @@ def _ranges_within(state: KeyedState, key_groups: KeyGroupRange) -> tuple[KeyGro
 
 
 def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorReport:
-    """One report that holds a base of the parent's state, or a slice, and then the attempt's own changes.
+    """One report that holds a base of the parent's state, a slice of one, or a compaction of its log, and
+    then the attempt's own changes.
 
     Raises: InvalidInputError if they are not of one operator with the same keys, or are not a base and
     changes; kind `schema_change` if the changes' types are incompatible with the state.
@@ -231,7 +179,8 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
             f"a base of {frozen[0]} and changes of {frozen[1]} (operator, key columns, max_parallelism) "
             "cannot be combined in one report"
         )
-    if not base.base_handles or base.change_handles or changes.base_handles:
+    alone = base.base_handles or base.compacted_handles
+    if not alone or base.change_handles or changes.base_handles or changes.compacted_handles:
         raise InvalidInputError(f"operator {base.operator!r}: pass a base alone, and changes without a base")
     # Changes may have fewer columns than the state; the report's schema must have all of them.
     schema = evolved_schema((base, changes))
@@ -242,6 +191,7 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
         base=base.base,
         column_ids=schema.column_ids,
         base_range=base.base_range,
+        compaction=base.compaction,
     )
 
 
@@ -252,8 +202,8 @@ def with_due_bases(
     reports: Iterable[OperatorReport],
     options: JobOptions,
 ) -> list[OperatorReport]:
-    """The reports, with a base ahead of the changes of each operator whose log at the parent is due, or with
-    the slice of it that is.
+    """The reports, with a base ahead of the changes of each operator whose log at the parent is due, with the
+    slice of it that is, or with a compaction of its log.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
@@ -262,23 +212,111 @@ def with_due_bases(
         return combined
     for operator in sorted(parent.operators):
         own = [report for report in combined if report.operator == operator]
-        key_groups = _due_next(store, parent, operator, own, options.checkpoint)
-        if not key_groups.number_of_key_groups:
+        older = _compacted_if_due(store, attempt, parent, operator, own, options)
+        if older is None:
+            older = _based_if_due(store, attempt, parent, operator, own, options)
+        if older is None:
             continue
-        state = KeyedState.of(store, parent, operator, options)
-        if state is None:
-            continue
-        base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups)
         # A second report of one operator is refused at step 4, and must not be hidden here.
         rest = [report for report in combined if report not in own]
-        combined = [*rest, with_base(base, own[0] if own else None), *own[1:]]
-        log.info(
-            "operator %s: wrote a base of checkpoint %d, of key groups %s",
-            operator,
-            parent.checkpoint_id,
-            key_groups,
-        )
+        combined = [*rest, with_base(older, own[0] if own else None), *own[1:]]
     return combined
+
+
+def _compacted_if_due(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    operator: str,
+    own: list[OperatorReport],
+    options: JobOptions,
+) -> OperatorReport | None:
+    """A compaction of the operator's log, if it is its turn."""
+    entry = parent.operators[operator]
+    if not is_keyed(entry.report) or entry.sizes is None:
+        return None
+    key_groups = key_groups_to_compact(
+        entry.sizes, _own_bytes(own), entry.report.max_parallelism, options.checkpoint
+    )
+    if not key_groups.number_of_key_groups:
+        return None
+    return compacted(store, attempt, parent, operator, key_groups, own, options)
+
+
+def compacted(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    operator: str,
+    key_groups: KeyGroupRange,
+    own: Sequence[OperatorReport] = (),
+    options: JobOptions | None = None,
+) -> OperatorReport | None:
+    """Write a compaction of these key groups of the parent's log, durably, and report it; `None` if it would
+    be of less than two checkpoints, or of much.
+
+    `own`: what the attempt wrote itself, whose columns count.
+
+    Raises: as `write_compaction`.
+    """
+    options = options or JobOptions()
+    load = loading(store, parent, operator)
+    plan = compaction_of(operator_layers(parent, operator, load, key_groups), key_groups)
+    if plan is None:
+        return None
+    state = _state_of(store, parent, operator, plan, options)
+    compaction = write_compaction(store, attempt, _without_dropped(state, own), plan)
+    log.info(
+        "operator %s: compacted %d handles of checkpoint %d, of key groups %s",
+        operator,
+        len(plan.handles),
+        parent.checkpoint_id,
+        key_groups,
+    )
+    return compaction
+
+
+def _based_if_due(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    operator: str,
+    own: list[OperatorReport],
+    options: JobOptions,
+) -> OperatorReport | None:
+    """A base of the operator's key groups that are due, if any are."""
+    key_groups = _due_next(store, parent, operator, own, options.checkpoint)
+    if not key_groups.number_of_key_groups:
+        return None
+    found = operator_state(store, parent, operator, key_groups)
+    if found is None:
+        return None
+    state = _state_of(store, parent, operator, found, options)
+    base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups)
+    log.info(
+        "operator %s: wrote a base of checkpoint %d, of key groups %s",
+        operator,
+        parent.checkpoint_id,
+        key_groups,
+    )
+    return base
+
+
+def _state_of(
+    store: ObjectStore,
+    parent: Manifest,
+    operator: str,
+    part: OperatorState | CompactionPlan,
+    options: JobOptions,
+) -> KeyedState:
+    """The rows in some of the operator's handles."""
+    schema = evolved_schema(part.reports)
+    at = StateAt(store.uri, parent.job, parent.checkpoint_id, operator, schema, part.handles, options)
+    return at.opened(store)
+
+
+def _own_bytes(own: Iterable[OperatorReport]) -> int:
+    return sum(stored_bytes(report.change_handles) for report in own)
 
 
 def _due_next(
@@ -296,11 +334,10 @@ def _due_next(
         # A manifest of the first release: all at once, and from then on the sizes are recorded.
         due = is_due(base_and_log(store, parent, operator), options)
         return KeyGroupRange.of(0, entry.report.max_parallelism - 1) if due else KeyGroupRange.EMPTY
-    own_bytes = sum(stored_bytes(report.change_handles) for report in own)
-    return due_key_groups(entry.sizes, own_bytes, entry.report.max_parallelism, options)
+    return due_key_groups(entry.sizes, _own_bytes(own), entry.report.max_parallelism, options)
 
 
-def _without_dropped(state: KeyedState, own: list[OperatorReport]) -> KeyedState:
+def _without_dropped(state: KeyedState, own: Sequence[OperatorReport]) -> KeyedState:
     """The state with the columns as this attempt leaves them, so that the base has no dropped ones."""
     if not own or own[0].column_ids == state.schema.column_ids:
         return state

@@ -5,6 +5,9 @@ Owns this set, and what it leaves of a handle. Does not own the way (`operator_l
 
 At first all key groups are uncovered. Each base covers its own, and once all are covered, nothing older is
 needed. So the state of a key group is its newest base and the changes since, whatever is folded with it.
+
+A compaction stands for the changes of its key groups since their newest base or compaction before it: on the
+way back, older changes of these are passed over, bases and compactions are not.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ class Uncovered:
 
     Attributes:
         bits: bit n stands for key group n; negative numbers have bits without end.
+        compacted: those of them whose older changes a newer compaction holds.
     """
 
     bits: int = -1
+    compacted: int = 0
 
     @classmethod
     def of(cls, key_groups: KeyGroupRange) -> Uncovered:
@@ -35,10 +40,19 @@ class Uncovered:
         return self.bits != 0
 
     def __or__(self, other: Uncovered) -> Uncovered:
-        return Uncovered(self.bits | other.bits)
+        """What one of them needs."""
+        bits = self.bits | other.bits
+        return Uncovered(bits, bits & ~(self._with_changes | other._with_changes))
 
     def __sub__(self, other: Uncovered) -> Uncovered:
-        return Uncovered(self.bits & ~other.bits)
+        """What this one needs and the other does not: of some key groups that may be only the changes."""
+        with_changes = self._with_changes & ~other._with_changes
+        bits = self.bits & ~other.bits | with_changes
+        return Uncovered(bits, bits & ~with_changes)
+
+    @property
+    def _with_changes(self) -> int:
+        return self.bits & ~self.compacted
 
     def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
         """What is uncovered before a report with a base of the key groups `based`."""
@@ -46,7 +60,18 @@ class Uncovered:
             return self
         left = self.bits & ~_bits(based)
         there_are = _bits(KeyGroupRange.of(0, max_parallelism - 1))
-        return Uncovered(left if left & there_are else 0)
+        return Uncovered(left, self.compacted & left) if left & there_are else Uncovered(0)
+
+    def compacted_in(self, ranges: Iterable[KeyGroupRange]) -> Uncovered:
+        """The same with a compaction of these key groups."""
+        compacted = self.compacted
+        for key_groups in ranges:
+            compacted |= self.bits & _bits(key_groups)
+        return self if compacted == self.compacted else Uncovered(self.bits, compacted)
+
+    def for_changes(self) -> Uncovered:
+        """The key groups whose changes are needed, beside bases and compactions."""
+        return Uncovered(self._with_changes) if self.compacted else self
 
     def meets(self, key_groups: KeyGroupRange) -> bool:
         """Whether one of these key groups is uncovered."""

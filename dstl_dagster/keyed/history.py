@@ -1,7 +1,7 @@
 """The changes of one key, checkpoint by checkpoint.
 
 Owns the walk along a checkpoint's chain for one key. Does not own where the chain ends (`bases`): of what is
-older than a base only the outcome is known.
+older than a base, or than a compaction, only the outcome is known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class KeyChange:
 
     Attributes:
         checkpoint_id: that checkpoint.
-        change: `upsert` and `delete` are changes made in that checkpoint. `from before`: its base holds the
-            row, which was written by an older checkpoint whose changes the base replaced.
+        change: `upsert` and `delete` are changes made in that checkpoint. `from before`: its base, or its
+            compaction, holds what an older checkpoint wrote, whose changes it replaced.
         row: the row from then on, in the columns of the newest schema; `None` if it was deleted. Text
             that is not UTF-8 is `state.RawText`.
     """
@@ -61,7 +61,11 @@ def key_history(
         return []
     wanted = key_table(state.schema, key)
     key_groups = touched_ranges(wanted, state.schema)
-    logs = [(handles, key_groups) for layer in found.layers for handles in (layer.base, layer.changes)]
+    logs = [
+        (handles, key_groups)
+        for layer in found.layers
+        for handles in (layer.base + layer.compacted, layer.changes)
+    ]
     with state.reading() as reader:
         # Each checkpoint's changes are folded for themselves: all of a key's changes are wanted.
         folds = iter(folded_logs(reader, state.schema, logs, wanted))
@@ -73,7 +77,7 @@ def key_history(
 
 
 def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) -> Iterator[KeyChange]:
-    """`held`: by the checkpoint's base; `changes`: made in it."""
+    """`held`: by the checkpoint's base or compaction; `changes`: made in it."""
     for row, _ in held[:1]:
         yield KeyChange(checkpoint_id, "from before", row)
     for row, deleted in changes:

@@ -20,7 +20,13 @@ from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.carried import Carried
 from dstl_dagster.keyed.cost import CheckpointCost
-from dstl_dagster.keyed.reports import FileReport, OperatorReport, report_version, stored_bytes
+from dstl_dagster.keyed.reports import (
+    WITH_COMPACTION,
+    FileReport,
+    OperatorReport,
+    report_version,
+    stored_bytes,
+)
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
@@ -35,7 +41,7 @@ __all__ = [
 
 _KIND = "manifest"
 _WITH_SLICES = 3
-"""The newest version: of a manifest whose state is folded in part, or that repeats older reports."""
+"""The version of a manifest whose state is folded in part, or that repeats older reports."""
 _LONG_CHECKPOINTS = 4
 
 
@@ -48,7 +54,7 @@ class BaseAndLog:
 
     Attributes:
         base_bytes: stored bytes of the bases that the last finished round wrote; 0 if there is none.
-        log_bytes: stored bytes of all changes since then.
+        log_bytes: stored bytes of all changes since then, less what compactions saved.
         checkpoints: number of checkpoints that hold these changes.
         folded_key_groups: so many key groups, from the first one on, have a base of the current round.
         folded_bytes: stored bytes of these.
@@ -68,6 +74,9 @@ class BaseAndLog:
         if self == BaseAndLog() and changes and not report.based.number_of_key_groups:
             return BaseAndLog(stored_bytes(changes))
         before = BaseAndLog(stored_bytes(report.base_handles)) if report.base else self._with_slice(report)
+        if report.compaction is not None:
+            compacted = stored_bytes(report.compacted_handles) - report.compaction.replaced_bytes
+            before = replace(before, log_bytes=max(0, before.log_bytes + compacted), in_slices=True)
         return replace(
             before,
             log_bytes=before.log_bytes + stored_bytes(changes),
@@ -123,6 +132,10 @@ class OperatorEntry:
     sizes: BaseAndLog | None = None
     carried: tuple[Carried, ...] = ()
     previous_crc32c: int | None = None
+
+    def begins_with(self, oldest: OperatorReport) -> bool:
+        """Whether the oldest report of this entry holds the operator's first changes, with nothing before."""
+        return self.previous is None and not oldest.base
 
     @property
     def has_long_log(self) -> bool:
@@ -255,9 +268,14 @@ def _without_cost(manifest: Manifest) -> dict[str, Any]:
 def _version(manifest: Manifest) -> int:
     """An earlier release must refuse what it would misread."""
     entries = manifest.operators.values()
-    if any(each.carried or (each.sizes is not None and each.sizes.in_slices) for each in entries):
+    if any(repeated.has_compaction for each in entries for repeated in each.carried):
+        return WITH_COMPACTION
+    own = report_version(each.report for each in entries)
+    if own < _WITH_SLICES and any(
+        each.carried or (each.sizes is not None and each.sizes.in_slices) for each in entries
+    ):
         return _WITH_SLICES
-    return report_version(each.report for each in entries)
+    return own
 
 
 def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> Manifest:
@@ -278,7 +296,7 @@ def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> M
 def _decoded(payload: bytes, name: str, crc32c: int | None = None) -> Manifest:
     found = crc32c_of(payload)
     require_same_manifest(name, crc32c, found)
-    _, fields = decode_document(_KIND, _WITH_SLICES, payload, name)
+    _, fields = decode_document(_KIND, WITH_COMPACTION, payload, name)
     return replace(Manifest.from_json(fields, name), crc32c=found)
 
 

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, JobNames
+from dstl_dagster.format import ChangelogStateHandle, JobNames, KeyGroupRange
 from dstl_dagster.keyed.coverage import Uncovered
-from dstl_dagster.keyed.manifest import Manifest, OperatorEntry
+from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.read_ahead import ManifestLoader
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["OperatorLayer", "OperatorState", "operator_layers", "operator_state"]
+__all__ = ["OperatorLayer", "OperatorState", "loading", "operator_layers", "operator_state"]
+
+ManifestLoad = Callable[[str], Manifest | None]
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,26 @@ class OperatorLayer:
         checkpoint_id: that checkpoint.
         report: all that it added.
         base: the handles of its base, for the key groups of which no newer base exists.
-        changes: the handles of its own changes, likewise.
+        changes: the handles of its own changes, likewise, less what a newer compaction holds.
+        compacted: the handles of its compaction, for the key groups of which no newer base exists.
+        is_first: these are the operator's first changes, which count as a base for a compaction.
     """
 
     checkpoint_id: int
     report: OperatorReport
     base: tuple[ChangelogStateHandle, ...]
     changes: tuple[ChangelogStateHandle, ...]
+    compacted: tuple[ChangelogStateHandle, ...] = ()
+    is_first: bool = False
 
     @property
     def handles(self) -> tuple[ChangelogStateHandle, ...]:
         """In log order."""
-        return self.base + self.changes
+        return self.base + self.compacted + self.changes
+
+    def before(self, uncovered: Uncovered) -> Uncovered:
+        """What is uncovered before this checkpoint."""
+        return self.report.before(uncovered)
 
 
 @dataclass(frozen=True)
@@ -70,41 +80,67 @@ class OperatorState:
         return self.layers[-1].report
 
 
-def operator_state(store: ObjectStore, manifest: Manifest, operator: str) -> OperatorState | None:
+def operator_state(
+    store: ObjectStore, manifest: Manifest, operator: str, key_groups: KeyGroupRange | None = None
+) -> OperatorState | None:
     """The state of `operator` at this checkpoint; `None` if it never wrote any.
+
+    `key_groups`: of these only; `None`: of all.
 
     Raises: NotFoundError (a manifest in the chain was deleted), FormatError.
     """
     if operator not in manifest.operators:
         return None
-    loader = ManifestLoader(store, JobNames(manifest.job))
-    loader.follow(manifest)
-    last, *older = operator_layers(manifest, operator, lambda name: _load(loader, name, operator))
+    last, *older = operator_layers(manifest, operator, loading(store, manifest, operator), key_groups)
     layers = (*(layer for layer in reversed(older) if layer.handles), last)
     return OperatorState(operator, layers) if layers[0].handles else None
 
 
+def loading(store: ObjectStore, manifest: Manifest, operator: str) -> ManifestLoad:
+    """What loads the manifests that this one builds on, for `operator_layers`.
+
+    It raises: NotFoundError (kind `state_missing`), FormatError.
+    """
+    loader = ManifestLoader(store, JobNames(manifest.job))
+    loader.follow(manifest)
+    return lambda name: _load(loader, name, operator)
+
+
 def operator_layers(
-    manifest: Manifest, operator: str, load: Callable[[str], Manifest | None]
+    manifest: Manifest,
+    operator: str,
+    load: ManifestLoad,
+    key_groups: KeyGroupRange | None = None,
 ) -> Iterator[OperatorLayer]:
     """The layers of `operator` at this checkpoint, which must have it: newest first, this one's own always.
 
-    `load` gives an older manifest by its name; `None` ends the walk.
+    Args:
+        load: gives an older manifest by its name; `None` ends the walk.
+        key_groups: only what these need; `None`: all.
 
     Raises: FormatError if a manifest names one that is not older, or is not of this operator; what `load`
     raises.
     """
-    uncovered = Uncovered()
+    uncovered = Uncovered() if key_groups is None else Uncovered.of(key_groups)
     while True:
         entry = manifest.operators[operator]
-        for checkpoint_id, report in _reports(manifest.checkpoint_id, entry):
+        for number, carried in enumerate((None, *entry.carried)):
+            is_oldest = number == len(entry.carried)
+            if not (carried is None or is_oldest or carried.has_any(uncovered)):
+                continue
+            checkpoint_id = manifest.checkpoint_id if carried is None else carried.checkpoint_id
+            report = entry.report if carried is None else carried.report(entry.report)
+            is_first = is_oldest and entry.begins_with(report)
+            for_changes = uncovered if is_first else uncovered.for_changes()
             yield OperatorLayer(
                 checkpoint_id,
                 report,
                 tuple(uncovered.of_handles(report.base_handles)),
-                tuple(uncovered.of_handles(report.change_handles)),
+                tuple(for_changes.of_handles(report.change_handles)),
+                tuple(uncovered.of_handles(report.compacted_handles)),
+                is_first,
             )
-            uncovered = uncovered.before(report.based, report.max_parallelism)
+            uncovered = report.before(uncovered)
             if not uncovered:
                 return
         if entry.previous is None:
@@ -121,13 +157,6 @@ def operator_layers(
                 f"manifest {entry.previous} should be of a checkpoint older than {manifest.checkpoint_id}"
             )
         manifest = older
-
-
-def _reports(checkpoint_id: int, entry: OperatorEntry) -> Iterator[tuple[int, OperatorReport]]:
-    """What the manifest holds of the operator, newest first."""
-    yield checkpoint_id, entry.report
-    for each in entry.carried:
-        yield each.checkpoint_id, each.report(entry.report)
 
 
 def _load(loader: ManifestLoader, name: str, operator: str) -> Manifest:

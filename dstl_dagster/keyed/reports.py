@@ -17,12 +17,14 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidIn
 from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
+from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = [
     "AttemptReport",
+    "Compaction",
     "FileReport",
     "OperatorReport",
     "load_report",
@@ -32,8 +34,29 @@ __all__ = [
 ]
 
 _KIND = "report"
-_PLAIN, _WITH_IDS, _WITH_SLICES = 1, 2, 3
+_PLAIN, _WITH_IDS, _WITH_SLICES, WITH_COMPACTION = 1, 2, 3, 4
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What the first handles of a report are: older changes of their key groups, of each key the last one.
+
+    Attributes:
+        handles: so many. They stand for all changes of their key groups since the newest base or compaction
+            of each. An operator's first changes count as a base here, if they are not one.
+        replaced_bytes: stored bytes of these changes, in proportion to their key groups.
+    """
+
+    handles: int
+    replaced_bytes: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"handles": self.handles, "replaced_bytes": self.replaced_bytes}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Compaction:
+        return cls(int(fields["handles"]), int(fields["replaced_bytes"]))
 
 
 @dataclass(frozen=True)
@@ -52,6 +75,8 @@ class OperatorReport:
         column_ids: of the columns in `schema`, once columns were dropped or renamed.
         base_range: a base of these key groups only, a slice: of them nothing older is needed. Its handles
             come first and end with the range's last key group. `None` if `base`, or without any base.
+        compaction: the first handles hold older changes again, tombstones included; the others are this
+            attempt's. `None` if there are none such, and beside a base.
     """
 
     operator: str
@@ -64,8 +89,17 @@ class OperatorReport:
     base: bool = False
     column_ids: ColumnIds = field(default_factory=ColumnIds)
     base_range: KeyGroupRange | None = None
+    compaction: Compaction | None = None
 
     def __post_init__(self) -> None:
+        compaction = self.compaction
+        if compaction is not None and (
+            self.base or self.base_range is not None or not 0 < compaction.handles <= len(self.handles)
+        ):
+            raise InvalidInputError(
+                f"operator {self.operator!r}: a compaction is some of the report's handles, and not beside a "
+                f"base, but this one is {compaction.handles} of {len(self.handles)}"
+            )
         slice_ = self.base_range
         if slice_ is not None and (
             self.base or not slice_.number_of_key_groups or slice_.end_key_group >= self.max_parallelism
@@ -102,9 +136,19 @@ class OperatorReport:
         raise FormatError(f"the base of operator {self.operator!r} does not reach its last key group")
 
     @property
+    def compacted_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """Those of older changes; empty without a compaction."""
+        return () if self.compaction is None else self.handles[: self.compaction.handles]
+
+    @property
     def change_handles(self) -> tuple[ChangelogStateHandle, ...]:
         """The handles of the attempt's own changes."""
-        return self.handles[len(self.base_handles) :]
+        return self.handles[len(self.base_handles) + len(self.compacted_handles) :]
+
+    def before(self, uncovered: Uncovered) -> Uncovered:
+        """What is uncovered before what this added."""
+        uncovered = uncovered.before(self.based, self.max_parallelism)
+        return uncovered.compacted_in(each.key_group_range for each in self.compacted_handles)
 
     @property
     def payload_bytes(self) -> int:
@@ -121,6 +165,8 @@ class OperatorReport:
         more: dict[str, Any] = {"base": True} if self.base else {}
         if self.base_range is not None:
             more["base_range"] = self.base_range.to_json()
+        if self.compaction is not None:
+            more["compaction"] = self.compaction.to_json()
         if self.column_ids:
             more["column_ids"] = self.column_ids.to_json()
         return {
@@ -154,6 +200,7 @@ class OperatorReport:
                 base_range=(
                     KeyGroupRange.from_json(fields["base_range"]) if "base_range" in fields else None
                 ),
+                compaction=Compaction.from_json(fields["compaction"]) if "compaction" in fields else None,
             ),
         )
 
@@ -285,15 +332,18 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
-    _, fields = decode_document(_KIND, _WITH_SLICES, payload, name)
+    _, fields = decode_document(_KIND, WITH_COMPACTION, payload, name)
     return AttemptReport.from_json(fields)
 
 
 def report_version(operators: Iterable[OperatorReport]) -> int:
     """The version of a document with these reports: an earlier release must refuse it, where it would take a
-    renamed column for a new one, or a slice of a base for changes.
+    renamed column for a new one, a slice of a base for changes, or changes that a compaction replaces for
+    needed.
     """
     reports = list(operators)
+    if any(each.compaction is not None for each in reports):
+        return WITH_COMPACTION
     if any(each.base_range is not None for each in reports):
         return _WITH_SLICES
     return _WITH_IDS if any(each.column_ids for each in reports) else _PLAIN

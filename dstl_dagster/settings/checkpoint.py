@@ -59,7 +59,7 @@ class CheckpointOptions:
         materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
             changes: reading the state reads a manifest for each of them.
         materialize_slice_bytes: a base of twice as many stored bytes or more is folded in slices of about
-            this size, at most 16, spread over the checkpoints until it is due. A slice has a key group or
+            this size, at most 128, spread over the checkpoints until it is due. A slice has a key group or
             more.
         prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
@@ -73,7 +73,7 @@ class CheckpointOptions:
     materialize_min_log_bytes: int = 16 * 1024 * 1024
     materialize_min_checkpoints: int = 10
     materialize_max_checkpoints: int = 200
-    materialize_slice_bytes: int = 1024 * 1024
+    materialize_slice_bytes: int = 256 * 1024
     prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:

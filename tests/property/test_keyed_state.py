@@ -16,6 +16,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     KeyedState,
     Uncovered,
+    compacted,
     diff_checkpoints,
     key_history,
     keyed_state,
@@ -45,7 +46,7 @@ class Step:
     """One checkpoint: values by key (None: deleted), and what is folded below them.
 
     `base`: the key groups of which the checkpoint has a base below its changes, all or a slice; `None`: of
-    none. `alone`: a base and nothing else follows.
+    none, but perhaps a compaction of the key groups `compacted`. `alone`: a base and nothing else follows.
     """
 
     changes: dict[str | None, int | None]
@@ -54,6 +55,7 @@ class Step:
     base: KeyGroupRange | None
     alone: bool
     split_bytes: int
+    compacted: KeyGroupRange
 
 
 EVERYTHING = KeyGroupRange.of(0, MAX_PARALLELISM - 1)
@@ -69,6 +71,7 @@ steps = st.builds(
     st.one_of(st.none(), st.just(EVERYTHING), slices, slices),
     st.booleans(),
     st.sampled_from([200, 1000, 1 << 20]),
+    st.one_of(st.just(KeyGroupRange.EMPTY), slices),
 )
 histories = st.lists(steps, min_size=1, max_size=6)
 
@@ -91,6 +94,7 @@ class World:
         self.said: list[Said] = []
         self.rows: dict[str | None, int] = {}
         self.past: dict[str | None, list[tuple[int, str, int | None]]] = {}
+        self.first: int | None = None
 
     def run(self, step: Step) -> None:
         attempt = self.coordinator.trigger()
@@ -116,6 +120,12 @@ class World:
         if step.base is not None and before is not None:
             report = with_base(write_base(self.store, attempt, before, key_groups=step.base), report)
             self._fold(n, step.base)
+        elif latest is not None and step.base is None and step.compacted.number_of_key_groups:
+            made = compacted(self.store, attempt, latest.manifest, "op", step.compacted)
+            if made is not None:
+                report = with_base(made, report)
+                self._compact(n, step.compacted)
+        self.first = self.first or (n if step.changes else None)
         for key, value in step.changes.items():
             self.past.setdefault(key, []).append((n, "delete" if value is None else "upsert", value))
             if value is None:
@@ -136,6 +146,15 @@ class World:
             if key not in others
         }
         self.past = {**others, **folded}
+
+    def _compact(self, checkpoint_id: int, key_groups: KeyGroupRange) -> None:
+        for key, past in self.past.items():
+            settled = [
+                at for at, (n, change, _) in enumerate(past) if change == "from before" or n == self.first
+            ]
+            kept = max(settled, default=-1) + 1
+            if key_groups.contains(group_of(key)) and past[kept:]:
+                past[kept:] = [(checkpoint_id, "from before", past[-1][2])]
 
     def _remember(self, checkpoint: Checkpoint) -> None:
         past = {key: list(changes) for key, changes in self.past.items()}

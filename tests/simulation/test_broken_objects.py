@@ -8,6 +8,7 @@ with the protocol as it is, and wrong with the variant.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -229,6 +230,42 @@ def manifest_is_walked_once_for_all_key_groups(monkeypatch):
     monkeypatch.setattr(references, "Uncovered", ForgetsKeyGroups)
 
 
+# -- compactions
+
+
+@caught_by("compacted", "is kept, and a reader found")
+def clean_up_takes_a_compaction_for_a_base(monkeypatch):
+    class Taken(Uncovered):
+        def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
+            return Taken(super().before(based, max_parallelism).bits)
+
+        def compacted_in(self, ranges: Any) -> Uncovered:
+            held = [Uncovered.of(each).bits for each in ranges]
+            return Taken(functools.reduce(lambda left, bits: left & ~bits, held, self.bits))
+
+    monkeypatch.setattr(references, "Uncovered", Taken)
+
+
+@caught_by("compacted", "is kept, and a reader found")
+def reader_needs_what_was_compacted(monkeypatch):
+    class Needed(Uncovered):
+        def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
+            return Needed(super().before(based, max_parallelism).bits)
+
+        def compacted_in(self, ranges: Any) -> Uncovered:
+            return self
+
+    monkeypatch.setattr(operator_log, "Uncovered", Needed)
+
+
+@caught_by("compacted-branches", "is kept, and a reader found")
+def a_walk_forgets_which_changes_it_passed_over(monkeypatch):
+    without_room(monkeypatch)
+    monkeypatch.setattr(
+        Uncovered, "__sub__", lambda mine, other: Uncovered(mine.bits & ~other.bits, mine.compacted)
+    )
+
+
 @caught_by("long-log", "there is no object")
 def clean_up_forgets_what_is_repeated(monkeypatch):
     original = references._Link.of
@@ -280,7 +317,10 @@ def test_the_protocol_as_it_is_ends_well(replay):
     assert replayed(replay) == []
 
 
-@pytest.mark.parametrize("replay", ["slices", "slices-restore", "slices-branches", "long-log"])
+@pytest.mark.parametrize(
+    "replay",
+    ["slices", "slices-restore", "slices-branches", "long-log", "compacted", "compacted-branches"],
+)
 def test_the_protocol_without_room_ends_well(monkeypatch, replay):
     without_room(monkeypatch)
     assert replayed(replay) == []

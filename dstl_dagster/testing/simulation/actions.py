@@ -12,11 +12,20 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from typing import NamedTuple
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import AttemptReport, load_report, store_report
+from dstl_dagster.keyed import (
+    AttemptReport,
+    Compaction,
+    compaction_of,
+    load_report,
+    loading,
+    operator_layers,
+    store_report,
+)
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request, SimulatedCrash
@@ -27,6 +36,7 @@ from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
 
 __all__ = [
     "Base",
+    "Compacted",
     "SubsumedCheckpointError",
     "abort",
     "append",
@@ -51,7 +61,14 @@ class SubsumedCheckpointError(NotFoundError):
     """A restore to a checkpoint that has been subsumed: no retry can succeed."""
 
 
-Base = bool | tuple[int, int]
+class Compacted(NamedTuple):
+    """In the place of a base: a compaction of these key groups, if there is something to compact."""
+
+    first: int
+    last: int
+
+
+Base = bool | tuple[int, int] | Compacted
 """Whether a batch folds what its operators have: all of it, or the key groups from the first to the last."""
 
 
@@ -125,8 +142,13 @@ def _written(
         before: dict[str, int] = {}
         if base and attempt.parent is not None:
             before = state_read(process.store, coordinator, attempt.parent, operator)
-        slice_ = KeyGroupRange.of(*base) if isinstance(base, tuple) and before else None
-        handles = []
+        compaction = None
+        if isinstance(base, Compacted):
+            handles, compaction = _compacted(process, coordinator, attempt, operator, KeyGroupRange.of(*base))
+            before, slice_ = {}, None
+        else:
+            slice_ = KeyGroupRange.of(*base) if isinstance(base, tuple) and before else None
+            handles = []
         if slice_ is not None:
             held = {key: value for key, value in before.items() if slice_.contains(batches.group_of(key))}
             handles.append(_changelog_file(process, attempt, batches.encoded(held), slice_))
@@ -144,10 +166,33 @@ def _written(
                     upserts=1,
                     base=base is True,
                     base_range=slice_,
+                    compaction=compaction,
                 )
             )
     files = [_file(process, attempt, batch, file) for file in batches.FILES]
     return AttemptReport(tuple(operators), tuple(files), {"batch": batch})
+
+
+def _compacted(
+    process: Process,
+    coordinator: CheckpointCoordinator,
+    attempt: Attempt,
+    operator: str,
+    key_groups: KeyGroupRange,
+) -> tuple[list[ChangelogStateHandle], Compaction | None]:
+    """A compaction of the parent's changes, as the protocol plans it."""
+    parent = None if attempt.parent is None else coordinator.get(attempt.parent).manifest
+    if parent is None or operator not in parent.operators:
+        return [], None
+    load = loading(process.store, parent, operator)
+    plan = compaction_of(operator_layers(parent, operator, load, key_groups), key_groups)
+    if plan is None:
+        return [], None
+    rows: dict[str, int] = {}
+    for handle in plan.handles:
+        rows.update(rows_of(process.store, handle))
+    handle = _changelog_file(process, attempt, batches.encoded(rows), key_groups)
+    return [handle], Compaction(1, plan.replaced_bytes)
 
 
 def record(process: Process, notes: Notes) -> Notes:

@@ -208,6 +208,17 @@ def _histories() -> list[History]:
         .savepoint(3, "low").restore(2).driver(3, base=(2, 3)).savepoint(3, "high").release("fork")
         .driver(4).driver(5).clean_up().read()
     )  # fmt: skip
+    low, high = actions.Compacted(0, 1), actions.Compacted(2, 3)
+    compacted = (
+        Script().driver(1).driver(2).driver(3).driver(4, base=low).savepoint(4, "old").driver(5)
+        .driver(6, base=high).clean_up().read().driver(7, base=(1, 2)).driver(8)
+        .driver(9, base=actions.Compacted(0, 3)).release("old").clean_up().read()
+    )  # fmt: skip
+    compacted_branches = (
+        Script().driver(1).driver(2).driver(3).savepoint(3, "fork")
+        .driver(4, base=actions.Compacted(0, 3)).savepoint(4, "one").restore(3)
+        .driver(4).savepoint(4, "two").release("fork").driver(5).driver(6).clean_up().read()
+    )  # fmt: skip
     long_log = Script().driver(1)
     for batch in range(2, 12):
         long_log.driver(batch, base=(0, 2) if batch == 8 else False)
@@ -230,6 +241,8 @@ def _histories() -> list[History]:
         slices.history("slices", Setting(num_retained=1)),
         branches.history("slices-branches", Setting(num_retained=1)),
         long_log.history("long-log", Setting(num_retained=2)),
+        compacted.history("compacted", Setting(num_retained=1)),
+        compacted_branches.history("compacted-branches", Setting(num_retained=1)),
         slices_back.history("slices-restore", Setting(num_retained=3)),
         entropy.history("entropy", Setting(num_retained=3, temporary_bucket="temporary", entropy=True)),
     ]
