@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,18 +30,14 @@ from dstl_dagster.checkpoint.garbage import (
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
-    MAX_BATCH_DELETES,
-    BatchDeletingStore,
     Generation,
     ObjectStat,
     ObjectStore,
-    Precondition,
     concurrently,
-    each_deleted,
+    delete_each,
     let_settle,
     server_time,
 )
@@ -110,7 +105,7 @@ def collect_garbage(
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
-            let_settle(place.home, (each.stat for each in garbage), clock)
+            let_settle(place.home, (each.stat.updated for each in garbage), clock)
         tally.add(_deleted(place.home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
@@ -294,32 +289,11 @@ def _deleted(
         yield from garbage
         return
     objects = [(each.stat.name, Generation(each.stat.generation)) for each in garbage]
-    for each, answer in zip(garbage, _delete(home, objects, threads), strict=True):
+    for each, answer in zip(garbage, delete_each(home, objects, threads=threads), strict=True):
         # A conflict: overwritten since the listing, so not what was classified. Left to the next run.
         if answer is True:
             log.debug("deleted %s: %s", each.stat.name, each.reason)
             yield each
-
-
-def _delete(
-    home: ObjectStore, objects: Sequence[tuple[str, Precondition]], threads: int
-) -> Iterator[bool | ConflictError]:
-    """In batches where the store takes them, else one by one; concurrently in either case."""
-    size = MAX_BATCH_DELETES if home.capabilities.batch_deletes else 1
-    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
-
-    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        if home.capabilities.batch_deletes:
-            return cast("BatchDeletingStore", home).delete_all(part)
-        return each_deleted(lambda name, wanted: home.delete(name, precondition=wanted), part)
-
-    if threads == 1 or len(parts) < 2:
-        for part in parts:
-            yield from delete_part(part)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix=_THREADS_NAME) as pool:
-        for answers in pool.map(delete_part, parts):
-            yield from answers
 
 
 class _Tally:

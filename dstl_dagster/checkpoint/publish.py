@@ -84,11 +84,22 @@ class CheckpointPublisher(CheckpointReader):
         threads = self._options.commit_threads
         if committed is None:
             publication = publish_files(
-                self._store, checkpoint.manifest, self.file_options, threads=threads, progress=progress
+                self._store,
+                checkpoint.manifest,
+                self.file_options,
+                threads=threads,
+                clock=self._clock,
+                progress=progress,
             )
         else:
             publication = finish_resolutions(
-                self._store, checkpoint.manifest, committed, resolutions, self.file_options, threads=threads
+                self._store,
+                checkpoint.manifest,
+                committed,
+                resolutions,
+                self.file_options,
+                threads=threads,
+                clock=self._clock,
             )
         self.timeline.decide(
             lambda view: decisions.to_commit(

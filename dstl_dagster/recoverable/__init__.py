@@ -5,17 +5,13 @@ Owns the public names. Does not own storage (`storage`) or checkpoints (`checkpo
 
 from __future__ import annotations
 
-from dstl_dagster.recoverable.commit import (
-    CommitOutcome,
-    CommitState,
-    commit_file,
-    discard_file,
-    retract_file,
-)
+from dstl_dagster.recoverable.commit import commit_file, compose_file, discard_file, retract_file
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.compose import recoverable_hash
 from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
+from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState
+from dstl_dagster.recoverable.pins import CopiedSource, delete_copied
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
@@ -27,6 +23,7 @@ __all__ = [
     "CommitOutcome",
     "CommitState",
     "Component",
+    "CopiedSource",
     "Fingerprint",
     "GSBlobIdentifier",
     "GSCommitRecoverable",
@@ -39,6 +36,8 @@ __all__ = [
     "Leftover",
     "attempt_of",
     "commit_file",
+    "compose_file",
+    "delete_copied",
     "discard_file",
     "fingerprint_of",
     "is_own",
