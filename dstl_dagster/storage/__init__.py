@@ -39,6 +39,7 @@ from dstl_dagster.storage.base import (
 )
 
 if TYPE_CHECKING:
+    from dstl_dagster.storage.block_reads import BlockReads
     from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
@@ -81,6 +82,7 @@ __all__ = [
     "AnyGeneration",
     "BackoffPolicy",
     "BatchDeletingStore",
+    "BlockReads",
     "Buffer",
     "Check",
     "CountingStore",
@@ -146,6 +148,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
+        "block_reads": ["BlockReads"],
         "deleting": ["delete_each"],
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
