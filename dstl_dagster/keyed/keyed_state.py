@@ -128,12 +128,7 @@ def folded_logs(
 
 def _reads(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[HandleRead]:
     shared = [(each, each.key_group_range.intersection(key_groups)) for each in handles]
-    # Views keep all bytes of a change set in memory, which is fine when all of them are wanted.
-    return [
-        HandleRead(handle, both, views=both == handle.key_group_range)
-        for handle, both in shared
-        if both.number_of_key_groups
-    ]
+    return [HandleRead(handle, both, views=True) for handle, both in shared if both.number_of_key_groups]
 
 
 def passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:

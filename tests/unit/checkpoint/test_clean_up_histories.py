@@ -173,3 +173,14 @@ def test_a_mark_of_an_earlier_release_has_no_stamps(store, clock, graced):
     store.put(stat.name, b"", precondition=ANY, metadata=old)
     assert CleanUpMark.of(99, mark_of(store)).stamps == ()
     assert nothing_found(store, **graced)["stat"] == 1
+
+
+def test_an_audit_reads_each_manifest_once(store, clock, job_of):
+    """And nothing of the archive: how the attempts of readable checkpoints ended, their own records say."""
+    quick_batches(store, job_of, 40)
+    clock.advance(LATER)
+    store.requests.clear()
+    assert job_on(store, num_retained=10).audit().in_order
+    manifests, tail, places, files = 40, 2 + 2, 3, 1
+    # Twice it looks whether the tail has moved, and once how far grace is over.
+    assert store.spent() == manifests + tail + places + files + 2 + 1
