@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,18 +30,14 @@ from dstl_dagster.checkpoint.garbage import (
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
-    MAX_BATCH_DELETES,
-    BatchDeletingStore,
     Generation,
     ObjectStat,
     ObjectStore,
-    Precondition,
     concurrently,
-    each_deleted,
+    delete_each,
     let_settle,
     server_time,
 )
@@ -110,7 +105,7 @@ def collect_garbage(
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
-            let_settle(place.home, (each.stat for each in garbage), clock)
+            let_settle(place.home, (each.stat.updated for each in garbage), clock)
         tally.add(_deleted(place.home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
@@ -157,6 +152,8 @@ class _Run:
         self._timeline = timeline
         self._names = names
         self._grace = grace
+        self._believed = grace
+        self._looked = False
         self._judges_all = references is not None
         self._references = references or References(store, names, threads=threads)
         self._marks = Marks(store, names)
@@ -164,7 +161,7 @@ class _Run:
         self._began_at: TimelineView = timeline.seen()
         self._began = server_time(store)
         self._fates: AttemptFates | None = None
-        self._roots: dict[int, str] = {}
+        self._roots: dict[tuple[int, GraceClock], str] = {}
         self._of_others: dict[int, frozenset[str]] = {}
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[_Place, list[ObjectStat]]]:
@@ -180,10 +177,11 @@ class _Run:
 
     def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
         """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
-        if not self._suspects(self._timeline.seen(), page):
+        if not self._suspects(self._timeline.seen(), page, self._believed):
             return []
+        self._looked = True
         view = self._timeline.tail()
-        suspects = self._suspects(view, page)
+        suspects = self._suspects(view, page, self._grace)
         decides = deciding(self._names, suspects, self._fates_of(view))
         referenced = self._named_by_others(view)
         if decides.own:
@@ -199,28 +197,34 @@ class _Run:
         view = self._began_at
         if self._named_by_others(view):
             return  # the next run has to find them again
-        roots = {self._digest(view), *self._roots.values()}
+        grace = self._grace if self._looked else self._believed
+        roots = {self._digest(view, grace), *self._roots.values()}
         mark = CleanUpMark(
-            view.slot, self._began, self._newest_over(view), roots.pop() if len(roots) == 1 else ""
+            view.slot,
+            self._began,
+            _newest_over(view, grace),
+            roots.pop() if len(roots) == 1 else "",
+            tuple(sorted(grace.border.items())),
         )
-        if self._mark is None or replace(mark, began=self._mark.began) != self._mark:
+        # What had to be looked at would be again, if the last mark stayed: it is as new as that.
+        if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark)
 
     def _named_by_others(self, view: TimelineView) -> frozenset[str]:
         """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""
         if view.slot not in self._of_others:
             seen = -1 if self._mark is None else self._mark.slot
-            needed = needed_checkpoints(view, self._grace)
+            needed = needed_checkpoints(view, self._grace if self._looked else self._believed)
             fresh = [entry for entry in needed if entry.completed.slot > seen]
             self._of_others[view.slot] = self._references.of_other_attempts(fresh, older=self._mark is None)
         return self._of_others[view.slot]
 
-    def _suspects(self, view: TimelineView, page: Sequence[ObjectStat]) -> list[Garbage]:
+    def _suspects(self, view: TimelineView, page: Sequence[ObjectStat], grace: GraceClock) -> list[Garbage]:
         """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""
         fates = self._fates_of(view)
-        fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view)))
+        fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view, grace)))
         self._look_up(fates, fresh)
-        return list(plan_garbage(self._names, fresh, fates, grace_is_over=self._grace.is_over))
+        return list(plan_garbage(self._names, fresh, fates, grace_is_over=grace.is_over))
 
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
         """Ask the archive for all at once, which remembers them."""
@@ -234,18 +238,22 @@ class _Run:
             self._fates = AttemptFates(view)
         return self._fates
 
-    def _digest(self, view: TimelineView) -> str:
-        if view.slot not in self._roots:
-            needed = needed_checkpoints(view, self._grace)
-            self._roots[view.slot] = roots_digest(entry.completed.manifest for entry in roots_of(needed))
-        return self._roots[view.slot]
-
-    def _newest_over(self, view: TimelineView) -> int:
-        over = (entry.subsumed for entry in view.checkpoints.values() if entry.subsumed is not None)
-        return max((each.slot for each in over if self._grace.is_over(each.slot)), default=0)
+    def _digest(self, view: TimelineView, grace: GraceClock) -> str:
+        if (view.slot, grace) not in self._roots:
+            needed = needed_checkpoints(view, grace)
+            digest = roots_digest(entry.completed.manifest for entry in roots_of(needed))
+            self._roots[view.slot, grace] = digest
+        return self._roots[view.slot, grace]
 
     def _find_mark(self) -> None:
         self._mark = None if self._judges_all else self._marks.newest()
+        if self._mark is not None:
+            self._believed = self._grace.believing(dict(self._mark.stamps))
+
+
+def _newest_over(view: TimelineView, grace: GraceClock) -> int:
+    over = (entry.subsumed for entry in view.checkpoints.values() if entry.subsumed is not None)
+    return max((each.slot for each in over if grace.is_over(each.slot)), default=0)
 
 
 def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
@@ -281,32 +289,11 @@ def _deleted(
         yield from garbage
         return
     objects = [(each.stat.name, Generation(each.stat.generation)) for each in garbage]
-    for each, answer in zip(garbage, _delete(home, objects, threads), strict=True):
+    for each, answer in zip(garbage, delete_each(home, objects, threads=threads), strict=True):
         # A conflict: overwritten since the listing, so not what was classified. Left to the next run.
         if answer is True:
             log.debug("deleted %s: %s", each.stat.name, each.reason)
             yield each
-
-
-def _delete(
-    home: ObjectStore, objects: Sequence[tuple[str, Precondition]], threads: int
-) -> Iterator[bool | ConflictError]:
-    """In batches where the store takes them, else one by one; concurrently in either case."""
-    size = MAX_BATCH_DELETES if home.capabilities.batch_deletes else 1
-    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
-
-    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        if home.capabilities.batch_deletes:
-            return cast("BatchDeletingStore", home).delete_all(part)
-        return each_deleted(lambda name, wanted: home.delete(name, precondition=wanted), part)
-
-    if threads == 1 or len(parts) < 2:
-        for part in parts:
-            yield from delete_part(part)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix=_THREADS_NAME) as pool:
-        for answers in pool.map(delete_part, parts):
-            yield from answers
 
 
 class _Tally:

@@ -17,9 +17,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import FileReport, Manifest
-from dstl_dagster.recoverable import CommitOutcome, CommitState, commit_file, discard_file
+from dstl_dagster.recoverable import (
+    CommitOutcome,
+    CommitState,
+    CopiedSource,
+    compose_file,
+    delete_copied,
+    discard_file,
+)
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
@@ -27,6 +35,7 @@ from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
 __all__ = ["Publication", "finish_resolutions", "publish_files"]
 
 log = logging.getLogger(__name__)
+_Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ def publish_files(
     options: GSFileSystemOptions,
     *,
     threads: int,
+    clock: Clock,
     progress: Callable[[int, int], None] | None = None,
 ) -> Publication:
     """Publish what is not published yet. Any number of processes may do this concurrently.
@@ -51,25 +61,30 @@ def publish_files(
     `progress` is called with (files done, files in total) from the calling thread.
 
     A file that cannot be published as things are (a foreign object has its name, the store refuses the name)
-    does not stop the others, and neither does an error.
+    does not stop the others, and neither does an error. With a temporary bucket what was copied is deleted
+    once all files are there: one wait for all, where the store limits how soon an object may change.
 
     Raises: the first error, after all files were tried; after an UnavailableError run the step again.
     """
 
-    def publish(file: FileReport) -> CommitOutcome:
-        return _commit_or_block(store, file, options, threads=threads)
+    def publish(file: FileReport) -> _Composed:
+        return _compose_or_block(store, file, options, threads=threads)
 
     outcomes: list[CommitOutcome] = []
+    copied: list[CopiedSource] = []
     failure: Exception | None = None
     with contextlib.ExitStack() as stack:
         outcome_of = _started(stack, publish, manifest.files, threads)
         for file in manifest.files:
             try:
-                outcomes.append(outcome_of(file))
+                outcome, sources = outcome_of(file)
+                outcomes.append(outcome)
+                copied += sources
             except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
                 failure = failure or error
             if progress is not None:
                 progress(len(outcomes), len(manifest.files))
+    delete_copied(copied, clock, threads=threads)
     if failure is not None:
         raise failure
     return _summarized(manifest.files, outcomes)
@@ -83,6 +98,7 @@ def finish_resolutions(
     options: GSFileSystemOptions,
     *,
     threads: int,
+    clock: Clock,
 ) -> Publication:
     """Carry out the resolutions, and return the outcome for all files of the checkpoint. Idempotent."""
     published = list(committed.published)
@@ -99,7 +115,7 @@ def finish_resolutions(
             discard_file(store, file.recoverable, file.components, options=options, parallelism=threads)
             log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
-        still_blocked = _replace(store, file, resolved, options, threads)
+        still_blocked = _replace(store, file, resolved, options, threads, clock)
         if still_blocked is None:
             published.append(waiting.name)
         else:
@@ -108,51 +124,58 @@ def finish_resolutions(
 
 
 def _replace(
-    store: ObjectStore, file: FileReport, resolved: Resolved, options: GSFileSystemOptions, threads: int
+    store: ObjectStore,
+    file: FileReport,
+    resolved: Resolved,
+    options: GSFileSystemOptions,
+    threads: int,
+    clock: Clock,
 ) -> BlockedFile | None:
     final = file.recoverable.final_blob_identifier
+    home = store.in_bucket(final.bucket_name)
     if resolved.foreign_generation is not None:
         try:
-            store.in_bucket(final.bucket_name).delete(
-                final.object_name, precondition=Generation(resolved.foreign_generation)
-            )
+            if home.delete(final.object_name, precondition=Generation(resolved.foreign_generation)):
+                # The name may not change again so soon where the store limits that.
+                clock.sleep_seconds(home.capabilities.seconds_between_updates)
         except ConflictError:
             # The name holds another generation by now: our file (published by a rival), or a foreign object
             # that the resolution does not cover.
             log.info("the object at %s is no longer the one that was resolved", file.object_name)
-    outcome = _commit_or_block(store, file, options, threads=threads)
+    outcome, copied = _compose_or_block(store, file, options, threads=threads)
+    delete_copied(copied, clock, threads=threads)
     if outcome.state == "blocked":
         return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
     return None
 
 
-def _commit_or_block(
+def _compose_or_block(
     store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
-) -> CommitOutcome:
-    """Publish one file. A permanent refusal by the store is an outcome, not an error.
+) -> _Composed:
+    """Publish one file, but for the source of a copy: that is the caller's to delete.
 
+    A permanent refusal by the store is an outcome, not an error.
     After the commit point an error would recur with every trigger. So such a file is blocked, without a
     foreign generation, until a person resolves it. Missing permissions do not count as a permanent refusal:
     granting them lets the step succeed.
 
-    Raises: as `commit_file`, except for those refusals.
+    Raises: as `compose_file`, except for those refusals.
     """
     try:
-        return commit_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+        return compose_file(store, file.recoverable, file.components, options=options, parallelism=threads)
     except InvalidInputError as refusal:
         if refusal.kind == ErrorKind.NO_PERMISSION:
             raise
-        return CommitOutcome(
-            CommitState.BLOCKED, reason=f"{file.object_name!r} cannot be made: {refusal.message}"
-        )
+        reason = f"{file.object_name!r} cannot be made: {refusal.message}"
+        return CommitOutcome(CommitState.BLOCKED, reason=reason), ()
 
 
 def _started(
     stack: contextlib.ExitStack,
-    publish: Callable[[FileReport], CommitOutcome],
+    publish: Callable[[FileReport], _Composed],
     files: Sequence[FileReport],
     threads: int,
-) -> Callable[[FileReport], CommitOutcome]:
+) -> Callable[[FileReport], _Composed]:
     """Start all files and return how to await one. With a single thread a file is published when awaited."""
     if threads == 1:
         return publish

@@ -54,7 +54,13 @@ class AttemptFates:
     def __init__(self, view: TimelineView) -> None:
         self.view = view
         self._completed = {entry.completed.attempt: entry for entry in view.kept}
-        known: list[uuid.UUID] = [*view.ended, *self._completed]
+        # A snapshot leaves out how attempts ended, not the checkpoints that may still have readers.
+        self._subsumed = {
+            entry.completed.attempt: Fate.of_subsumed(entry.completed, entry.subsumed)
+            for entry in view.checkpoints.values()
+            if entry.subsumed is not None
+        }
+        known: list[uuid.UUID] = [*view.ended, *self._completed, *self._subsumed]
         if view.open_attempt is not None:
             known.append(view.open_attempt.attempt)
         self._by_half = {attempt_half(attempt): attempt for attempt in known}
@@ -75,7 +81,13 @@ class AttemptFates:
 
     def ended(self, attempt: uuid.UUID) -> Fate | None:
         """How the attempt ended for good. May read the archive."""
-        return None if attempt in self._completed else self.view.fate(attempt)
+        if attempt in self._completed:
+            return None
+        return self._subsumed.get(attempt) or self.view.fate(attempt)
+
+    def ended_lately(self, attempt: uuid.UUID) -> Fate | None:
+        """The same, by the view alone."""
+        return self._subsumed.get(attempt) or self.view.ended.get(attempt)
 
     def kept(self, attempt: uuid.UUID) -> CheckpointEntry | None:
         """The checkpoint of this attempt, unless it is subsumed."""
@@ -133,7 +145,7 @@ def _is_settled(attempt: uuid.UUID, fates: AttemptFates, mark: CleanUpMark, root
     entry = fates.kept(attempt)
     if entry is not None:
         return entry.committed is not None and entry.committed.slot <= mark.slot
-    fate = fates.view.ended.get(attempt)
+    fate = fates.ended_lately(attempt)
     if fate is None or fate.ending is not Ending.SUBSUMED:
         return False
     return fate.slot <= mark.over_slot and roots == mark.roots

@@ -7,14 +7,17 @@ needs (`verify`).
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
 from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
-from dstl_dagster.storage import ObjectStore, read_parts
+from dstl_dagster.storage import BlockReads, ObjectStore, RequestCost, read_parts
 
-__all__ = ["Expected", "Findings", "Problem", "check_object", "is_as_expected"]
+__all__ = ["Expected", "FileChecks", "Findings", "Problem", "check_object", "is_as_expected"]
 
 _SMALL_BYTES = 8 << 20
 """Up to this size an object is read whole, by one request."""
@@ -155,3 +158,79 @@ def _read(store: ObjectStore, name: str, size_bytes: int, generation: int) -> tu
         for part in parts:
             size, crc = size + len(part), extend(crc, part)
     return size, crc
+
+
+class FileChecks:
+    """Checks each changelog file once, whoever asks first. Thread-safe: the others wait for the first.
+
+    Args:
+        blocks: what else reads the files, row by row. A file of several blocks is summed as they are read,
+            and compared once nobody needs it any more; by default each is read here alone.
+        users: the files that `begin` and `end` are called for, each as often as it is.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        found: Findings,
+        blocks: BlockReads | None = None,
+        users: Iterable[StreamStateHandle] = (),
+    ) -> None:
+        self._store = store
+        self._found = found
+        in_place = store.capabilities.request_cost is RequestCost.SYSTEM_CALL
+        self._blocks = None if in_place else blocks
+        self._users = Counter(stream.name for stream in users)
+        self._lock = threading.Lock()
+        self._files: dict[str, threading.Lock] = {}
+        self._done: set[str] = set()
+        self._summed: set[str] = set()
+
+    def begin(self, stream: StreamStateHandle) -> None:
+        """Check the file, or what of it can be checked before it is read. Raises: UnavailableError."""
+        with self._lock:
+            file = self._files.setdefault(stream.name, threading.Lock())
+        with file:
+            if stream.name in self._done:
+                return
+            if not self._is_summed(stream):
+                check_object(self._store, stream.name, _expected(stream), self._found)
+            self._done.add(stream.name)
+
+    def end(self, stream: StreamStateHandle) -> None:
+        """The file was read, once for each `begin`. Raises: UnavailableError."""
+        with self._lock:
+            self._users[stream.name] -= 1
+            if self._users[stream.name] or stream.name not in self._summed:
+                return
+        assert self._blocks is not None
+        assert stream.generation is not None
+        try:
+            crc, size = self._blocks.sum(stream.name, stream.generation)
+        except UnavailableError:
+            raise
+        except DstlError:
+            crc, size = -1, -1
+        if (size, crc) == (stream.stored_bytes, stream.crc32c):
+            self._found.checked(stream.name, size)
+        else:
+            check_object(self._store, stream.name, _expected(stream), self._found)
+
+    def _is_summed(self, stream: StreamStateHandle) -> bool:
+        blocks, size, generation = self._blocks, stream.stored_bytes, stream.generation
+        if blocks is None or size is None or size <= _SMALL_BYTES or None in (generation, stream.crc32c):
+            return False
+        assert generation is not None
+        blocks.expect(stream.name, generation, size)
+        try:
+            blocks.last_block(stream.name, generation)
+        except UnavailableError:
+            raise
+        except DstlError:
+            return False
+        self._summed.add(stream.name)
+        return True
+
+
+def _expected(stream: StreamStateHandle) -> Expected:
+    return Expected(stream.generation, stream.stored_bytes, stream.crc32c)

@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint.compose_commit import finish_resolutions, publish_f
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
-from dstl_dagster.keyed import Manifest
+from dstl_dagster.keyed import Manifest, Spending
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.timeline import Attempt, TimelineView, decisions
 
@@ -50,11 +50,12 @@ class CheckpointPublisher(CheckpointReader):
 
         Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
         """
+        spending = self.spending()
         if checkpoint_id is None:
             return [self._publish(each, progress) for each in _unfinished(self.timeline.tail())]
         if not self.timeline.was_read:
             manifest = None if attempt is None else self._read_with_tail(attempt)
-            return [self._publish(checkpoint_id, progress, manifest)]
+            return [self._publish(checkpoint_id, progress, manifest, spending)]
         entry = self.timeline.seen().checkpoints.get(checkpoint_id)
         if entry is not None and entry.committed is None:
             try:
@@ -62,14 +63,16 @@ class CheckpointPublisher(CheckpointReader):
             except NotFoundError as error:
                 log.info("looking again: %s", error)  # it may have been subsumed since
         self.timeline.tail()
-        return [self._publish(checkpoint_id, progress)]
+        return [self._publish(checkpoint_id, progress, spending=spending)]
 
     def _publish(
         self,
         checkpoint_id: int,
         progress: Callable[[int, int], None] | None,
         manifest: Manifest | None = None,
+        spending: Spending | None = None,
     ) -> Checkpoint:
+        spending = spending or self.spending()
         view = self.timeline.seen()
         checkpoint = self._get(view, checkpoint_id, manifest or self._own_manifest(view, checkpoint_id))
         committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
@@ -80,15 +83,25 @@ class CheckpointPublisher(CheckpointReader):
                 f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
                 kind=ErrorKind.ABANDONED,
             )
-        spending = self.spending()
         threads = self._options.commit_threads
         if committed is None:
             publication = publish_files(
-                self._store, checkpoint.manifest, self.file_options, threads=threads, progress=progress
+                self._store,
+                checkpoint.manifest,
+                self.file_options,
+                threads=threads,
+                clock=self._clock,
+                progress=progress,
             )
         else:
             publication = finish_resolutions(
-                self._store, checkpoint.manifest, committed, resolutions, self.file_options, threads=threads
+                self._store,
+                checkpoint.manifest,
+                committed,
+                resolutions,
+                self.file_options,
+                threads=threads,
+                clock=self._clock,
             )
         self.timeline.decide(
             lambda view: decisions.to_commit(
@@ -100,6 +113,7 @@ class CheckpointPublisher(CheckpointReader):
                 resolved_slot=max((each.slot for each in resolutions), default=0),
             ),
             from_seen=True,
+            note=lambda: spending.so_far().to_note(),
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
         log.info("step 6 compose-commit: %s", spending.in_words())

@@ -23,9 +23,13 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import (
+    COMPOSE_COMMIT,
+    CONFIRM,
+    CheckpointCost,
     Manifest,
     OperatorState,
     Spending,
+    StepCost,
     load_manifest,
     operator_state,
     require_same_manifest,
@@ -183,6 +187,19 @@ class CheckpointReader:
         raise NotFoundError(
             f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
         )
+
+    def later_cost(self, checkpoint: Checkpoint) -> CheckpointCost:
+        """What steps 5 and 6 of a checkpoint cost, by the try of each that wrote its record.
+
+        As far as it was noted: on a bucket, by this release or a later one. Two requests.
+        """
+        entry = checkpoint.entry
+        slots = {CONFIRM: entry.completed.slot}
+        if entry.committed is not None:
+            slots[COMPOSE_COMMIT] = entry.committed.slot
+        notes = self.timeline.notes([*slots.values()])
+        found = {step: StepCost.from_note(note) for step, note in zip(slots, notes, strict=True)}
+        return CheckpointCost({step: cost for step, cost in found.items() if cost is not None})
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint that can be restored to, oldest first."""

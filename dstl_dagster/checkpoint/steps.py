@@ -317,8 +317,13 @@ class CheckpointSteps(CheckpointPublisher):
                 seconds=spending.so_far().seconds,
             )
 
-        if self.timeline.decide(complete, from_seen=True) is None:
-            self.timeline.decide(complete)  # it was complete when last seen: a restore may have abandoned it
+        def note() -> Mapping[str, str]:
+            return spending.so_far().to_note()
+
+        if self.timeline.decide(complete, from_seen=True, note=note) is None:
+            self.timeline.decide(
+                complete, note=note
+            )  # it was complete when last seen: a restore may have abandoned it
         said = spending.in_words()
         log.info(
             "step 5 confirm: checkpoint %d of job %s is complete, %s", attempt.checkpoint_id, self.job, said

@@ -12,7 +12,6 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from functools import partial
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.checkpoint.integrity import (
     Expected,
+    FileChecks,
     Findings,
     Problem,
     check_object,
@@ -39,7 +39,7 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
-from dstl_dagster.storage import ObjectStore, OnceRead
+from dstl_dagster.storage import BlockReads, ObjectStore, OnceRead
 from dstl_dagster.timeline import Committed
 
 __all__ = [
@@ -96,7 +96,7 @@ def verify_checkpoint(
         manifest: as loaded; the older ones that it names are loaded here.
         committed: its newest `committed` record; `None` if step 6 is not complete.
         threads: objects checked concurrently. Each check holds one change set at a time, and all of them
-            together 64 MiB of small files, which are fetched once.
+            together 64 MiB of files, which are fetched once: small ones whole, larger ones in blocks.
         progress: called with (checks done, checks in total) from the calling thread.
 
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
@@ -117,8 +117,8 @@ def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) ->
     """
     found = Findings()
     chains = _chains(store, manifest, found, threads)
-    checks = _FileChecks(store, found)
-    _run([partial(checks.check, stream) for stream in _files(chains)], threads, None)
+    checks = FileChecks(store, found)
+    _run([partial(checks.begin, stream) for stream in _files(chains)], threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -213,44 +213,29 @@ def _files(chains: list[Chain]) -> list[StreamStateHandle]:
     return list(found.values())
 
 
-class _FileChecks:
-    """Checks each changelog file once, whoever asks first. Thread-safe: the others wait for the first."""
-
-    def __init__(self, store: ObjectStore, found: Findings) -> None:
-        self._store = store
-        self._found = found
-        self._lock = threading.Lock()
-        self._files: dict[str, threading.Lock] = {}
-        self._done: set[str] = set()
-
-    def check(self, stream: StreamStateHandle) -> None:
-        with self._lock:
-            file = self._files.setdefault(stream.name, threading.Lock())
-        with file:
-            if stream.name not in self._done:
-                expected = Expected(stream.generation, stream.stored_bytes, stream.crc32c)
-                check_object(self._store, stream.name, expected, self._found)
-                self._done.add(stream.name)
-
-
-def _change_checks(store: OnceRead, chains: list[Chain], found: Findings) -> list[Check]:
+def _change_checks(memory: OnceRead, chains: list[Chain], found: Findings) -> list[Check]:
     """One check for each handle: its files, its change sets, and their content.
 
     Of a handle that is needed in part, all is checked: its files are there for good or not at all.
     """
-    reader = ChangelogReader(store, threads=1)  # the checks themselves run concurrently
-    files = _FileChecks(store, found)
-    checks: list[Check] = []
+    blocks = BlockReads(memory)
+    reader = ChangelogReader(blocks, threads=1)  # the checks themselves run concurrently
+    works: list[tuple[ChangelogStateHandle, StateSchema | None]] = []
     for chain in chains:
         written = [layer for layer in chain if layer.handles]
         # The last report's columns are the state's, also if it added nothing.
         schema = _schema_of(chain, found) if written else None
-        checks += [
-            partial(_check_changes, store, files, reader, handle, schema if is_keyed(report) else None, found)
-            for report, handles in ((layer.report, _each_once(layer.handles)) for layer in written)
-            for handle in handles
+        works += [
+            (handle, schema if is_keyed(layer.report) else None)
+            for layer in written
+            for handle in _each_once(layer.handles)
         ]
-    return checks
+    files = FileChecks(memory, found, blocks, (stream for handle, _ in works for stream in _files_of(handle)))
+    return [partial(_check_handle, memory, files, reader, handle, schema, found) for handle, schema in works]
+
+
+def _files_of(handle: ChangelogStateHandle) -> Iterable[StreamStateHandle]:
+    return {stream.name: stream for stream in handle.streams}.values()
 
 
 def _each_once(handles: Iterable[ChangelogStateHandle]) -> Iterable[ChangelogStateHandle]:
@@ -268,17 +253,30 @@ def _schema_of(chain: Chain, found: Findings) -> StateSchema | None:
         return None
 
 
+def _check_handle(
+    store: OnceRead,
+    files: FileChecks,
+    reader: ChangelogReader,
+    handle: ChangelogStateHandle,
+    schema: StateSchema | None,
+    found: Findings,
+) -> None:
+    streams = _files_of(handle)
+    for stream in streams:
+        files.begin(stream)
+    _check_changes(store, reader, handle, schema, found)
+    for stream in streams:
+        files.end(stream)
+
+
 def _check_changes(
     store: OnceRead,
-    files: _FileChecks,
     reader: ChangelogReader,
     handle: ChangelogStateHandle,
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
     names = sorted({stream.name for stream in handle.streams})
-    for stream in handle.streams:
-        files.check(stream)
     try:
         unsure = {stream.name for stream in handle.streams if not store.holds(stream.name, stream.generation)}
         if any(store.stat(name) is None for name in unsure):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 from dstl_dagster.keyed.carried import MAX_CARRIED_BYTES, carried_on
 from dstl_dagster.keyed.cost import (
+    COMPOSE_COMMIT,
+    CONFIRM,
     OWN_WRITE,
     PERSIST,
     RECORD,
@@ -79,6 +81,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "COMPOSE_COMMIT",
+    "CONFIRM",
     "MAX_CARRIED_BYTES",
     "OWN_WRITE",
     "PERSIST",

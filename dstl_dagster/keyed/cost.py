@@ -3,22 +3,27 @@
 Owns the values and their JSON form, which reports and manifests carry. Does not own what is counted
 (`storage.traffic`) or prices (`settings.prices`): those change, and what was requested does not.
 
-Counted are steps 1 to 4, because a manifest is written in step 4. A step that nobody counted is left out.
+A manifest has steps 1 to 4, because it is written in step 4. Steps 5 and 6 leave a note beside the record
+that ends them. A step that nobody counted is left out.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dstl_dagster.clock import Clock
+from dstl_dagster.errors import FormatError
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import NO_TRAFFIC, Operation, Traffic
 
 __all__ = [
+    "COMPOSE_COMMIT",
+    "CONFIRM",
     "OWN_WRITE",
     "PERSIST",
     "RECORD",
@@ -34,6 +39,11 @@ PERSIST: Final = "persist"
 """Steps 2 and 3, in the driver and in its tasks."""
 RECORD: Final = "record"
 """Step 4."""
+CONFIRM: Final = "confirm"
+"""Step 5."""
+COMPOSE_COMMIT: Final = "compose-commit"
+"""Step 6."""
+_NOTE_KEY = "dstl-cost"
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,18 @@ class StepCost:
         """Raises: FormatError."""
         with reading("the cost of a step is not valid"):
             return cls(Traffic.from_json(plain), float(plain["seconds"]))
+
+    def to_note(self) -> dict[str, str]:
+        """As the metadata of the object whose write ends the step, that write included."""
+        return {_NOTE_KEY: json.dumps((self + OWN_WRITE).to_json())}
+
+    @classmethod
+    def from_note(cls, metadata: Mapping[str, str]) -> StepCost | None:
+        """`None` if there is none, or somebody edited it: nothing depends on it."""
+        try:
+            return cls.from_json(json.loads(metadata[_NOTE_KEY]))
+        except (FormatError, KeyError, RecursionError, TypeError, ValueError):
+            return None
 
     def in_words(self) -> str:
         """For a line of a log."""

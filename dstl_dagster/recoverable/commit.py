@@ -20,61 +20,37 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
 from dstl_dagster.recoverable.fingerprint import Fingerprint, is_own
+from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState, blocked_by
+from dstl_dagster.recoverable.pins import CopiedSource, Pin, all_there, delete_copied, delete_exactly
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import TemporaryNames
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import (
     ABSENT,
     Expected,
-    Generation,
     ObjectStat,
     ObjectStore,
     Source,
+    at_once,
     check_crc32c,
     write_own,
 )
 
-__all__ = ["CommitOutcome", "CommitState", "commit_file", "discard_file", "retract_file"]
+__all__ = ["commit_file", "compose_file", "discard_file", "retract_file"]
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _ROUNDS = 4
-
-
-class CommitState(StrEnum):
-    """How a commit ended."""
-
-    PUBLISHED = "published"  # this run (or a concurrent one) wrote the final object; no source is left
-    ALREADY_PUBLISHED = "already_published"  # it existed, provably of this commit; no source is left
-    TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and removed since
-    BLOCKED = "blocked"  # a foreign object has the name; it and the sources are untouched
-
-
-@dataclass(frozen=True)
-class CommitOutcome:
-    """What became of one file.
-
-    Attributes:
-        state: see `CommitState`.
-        final: the final object, if it exists and is ours.
-        reason: for a person to read, where the state needs explaining.
-        foreign_generation: of the foreign object, when blocked.
-    """
-
-    state: CommitState
-    final: ObjectStat | None = None
-    reason: str | None = None
-    foreign_generation: int | None = None
 
 
 def commit_file(
@@ -85,6 +61,7 @@ def commit_file(
     options: GSFileSystemOptions | None = None,
     fingerprint: str | None = None,
     parallelism: int = 32,
+    clock: Clock | None = None,
 ) -> CommitOutcome:
     """Publish the final object of a recoverable, or find out what became of it.
 
@@ -97,11 +74,34 @@ def commit_file(
         fingerprint: the identity of the commit; by default the hash of the recoverable. It alone
             distinguishes the empty files of two commits.
         parallelism: concurrent requests; with 1 they run in the calling thread, in a fixed order.
+        clock: waits, for a store that refuses to change an object that it has only just made.
 
     Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
         bad object are kept), InvalidInputError (components of another recoverable).
     """
-    return _Commit(store, recoverable, components, options, fingerprint, parallelism).run()
+    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism)
+    outcome = commit.run()
+    delete_copied(commit.copied, clock or SystemClock(), threads=parallelism)
+    return outcome
+
+
+def compose_file(
+    store: ObjectStore,
+    recoverable: GSCommitRecoverable,
+    components: Sequence[Component],
+    *,
+    options: GSFileSystemOptions,
+    parallelism: int,
+) -> tuple[CommitOutcome, Sequence[CopiedSource]]:
+    """`commit_file` of one of many, whose final name was free a moment ago.
+
+    It is not looked up first: a foreign object is found by the last request, when a tree of composes has
+    folded the components already. It is as after a commit that was killed there: no byte is lost.
+
+    Returns: the outcome, and what `delete_copied` must delete before the commit is done.
+    """
+    commit = _Commit(store, recoverable, components, options, None, parallelism, looks_first=False)
+    return commit.run(), commit.copied
 
 
 def discard_file(
@@ -141,16 +141,6 @@ def retract_file(
     return commit.delete_final()
 
 
-@dataclass(frozen=True)
-class _Pin:
-    """One object as observed: no generation but this one is ever read or deleted."""
-
-    name: str
-    generation: int
-    size: int
-    crc32c: int
-
-
 class _Blocked(Exception):  # noqa: N818 (not an error: a result that crosses several calls)
     def __init__(self, stat: ObjectStat, where: str) -> None:
         super().__init__(where)
@@ -169,6 +159,8 @@ class _Commit:
         options: GSFileSystemOptions | None,
         fingerprint: str | None,
         parallelism: int,
+        *,
+        looks_first: bool = True,
     ) -> None:
         self._commit = fingerprint or recoverable_hash(recoverable)
         self._parallelism = parallelism
@@ -183,21 +175,21 @@ class _Commit:
         self._temporary_store = (
             self._final_store if self._same_bucket else store.in_bucket(self._names.bucket_name)
         )
-        self._is_one_compose = self._same_bucket and self._root is not None and not waves(self._root)
+        self._looks_first = looks_first and not self._is_one_write()
+        self.copied: list[CopiedSource] = []
 
     # -- the commit
 
     def run(self) -> CommitOutcome:
         for number in range(_ROUNDS):
-            # One compose is refused where the name is taken, and moves nothing; a tree would have by then.
-            if number or not self._is_one_compose:
+            if number or self._looks_first:
                 final = self._final_store.stat(self._final_name)
                 if final is not None:
                     return self._settled(final)
             try:
                 made = self._publish()
             except _Blocked as blocked:
-                return _blocked(blocked.stat, blocked.where)
+                return blocked_by(blocked.stat, blocked.where)
             except ConflictError:
                 continue  # the final name is taken: look
             if made is not None:
@@ -210,9 +202,15 @@ class _Commit:
             "find out what else writes it, then commit again"
         )
 
+    def _is_one_write(self) -> bool:
+        """It is refused where the name is taken, and moves nothing. A tree of composes would have by then."""
+        if self._root is None:
+            return False
+        return not waves(self._root) if self._same_bucket else len(self._root.children) == 1
+
     def _settled(self, final: ObjectStat) -> CommitOutcome:
         if not is_own(final, self._commit):
-            return _blocked(final, self._final_uri)
+            return blocked_by(final, self._final_uri)
         self.delete_sources()
         return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
 
@@ -227,7 +225,7 @@ class _Commit:
         """Write the final object; None if a source is gone and nothing above contains it."""
         if self._root is None:
             return self._put_empty()
-        made: dict[uuid.UUID, _Pin | None] = {}
+        made: dict[uuid.UUID, Pin | None] = {}
         for leaf, pin in zip(leaves(self._root), self._pin_components(), strict=True):
             made[leaf.object_id] = pin
         for wave in waves(self._root):
@@ -235,7 +233,7 @@ class _Commit:
             made.update(zip((node.object_id for node in wave), pins, strict=True))
         try:
             if self._same_bucket:
-                sources = _all_there([made[child.object_id] for child in self._root.children])
+                sources = all_there([made[child.object_id] for child in self._root.children])
                 return self._compose(self._final_store, self._final_name, sources) if sources else None
             first, *others = self._root.children
             last = self._make(self._root, made) if others else made[first.object_id]
@@ -243,14 +241,14 @@ class _Commit:
         except NotFoundError:
             return None
 
-    def _make(self, node: Node, made: Mapping[uuid.UUID, _Pin | None]) -> _Pin | None:
+    def _make(self, node: Node, made: Mapping[uuid.UUID, Pin | None]) -> Pin | None:
         """Compose an intermediate, or find it already composed. None: its bytes have moved further up."""
         name = self._names.of_id(node.object_id)
         children = [made[child.object_id] for child in node.children]
-        sources = _all_there(children)
+        sources = all_there(children)
         if sources:
             try:
-                return _pin(self._compose(self._temporary_store, name, sources, node))
+                return Pin.of(self._compose(self._temporary_store, name, sources, node))
             except (NotFoundError, ConflictError):
                 pass  # a rival was here: the intermediate it left decides
         found = self._temporary_store.stat(name)
@@ -259,7 +257,7 @@ class _Commit:
         if not is_own(found, self._commit, node):
             raise _Blocked(found, self._temporary_store.uri_of(name))
         self._delete(pin for pin in children if pin is not None)
-        return _pin(found)
+        return Pin.of(found)
 
     # -- single writes, each provably ours or an error
 
@@ -274,7 +272,7 @@ class _Commit:
         )
 
     def _compose(
-        self, store: ObjectStore, name: str, sources: Sequence[_Pin], node: Node | None = None
+        self, store: ObjectStore, name: str, sources: Sequence[Pin], node: Node | None = None
     ) -> ObjectStat:
         fingerprint = self._fingerprint(sources)
         stamp = fingerprint.to_metadata(node)
@@ -299,41 +297,49 @@ class _Commit:
             self._delete(sources)
         return stat
 
-    def _copy_to_final(self, source: _Pin) -> ObjectStat:
+    def _copy_to_final(self, source: Pin) -> ObjectStat:
         fingerprint = self._fingerprint([source])
         stamp = fingerprint.to_metadata()
-        made = write_own(
-            self._final_store,
-            self._final_name,
-            Expected(stamp, fingerprint.size, fingerprint.crc32c),
-            lambda: self._temporary_store.copy(
+
+        def copy() -> ObjectStat:
+            return self._temporary_store.copy(
                 Source(source.name, source.generation),
                 self._final_name,
                 to=self._final_store,
                 precondition=ABSENT,
                 metadata=stamp,
-            ),
-        )
+            )
+
+        expected = Expected(stamp, fingerprint.size, fingerprint.crc32c)
+        write = partial(write_own, self._final_store, self._final_name, expected, copy)
+        limited = bool(self._temporary_store.capabilities.seconds_between_updates)
+        if limited and source.updated is None:
+            # Of a component, nobody knows how old it is; and a young one may not be deleted yet.
+            look = partial(self._temporary_store.stat, source.name)
+            made, stat = at_once(self._final_store, write, look, self._parallelism)
+            source = replace(source, updated=None if stat is None else stat.updated)
+        else:
+            made = write()
         check_crc32c(self._final_uri, made.crc32c, fingerprint.crc32c)
-        self._delete([source])
+        self.copied.append(CopiedSource(self._temporary_store, source))
         return made
 
-    def _fingerprint(self, sources: Sequence[_Pin]) -> Fingerprint:
+    def _fingerprint(self, sources: Sequence[Pin]) -> Fingerprint:
         crc, size = combine_all((pin.crc32c, pin.size) for pin in sources)
         return Fingerprint(self._commit, size, crc)
 
     # -- sources
 
-    def _pin_components(self) -> list[_Pin | None]:
+    def _pin_components(self) -> list[Pin | None]:
         if self._components is not None:
             return [
-                _Pin(known.object_name, known.generation, known.size, known.crc32c)
+                Pin(known.object_name, known.generation, known.size, known.crc32c)
                 for known in self._components
             ]
         found = self._in_parallel(
             [partial(self._temporary_store.stat, name) for name in self._names.of_components]
         )
-        return [None if stat is None else _pin(stat) for stat in found]
+        return [None if stat is None else Pin.of(stat) for stat in found]
 
     def delete_sources(self) -> int:
         """Components first, then intermediates upwards: nothing is left below to compose one again."""
@@ -348,7 +354,7 @@ class _Commit:
                 [partial(self._temporary_store.stat, self._names.of_id(node.object_id)) for node in wave]
             )
             own = [
-                _pin(stat)
+                Pin.of(stat)
                 for node, stat in zip(wave, found, strict=True)
                 if stat is not None and is_own(stat, self._commit, node)
             ]
@@ -360,10 +366,10 @@ class _Commit:
         final = self._final_store.stat(self._final_name)
         if final is None or not is_own(final, self._commit):
             return False
-        return _delete_exactly(self._final_store, _pin(final))
+        return delete_exactly(self._final_store, Pin.of(final))
 
-    def _delete(self, pins: Iterable[_Pin]) -> int:
-        return sum(self._in_parallel([partial(_delete_exactly, self._temporary_store, pin) for pin in pins]))
+    def _delete(self, pins: Iterable[Pin]) -> int:
+        return sum(self._in_parallel([partial(delete_exactly, self._temporary_store, pin) for pin in pins]))
 
     def _in_parallel(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
         if self._parallelism <= 1 or len(steps) <= 1:
@@ -371,30 +377,3 @@ class _Commit:
         # Leaving the block waits for all: no request is in flight when a failed run is reported.
         with ThreadPoolExecutor(min(self._parallelism, len(steps)), "dstl-commit") as pool:
             return [running.result() for running in [pool.submit(step) for step in steps]]
-
-
-def _pin(stat: ObjectStat) -> _Pin:
-    return _Pin(stat.name, stat.generation, stat.size, stat.crc32c)
-
-
-def _all_there(pins: Sequence[_Pin | None]) -> list[_Pin] | None:
-    there = [pin for pin in pins if pin is not None]
-    return there if len(there) == len(pins) else None
-
-
-def _delete_exactly(store: ObjectStore, pin: _Pin) -> bool:
-    try:
-        return store.delete(pin.name, precondition=Generation(pin.generation))
-    except ConflictError:
-        return False  # another generation has the name: ours is gone, and this one is not ours
-
-
-def _blocked(stat: ObjectStat, where: str) -> CommitOutcome:
-    return CommitOutcome(
-        CommitState.BLOCKED,
-        reason=(
-            f"{where!r} is a foreign object (generation {stat.generation}), and nothing was touched; "
-            "keep it, or delete it and commit again"
-        ),
-        foreign_generation=stat.generation,
-    )

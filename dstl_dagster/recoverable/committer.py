@@ -11,8 +11,9 @@ import logging
 from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
-from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
+from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.recoverable.lookup import look_up_component
+from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore

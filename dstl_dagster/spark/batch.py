@@ -121,7 +121,7 @@ class CheckpointBatch:
 
     def __enter__(self) -> Self:
         spending = self._coordinator.spending()
-        self._applied = None if self._key is None else self._coordinator.applied_attempt(self._key)
+        self._applied = self._find_applied()
         if self._applied is not None:
             log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
             return self
@@ -150,6 +150,9 @@ class CheckpointBatch:
             return False
         self._end(self._batch)
         return False
+
+    def _find_applied(self) -> Attempt | None:
+        return None if self._key is None else self._coordinator.applied_attempt(self._key)
 
     def _end(self, batch: Batch) -> None:
         """End step 3, after the user's code."""

@@ -1,14 +1,19 @@
 """`foreachBatch` with checkpoints: state and any number of files of a micro-batch, committed together.
 
-Owns what happens when Spark repeats a micro-batch. Does not own steps 1 to 3 (`batch`), nor which
-micro-batch may come next (`micro_batches`).
+Owns what happens when Spark repeats a micro-batch, and the coordinator that is kept between them. Does not
+own steps 1 to 3 (`batch`), nor which micro-batch may come next (`micro_batches`).
+
+A micro-batch that follows the one that this process completed last begins with what it has seen: no request
+asks what the timeline says. If another driver has gone on with the query meanwhile, or has fenced this one,
+the slot of the first record is taken; then the tail is read, and what it says counts. After any error the
+next micro-batch begins as in a new process.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -54,41 +59,107 @@ def checkpointed_batches(
     FencedError (another driver took over), and what `update` raises.
     """
     job_options = JobOptions.resolve(options)
+    kept = _Kept(store, job, job_options)
 
     def run(rows: DataFrame, batch_id: int) -> None:
         micro_batch = MicroBatch(_query_id(rows), batch_id)
-        with closing(open_shared_store(store, job_options)) as opened:
-            coordinator = CheckpointCoordinator(job, opened, job_options, owner=micro_batch.owner)
-            _run(coordinator, micro_batch, rows)
+        step = apply if kept.is_before(micro_batch) else apply_unless_applied
+        try:
+            while True:
+                try:
+                    return step(kept.coordinator_of(micro_batch), micro_batch, rows)
+                except _CompletedElsewhere:
+                    log.info("another driver has completed micro-batch %s", micro_batch)
+                    step = apply_unless_applied
+        except BaseException:
+            kept.forget()
+            raise
 
-    def _run(coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:
-        def check(parent: Checkpoint | None) -> None:
-            last = None if parent is None else MicroBatch.last_of(parent.positions)
-            micro_batch.require_after(last, adopt_after)
-
+    def apply_unless_applied(
+        coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame
+    ) -> None:
         latest = coordinator.latest()
         if latest is not None and micro_batch.is_in(MicroBatch.last_of(latest.positions)):
             log.info("micro-batch %s is already in a checkpoint", micro_batch)
             coordinator.compose_commit()
             _drain(rows)
             return
+        apply(coordinator, micro_batch, rows)
+
+    def apply(coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:
+        def check(parent: Checkpoint | None) -> None:
+            last = None if parent is None else MicroBatch.last_of(parent.positions)
+            if micro_batch.is_in(last):
+                raise _CompletedElsewhere
+            micro_batch.require_after(last, adopt_after)
+
         with _CompletingBatch(
             coordinator, clean_up_every, micro_batch.idempotency_key, take_over=take_over, check=check
         ) as batch:
             batch.move_position(POSITION, micro_batch.position)
             update(batch, rows)
+        kept.completed(micro_batch)
 
     return run
 
 
+class _Kept:
+    """The job's coordinator, for as long as one query's micro-batches follow each other without an error.
+
+    Its store is of the query's process: it lives as long as the function that Spark calls. Not thread-safe: a
+    query runs one micro-batch at a time.
+    """
+
+    def __init__(self, store: str, job: str, options: JobOptions) -> None:
+        self._store = store
+        self._job = job
+        self._options = options
+        self._coordinator: CheckpointCoordinator | None = None
+        self._last: MicroBatch | None = None
+
+    def is_before(self, micro_batch: MicroBatch) -> bool:
+        """Whether the coordinator has completed the micro-batch before this one, and nothing since."""
+        return self._last == replace(micro_batch, batch_id=micro_batch.batch_id - 1)
+
+    def coordinator_of(self, micro_batch: MicroBatch) -> CheckpointCoordinator:
+        """The kept one, or a new one that has read nothing."""
+        if self._last is not None and self._last.query_id != micro_batch.query_id:
+            self.forget()
+        if self._coordinator is None:
+            store = open_shared_store(self._store, self._options)
+            self._coordinator = CheckpointCoordinator(
+                self._job, store, self._options, owner=micro_batch.owner
+            )
+        return self._coordinator
+
+    def completed(self, micro_batch: MicroBatch) -> None:
+        self._last = micro_batch
+
+    def forget(self) -> None:
+        """The next micro-batch begins as in a new process."""
+        if self._coordinator is not None:
+            self._coordinator.store.close()
+        self._coordinator = self._last = None
+
+
+class _CompletedElsewhere(Exception):  # noqa: N818 (not an error: the tail says what to do)
+    """The parent, as read for step 1, holds this micro-batch; what this process saw before it did not."""
+
+
 class _CompletingBatch(CheckpointBatch):
-    """Completes its checkpoint on leaving, instead of handing over to steps that run elsewhere."""
+    """Completes its checkpoint on leaving, instead of handing over to steps that run elsewhere.
+
+    Its caller has seen that the batch is not applied: step 1 alone looks again.
+    """
 
     def __init__(
         self, coordinator: CheckpointCoordinator, clean_up_every: int, key: str, **arguments: Any
     ) -> None:
         super().__init__(coordinator, idempotency_key=key, **arguments)
         self._clean_up_every = clean_up_every
+
+    def _find_applied(self) -> None:
+        return None
 
     def _end(self, batch: Batch) -> None:
         batch.fold_due_logs()

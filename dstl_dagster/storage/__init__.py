@@ -39,6 +39,8 @@ from dstl_dagster.storage.base import (
 )
 
 if TYPE_CHECKING:
+    from dstl_dagster.storage.block_reads import BlockReads
+    from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
@@ -80,6 +82,7 @@ __all__ = [
     "AnyGeneration",
     "BackoffPolicy",
     "BatchDeletingStore",
+    "BlockReads",
     "Buffer",
     "Check",
     "CountingStore",
@@ -125,6 +128,7 @@ __all__ = [
     "check_store",
     "component_lookups",
     "concurrently",
+    "delete_each",
     "each_deleted",
     "let_settle",
     "metered",
@@ -145,6 +149,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
+        "block_reads": ["BlockReads"],
+        "deleting": ["delete_each"],
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],

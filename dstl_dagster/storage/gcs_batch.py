@@ -9,9 +9,9 @@ again, with the others that need it; an answered part is not.
 
 from __future__ import annotations
 
-import email.parser
-import email.policy
+import email.message
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from dstl_dagster.storage.traffic import Operation, Traffic
 __all__ = ["batch_delete", "decoded_batch", "encoded_batch"]
 
 _PATH = "/batch/storage/v1"
+_CONTENT_ID = re.compile(r"^Content-ID:[^+\n]*\+([0-9]+)>?[ \t]*$", re.IGNORECASE | re.MULTILINE)
 Answer = bool | DstlError
 
 
@@ -79,8 +80,7 @@ def _is_open(answer: Answer | None) -> bool:
 def _delete_path(names: GCSNames, name: str, precondition: Precondition) -> str:
     wanted = generation_match(precondition)
     query = "" if wanted is None else f"?ifGenerationMatch={wanted}"
-    bucket, full_name = quote(names.bucket.name, safe=""), quote(names.full_name(name), safe="")
-    return f"/storage/v1/b/{bucket}/o/{full_name}{query}"
+    return f"/storage/v1/b/{names.bucket.name}/o/{quote(names.full_name(name), safe='')}{query}"
 
 
 def _answer(uri: str, status: int, message: str) -> Answer:
@@ -113,21 +113,27 @@ def encoded_batch(boundary: str, paths: Mapping[int, str]) -> bytes:
 
 def decoded_batch(content_type: str, body: str) -> Iterator[tuple[int, tuple[int, str]]]:
     """(part, (status, message)) of each answer that can be read; a part that was cut off is left out."""
-    head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n"
-    document = email.parser.Parser(policy=email.policy.compat32).parsestr(head + body)
-    for part in document.walk():
-        if part.is_multipart():
-            continue
-        _, plus, number = str(part.get("Content-ID", "")).strip("<> ").rpartition("+")
-        status_line, _, rest = str(part.get_payload()).lstrip().partition("\n")
+    # Not by the email package: of ten thousand deletions it took half the processor time.
+    header = email.message.Message()
+    header["Content-Type"] = content_type
+    boundary = header.get_boundary()
+    if not boundary:
+        return
+    _, *parts = re.split(rf"(?:\A|\r?\n)--{re.escape(boundary)}(?:--)?[ \t]*(?=\r?\n|\r?\Z)", body)
+    for part in parts[:-1]:  # the last one is what follows the end, or was cut off
+        head, _, payload = part.replace("\r\n", "\n").lstrip("\n").partition("\n\n")
+        found = _CONTENT_ID.search(head)
+        status_line, _, rest = payload.lstrip().partition("\n")
         words = status_line.split()
-        if plus and number.isdigit() and len(words) > 1 and words[1].isdigit():
-            yield int(number), (int(words[1]), _message(rest))
+        if found and len(words) > 1 and words[1].isdigit():
+            yield int(found[1]), (int(words[1]), _message(rest))
 
 
 def _message(rest: str) -> str:
     """`error.message` of the JSON document behind the part's own headers, or the text as it is."""
-    document = rest.replace("\r\n", "\n").partition("\n\n")[2].strip()
+    document = f"\n{rest}".partition("\n\n")[2].strip()
+    if not document:
+        return ""
     try:
         return str(json.loads(document)["error"]["message"])
     except (ValueError, KeyError, TypeError):

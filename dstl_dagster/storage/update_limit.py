@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.storage.base import ObjectStat, ObjectStore, server_time
+from dstl_dagster.storage.base import ObjectStore, server_time
 
 __all__ = ["let_settle", "unsettled_seconds"]
 
@@ -20,15 +20,15 @@ def unsettled_seconds(newest: datetime, told: datetime, interval_seconds: float)
     return max(0.0, interval_seconds - (told - newest).total_seconds())
 
 
-def let_settle(store: ObjectStore, made: Iterable[ObjectStat], clock: Clock) -> None:
-    """Wait until each of these objects may change again. At once where the store has no such limit.
+def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) -> None:
+    """Wait until objects of these `updated` may change again. At once where the store has no such limit.
 
-    By the stamps of the store's own clock, so it covers objects that other processes made. That clock is told
-    to the second, rounded down: the wait is up to a second too long, never too short.
+    They are stamps of the store's own clock, so it covers objects that other processes made. That clock is
+    told to the second, rounded down: the wait is up to a second too long, never too short.
     """
     interval = store.capabilities.seconds_between_updates
     told = server_time(store)
-    newest = max((stat.updated for stat in made), default=None)
+    newest = max(updated, default=None)
     if not interval or told is None or newest is None:
         return
     wait = unsettled_seconds(newest, told, interval)

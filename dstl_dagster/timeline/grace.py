@@ -8,7 +8,7 @@ is asked; for another one, the time stamp of a freshly written object tells it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from dstl_dagster.format import JobNames
@@ -33,8 +33,25 @@ class GraceClock:
         self._grace = grace
         self._now: datetime | None = None
         self._wrote = False
+        self._stamps: dict[int, datetime] = {}
         self._over_up_to = 0
         self._within_from: int | None = None
+
+    def believing(self, stamps: Mapping[int, datetime]) -> GraceClock:
+        """A clock that takes these to be the time stamps of these slots, and asks this one for all others.
+
+        What it says of the slots is as true as `stamps`: nothing may be deleted for it.
+        """
+        believer = _Believing(self, stamps)
+        for slot in sorted(stamps):
+            believer.is_over(slot)
+        return believer
+
+    @property
+    def border(self) -> dict[int, datetime]:
+        """The time stamps of the newest slot known to be over, and of the oldest known not to be."""
+        slots = (self._over_up_to, self._within_from)
+        return {slot: self._stamps[slot] for slot in slots if slot in self._stamps}
 
     def is_over(self, subsumed_slot: int) -> bool:
         """Whether the record in this slot is at least as old as the grace time."""
@@ -42,8 +59,8 @@ class GraceClock:
             return True
         if self._within_from is not None and subsumed_slot >= self._within_from:
             return False
-        stat = self._store.stat(self._names.slot(subsumed_slot))
-        if stat is not None and self.age_of(stat.updated) >= self._grace:
+        stamp = self._stamp_of(subsumed_slot)
+        if stamp is not None and self.age_of(stamp) >= self._grace:
             self._over_up_to = subsumed_slot
             return True
         self._within_from = subsumed_slot
@@ -69,6 +86,15 @@ class GraceClock:
         if self._wrote:
             self._store.delete(self._names.server_clock, precondition=ANY)
 
+    def _stamp_of(self, slot: int) -> datetime | None:
+        """When the record in this slot was created: it never changes."""
+        if slot not in self._stamps:
+            stat = self._store.stat(self._names.slot(slot))
+            if stat is None:
+                return None
+            self._stamps[slot] = stat.updated
+        return self._stamps[slot]
+
     def _server_now(self) -> datetime:
         if self._now is None:
             self._now = server_time(self._store)
@@ -76,3 +102,21 @@ class GraceClock:
             self._now = self._store.put(self._names.server_clock, b"", precondition=ANY).updated
             self._wrote = True
         return self._now
+
+
+class _Believing(GraceClock):
+    def __init__(self, clock: GraceClock, stamps: Mapping[int, datetime]) -> None:
+        super().__init__(clock._store, clock._names, clock._grace)
+        self._clock = clock
+        self._stamps.update(stamps)
+
+    def _stamp_of(self, slot: int) -> datetime | None:
+        if slot not in self._stamps:
+            stamp = self._clock._stamp_of(slot)
+            if stamp is None:
+                return None
+            self._stamps[slot] = stamp
+        return self._stamps[slot]
+
+    def _server_now(self) -> datetime:
+        return self._clock._server_now()

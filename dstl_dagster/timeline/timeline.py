@@ -19,8 +19,9 @@ import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ObjectStore, RequestCost
+from dstl_dagster.storage import ABSENT, ObjectStore, RequestCost, concurrently
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.grace import GraceClock
 from dstl_dagster.timeline.record_codec import copy_in_metadata, decode_record, encode_record
@@ -155,10 +156,19 @@ class Timeline:
         with self._lock:
             return self.tail() if self._builder is None else self._builder.view()
 
-    def append(self, record: R) -> R:
+    def notes(self, slots: Sequence[int]) -> list[Mapping[str, str]]:
+        """The metadata of the records in these slots: what `decide` was given as `note`, and more.
+
+        One request each, concurrently; empty where there is none. For people to read: anybody may edit it.
+        """
+        looks = [partial(self._store.stat, self._names.slot(slot)) for slot in slots]
+        stats = concurrently(looks, self._threads, "dstl-timeline")
+        return [{} if stat is None else stat.metadata for stat in stats]
+
+    def append(self, record: R, note: Mapping[str, str] | None = None) -> R:
         """Create the record in the slot after the last one that this object has read.
 
-        A record without a decision id is given one. Returns the record as written.
+        A record without a decision id is given one. Returns the record as written. `note`: as in `decide`.
 
         Raises: ConflictError (kind `slot_taken`: a rival won the slot, nothing was written), UnavailableError
         (unknown outcome: append the same record again, which its decision id makes safe if it had one).
@@ -174,7 +184,7 @@ class Timeline:
                 recorded_at=self._clock.now(),
             )
             self._builder.check(stamped)  # before it is written: a record cannot be undone
-            stamped = self._create(stamped)
+            stamped = self._create(stamped, note or {})
             self._builder.add(stamped)
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
         return stamped
@@ -185,6 +195,7 @@ class Timeline:
         *,
         request_id: uuid.UUID | None = None,
         from_seen: bool = False,
+        note: Callable[[], Mapping[str, str]] | None = None,
     ) -> R | None:
         """Append the record that `rule` returns, or nothing if it returns `None`.
 
@@ -195,6 +206,9 @@ class Timeline:
         With `from_seen` the first try uses the view of the last read, for a caller that has just read. That
         is safe: if the view is stale, the slot after it is taken and the append loses; and where `rule`
         refuses, it is asked again with the new tail.
+
+        `note`: kept beside the record on a bucket, in the metadata of its object. No part of it, and nothing
+        may depend on it. ASCII, a kilobyte at most.
 
         Returns: the record as written; `None` if nothing was appended.
 
@@ -216,7 +230,8 @@ class Timeline:
                 if record is None:
                     return None
                 try:
-                    appended = self.append(dataclasses.replace(record, decision_id=decision_id))
+                    record = dataclasses.replace(record, decision_id=decision_id)
+                    appended = self.append(record, None if note is None else note())
                 except ConflictError as error:
                     if error.kind != ErrorKind.SLOT_TAKEN:
                         raise
@@ -279,13 +294,13 @@ class Timeline:
             yield record
             slot += 1
 
-    def _create(self, record: R) -> R:
+    def _create(self, record: R, note: Mapping[str, str]) -> R:
         """Returns the record as it stands in the slot: of a repeat by another process, the first one's."""
         name = self._names.slot(record.slot)
         payload = encode_record(record)
         # The copy spares readers a round trip. Where a read is a system call, a second write costs more.
         listed = self._store.capabilities.request_cost is RequestCost.ROUND_TRIP
-        metadata = copy_in_metadata(payload) if listed else None
+        metadata = {**copy_in_metadata(payload), **note} if listed else None
         try:
             self._store.put(name, payload, precondition=ABSENT, metadata=metadata)
         except (ConflictError, UnavailableError) as error:

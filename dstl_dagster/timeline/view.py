@@ -49,6 +49,11 @@ class Fate:
     slot: int
     note: str = ""
 
+    @classmethod
+    def of_subsumed(cls, completed: Completed, record: Subsumed) -> Fate:
+        """Of the attempt that completed a checkpoint which this record subsumes."""
+        return cls(completed.attempt, completed.checkpoint_id, Ending.SUBSUMED, record.slot)
+
 
 @dataclass(frozen=True)
 class CheckpointEntry:
@@ -186,13 +191,12 @@ class TimelineView:
         """The view as it would be with a record in the next slot that subsumes these checkpoints."""
         record = Subsumed(slot=self.slot + 1, checkpoint_ids=tuple(checkpoint_ids))
         entries = {each: replace(self.checkpoints[each], subsumed=record) for each in record.checkpoint_ids}
-        attempts = [(each.checkpoint_id, each.completed.attempt) for each in entries.values()]
-        fates = {attempt: Fate(attempt, at, Ending.SUBSUMED, record.slot) for at, attempt in attempts}
+        fates = (Fate.of_subsumed(each.completed, record) for each in entries.values())
         return replace(
             self,
             slot=record.slot,
             checkpoints=MappingProxyType({**self.checkpoints, **entries}),
-            ended=MappingProxyType({**self.ended, **fates}),
+            ended=MappingProxyType({**self.ended, **{fate.attempt: fate for fate in fates}}),
         )
 
     def is_abandoned(self, checkpoint_id: int) -> bool:

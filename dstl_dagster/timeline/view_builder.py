@@ -204,9 +204,8 @@ class ViewBuilder:
 
     def _subsume(self, record: Subsumed) -> None:
         for checkpoint_id in record.checkpoint_ids:
-            entry = self._change(checkpoint_id, subsumed=record)
-            attempt = entry.completed.attempt
-            self._ended[attempt] = Fate(attempt, checkpoint_id, Ending.SUBSUMED, record.slot)
+            completed = self._change(checkpoint_id, subsumed=record).completed
+            self._ended[completed.attempt] = Fate.of_subsumed(completed, record)
 
     def _restore(self, record: Restored) -> None:
         if self._open is not None:

@@ -135,6 +135,41 @@ def test_an_answer_that_cannot_be_read_answers_nothing(text: str) -> None:
     assert list(decoded_batch("multipart/mixed; boundary=x", text)) == []
 
 
+ANSWER = """--b x\r
+Content-Type: application/http\r
+Content-ID: <response-part+1>\r
+\r
+HTTP/1.1 204 No Content\r
+Content-Length: 0\r
+\r
+\r
+--b x\r
+content-id: response-part+0\r
+\r
+HTTP/1.1 412 Precondition Failed\r
+Content-Type: application/json\r
+\r
+{"error": {"message": "--b x is not a boundary here"}}\r
+--b x--\r
+"""
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\n"])
+@pytest.mark.parametrize("before", ["", "What no reader shows.\r\n"])
+def test_an_answer_is_read_whatever_its_line_ends(newline: str, before: str) -> None:
+    """Parts in any order, header names in any case; what looks like a boundary within a line is none."""
+    text = (before + ANSWER).replace("\r\n", newline)
+    found = list(decoded_batch('multipart/mixed; boundary="b x"', text))
+    assert found == [(1, (204, "")), (0, (412, "--b x is not a boundary here"))]
+
+
+@pytest.mark.parametrize("length", range(0, len(ANSWER) - 10, 7))
+def test_a_part_that_was_cut_off_is_left_out(length: int) -> None:
+    """Wherever the answer ends: a part counts once the next boundary says that it is whole."""
+    found = list(decoded_batch('multipart/mixed; boundary="b x"', ANSWER[:length]))
+    assert found == ([(1, (204, ""))] if ANSWER[:length].count("--b x") > 1 else [])
+
+
 def test_the_service_tells_the_time(server: GCSServer) -> None:
     """By any response, without a request of its own, and never ahead of what it stamps."""
     store = store_on(server)

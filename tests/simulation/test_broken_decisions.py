@@ -208,7 +208,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     monkeypatch.setattr(rollback, "retract_file", retract)
 
 
-@caught_by("compose-commit and append after a restore:7:8:22:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:4:17:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
     def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)

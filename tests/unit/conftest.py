@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, 
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 
@@ -71,9 +71,11 @@ class Job:
         """A file that is the operator's whole state, and the report of it."""
         return dataclasses.replace(self.changes(attempt, operator, b"everything"), base=True)
 
-    def file(self, attempt: Attempt, name: str, *parts: bytes) -> FileReport:
+    def file(
+        self, attempt: Attempt, name: str, *parts: bytes, options: GSFileSystemOptions | None = None
+    ) -> FileReport:
         """A file written as one component a part, and the report of it."""
-        writer = GSRecoverableWriter(self.store, attempt=attempt.attempt)
+        writer = GSRecoverableWriter(self.store, options, attempt=attempt.attempt)
         stream = writer.open(self.store.uri_of(name))
         for part in parts:
             stream.write(part)

@@ -13,17 +13,34 @@ from rich.table import Table
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.format import readable_bytes
-from dstl_dagster.keyed import StepCost, list_price_usd
+from dstl_dagster.keyed import (
+    COMPOSE_COMMIT,
+    CONFIRM,
+    PERSIST,
+    RECORD,
+    TRIGGER,
+    CheckpointCost,
+    StepCost,
+    list_price_usd,
+)
 from dstl_dagster.settings import StoragePrices
 
 __all__ = ["cost_json", "cost_sections"]
 
 _COLUMNS = ("A", "B", "free", "retries", "uploads", "composes", "up", "down", "seconds", "USD")
-_STEPS = {"trigger": "1 trigger", "persist": "2, 3 persist", "record": "4 record"}
+_STEPS = {
+    TRIGGER: "1 trigger",
+    PERSIST: "2, 3 persist",
+    RECORD: "4 record",
+    CONFIRM: "5 confirm",
+    COMPOSE_COMMIT: "6 compose-commit",
+}
 
 
-def cost_sections(checkpoint: Checkpoint, prices: StoragePrices) -> Iterator[Table | str]:
-    """A row for each step, and their sum. Of steps 5 and 6 only the seconds are recorded."""
+def cost_sections(
+    checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices
+) -> Iterator[Table | str]:
+    """A row for each step, and the sum of the first four; of steps 5 and 6 `later`, or else their seconds."""
     cost = checkpoint.manifest.cost
     if cost is None:
         yield "cost: not counted by the release that wrote this checkpoint"
@@ -34,10 +51,12 @@ def cost_sections(checkpoint: Checkpoint, prices: StoragePrices) -> Iterator[Tab
         table.add_row(_STEPS.get(name, name), *_cells(step, prices))
     total = StepCost(cost.total, sum(step.seconds for step in cost.steps.values()))
     table.add_row("1 to 4", *_cells(total, prices))
-    unknown = [""] * (len(_COLUMNS) - 2)
-    table.add_row("5 confirm", *unknown, f"{checkpoint.entry.completed.seconds:.3f}", "")
-    if checkpoint.entry.committed is not None:
-        table.add_row("6 compose-commit", *unknown, f"{checkpoint.entry.committed.seconds:.3f}", "")
+    entry = checkpoint.entry
+    for name, record in ((CONFIRM, entry.completed), (COMPOSE_COMMIT, entry.committed)):
+        if name in later.steps:
+            table.add_row(_STEPS[name], *_cells(later.steps[name], prices))
+        elif record is not None:
+            table.add_row(_STEPS[name], *[""] * (len(_COLUMNS) - 2), f"{record.seconds:.3f}", "")
     yield table
 
 
@@ -51,17 +70,15 @@ def _cells(step: StepCost, prices: StoragePrices) -> Iterator[str]:
     yield f"{list_price_usd(spent, prices):.6f}"
 
 
-def cost_json(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any] | None:
-    """The same for programs; `None` if nobody counted."""
+def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices) -> dict[str, Any] | None:
+    """The same for programs; `None` if nobody counted. The sums are of `steps`, which are 1 to 4."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return None
     total = cost.total
     return {
-        "steps": [
-            {"step": name, **_json(step), "usd": list_price_usd(step.traffic, prices)}
-            for name, step in cost.steps.items()
-        ],
+        "steps": _steps_json(cost, prices),
+        "later_steps": _steps_json(later, prices),
         "requests": total.requests,
         "bytes_up": total.bytes_up,
         "bytes_down": total.bytes_down,
@@ -74,6 +91,13 @@ def cost_json(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any] |
             "source": prices.source,
         },
     }
+
+
+def _steps_json(cost: CheckpointCost, prices: StoragePrices) -> list[dict[str, Any]]:
+    return [
+        {"step": name, **_json(step), "usd": list_price_usd(step.traffic, prices)}
+        for name, step in cost.steps.items()
+    ]
 
 
 def _json(step: StepCost) -> dict[str, Any]:

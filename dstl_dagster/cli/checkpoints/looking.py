@@ -67,13 +67,13 @@ def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json
     Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01 -o dstl.prices.as-of=DAY.
     """
     checkpoint = coordinator.get(checkpoint_id)
-    prices = coordinator.prices
+    prices, later = coordinator.prices, coordinator.later_cost(checkpoint)
     if as_json:
-        shown = {"cost": cost_json(checkpoint, prices), "manifest": checkpoint.manifest.to_json()}
+        shown = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
         click.echo(json.dumps(checkpoint_json(checkpoint) | shown))
         return
     target = console()
-    for section in (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, prices)):
+    for section in (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices)):
         target.print(section)
 
 

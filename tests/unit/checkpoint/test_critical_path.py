@@ -120,10 +120,11 @@ def test_the_table_in_the_docs_is_measured(store, job_of):
         ({"operators": 0, "files": 0}, [2, 3, 2, 2], [1, 2, 1, 1]),
         ({"operators": 8, "files": 0}, [2, 3, 2, 2], [1, 2, 1, 1]),
         ({"operators": 0, "files": 8, "components": 1}, [2, 3, 2, 3], [1, 3, 1, 2]),
-        # Two waves of composes; only before several are more than one is the final name looked up.
-        ({"operators": 1, "files": 1, "components": 40}, [2, 3, 2, 5], [1, 2, 1, 4]),
+        # Two waves of composes, the first of one and of nine; the final name is not looked up before.
+        ({"operators": 1, "files": 1, "components": 40}, [2, 3, 2, 2 + 2], [1, 2, 1, 1 + 2]),
+        ({"operators": 0, "files": 1, "components": 300}, [2, 3, 2, 2 + 3], [1, 2, 1, 1 + 3]),
     ],
-    ids=["nothing", "eight operators", "eight files", "forty components"],
+    ids=["nothing", "eight operators", "eight files", "forty components", "many components"],
 )
 def test_what_is_alike_is_one_round_trip(store, job_of, sizes, cold, warm):
     """Eight look-ups and composes at once, as `commit_threads` says; many components by one listing."""

@@ -1,0 +1,42 @@
+"""Many deletions with few requests: in batches where the store takes them, concurrently in either case.
+
+Owns the split. Does not own what may be deleted, or how a batch is sent (`BatchDeletingStore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.storage.base import MAX_BATCH_DELETES, BatchDeletingStore, ObjectStore, Precondition
+from dstl_dagster.storage.rules import each_deleted
+
+__all__ = ["delete_each"]
+
+
+def delete_each(
+    store: ObjectStore, objects: Sequence[tuple[str, Precondition]], *, threads: int
+) -> Iterator[bool | ConflictError]:
+    """Delete each of them, while it is iterated; one answer each, in their order.
+
+    `True`: this call deleted it; `False`: it was not there; a conflict is returned, not raised. `threads`:
+    requests under way together, at most. Raises: as `ObjectStore.delete`.
+    """
+    size = MAX_BATCH_DELETES if store.capabilities.batch_deletes else 1
+    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
+
+    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        # One alone needs no envelope.
+        if store.capabilities.batch_deletes and len(part) > 1:
+            return cast("BatchDeletingStore", store).delete_all(part)
+        return each_deleted(lambda name, wanted: store.delete(name, precondition=wanted), part)
+
+    if threads == 1 or len(parts) < 2:
+        for part in parts:
+            yield from delete_part(part)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-delete") as pool:
+        for answers in pool.map(delete_part, parts):
+            yield from answers

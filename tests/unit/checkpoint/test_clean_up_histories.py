@@ -1,0 +1,186 @@
+"""What a clean-up that finds nothing costs, to the request, whatever is behind it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.storage import ANY, MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
+from dstl_dagster.timeline import CleanUpMark, GraceClock
+from tests.unit.checkpoint import counting
+from tests.unit.checkpoint.counting import Counted, Past
+
+LATER = 2.5
+"""Seconds after which a mark may be replaced."""
+
+
+class WholeSeconds(Counted):
+    """Tells the time as a bucket does, whose clock is a response's `Date`: rounded down to the second."""
+
+    def server_time(self) -> datetime | None:
+        now = super().server_time()
+        return None if now is None else now.replace(microsecond=0)
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock):
+    clock.advance(0.5)
+    return WholeSeconds(MemoryObjectStore(clock=clock))
+
+
+def job_on(store, **options):
+    """As a process that begins."""
+    return CheckpointCoordinator("orders", store, CheckpointOptions(**options), owner="test")
+
+
+def nothing_found(store, **options):
+    """The requests of a clean-up that finds nothing to do, each kind."""
+    store.requests.clear()
+    report = job_on(store, **options).clean_up()
+    assert (report.objects, report.subsumed) == (0, ())
+    return dict(store.requests)
+
+
+def quick_batches(store, job_of, count):
+    """All within the second in which the last of them is cleaned up after."""
+    job = job_of(store)
+    coordinator = job.coordinator(num_retained=10)
+    for number in range(1, count + 1):
+        job.checkpoint(coordinator, number)
+        if number % 10 == 0:
+            coordinator.clean_up()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        # The tail of a job without a snapshot, or with one; the mark and three places.
+        (10, {"list": 1 + 4, "get": 1}),
+        (40, {"list": 2 + 4, "get": 2}),
+        (100, {"list": 2 + 4, "get": 2}),
+    ],
+)
+def test_eight_requests_whatever_is_behind(store, clock, job_of, count, expected):
+    """No manifest, no archive, no slot is looked at that an earlier run has looked at."""
+    quick_batches(store, job_of, count)
+    for _ in range(2):
+        clock.advance(LATER)
+        job_on(store, num_retained=10).clean_up()
+    for _ in range(3):
+        clock.advance(LATER)
+        assert nothing_found(store, num_retained=10) == expected
+    assert sum(expected.values()) <= 8
+
+
+def test_a_very_long_job_costs_its_pages(store, clock, monkeypatch):
+    """Most of its checkpoints are in grace: only the listings of what lies there grow, by whole pages."""
+    monkeypatch.setattr(counting, "PAGE", 100)  # for 1,000, which take the test ten times as long
+    monkeypatch.setattr(cleanup, "_PAGE_OBJECTS", 100)
+    options = {"num_retained": 10, "reader_grace": timedelta(days=1)}
+    Past(store, job_on(store, **options)).add(250)
+    for _ in range(2):
+        clock.advance(LATER)
+        job_on(store, **options).clean_up()
+    clock.advance(LATER)
+    further_pages = 2 + 2  # of attempts, and of manifests
+    assert nothing_found(store, **options) == {"list": 2 + 4 + further_pages, "get": 2}
+
+
+@pytest.fixture
+def graced(store, clock, job_of):
+    """A job whose first checkpoint was subsumed a minute ago, and its options."""
+    options = {"num_retained": 1, "reader_grace": timedelta(minutes=10)}
+    job = job_of(store)
+    coordinator = job.coordinator(**options)
+    job.checkpoint(coordinator, 1)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [job.base(attempt)])
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    coordinator.clean_up()
+    clock.advance(60)
+    coordinator.clean_up()
+    return options
+
+
+def mark_of(store):
+    (stat,) = store.list("dstl/orders/clean-up/")
+    return stat
+
+
+def test_a_grace_that_ends_is_seen_without_a_look_at_its_slot(store, clock, graced):
+    """The mark tells when it ends; before anything is deleted the slot itself is looked at."""
+    assert "stat" not in nothing_found(store, **graced)
+    clock.advance(600)
+    store.requests.clear()
+    report = job_on(store, **graced).clean_up()
+    assert set(report.reasons) == {"of a subsumed checkpoint"}
+    assert store.requests["stat"] == 1
+
+
+@pytest.mark.parametrize("ago", [timedelta(days=1), timedelta(minutes=11)])
+def test_a_mark_that_says_grace_is_over_deletes_nothing(store, clock, graced, ago):
+    """Whoever edits it: what a mark says is believed to leave things alone, never to delete them."""
+    stat = mark_of(store)
+    slot = dict(stat.metadata)["stamps"].partition("=")[0]
+    stamps = {"stamps": f"{slot}={(clock.now() - ago).isoformat()}"}
+    store.put(stat.name, b"", precondition=ANY, metadata={**stat.metadata, **stamps})
+    before = [each.name for each in store.list("dstl/orders/attempts/")]
+    assert job_on(store, **graced).clean_up().objects == 0
+    assert [each.name for each in store.list("dstl/orders/attempts/")] == before
+
+
+def test_a_variant_that_believes_the_mark_is_caught(store, clock, graced, monkeypatch):
+    """The test above can fail: with the mark's stamps for the slots', what readers need goes."""
+    stat = mark_of(store)
+    slot = dict(stat.metadata)["stamps"].partition("=")[0]
+    stamps = {"stamps": f"{slot}={(clock.now() - timedelta(days=1)).isoformat()}"}
+    store.put(stat.name, b"", precondition=ANY, metadata={**stat.metadata, **stamps})
+    monkeypatch.setattr(GraceClock, "believing", lambda self, stamps: (self._stamps.update(stamps), self)[1])
+    assert job_on(store, **graced).clean_up().objects
+
+
+@pytest.mark.parametrize("stamps", ["7", "x=2026-01-01T00:00:00+00:00", "2=soon", "2=2026-01-01T00:00:00"])
+def test_stamps_that_are_none_are_no_mark(store, graced, stamps):
+    stat = mark_of(store)
+    store.put(stat.name, b"", precondition=ANY, metadata={**stat.metadata, "stamps": stamps})
+    assert CleanUpMark.of(99, mark_of(store)) is None
+    assert nothing_found(store, **graced)
+
+
+def test_a_stamp_of_later_is_no_mark(store, clock, graced):
+    """It would keep for ever what it spares."""
+    stat = mark_of(store)
+    slot = dict(stat.metadata)["stamps"].partition("=")[0]
+    late = {"stamps": f"{slot}={(clock.now() + timedelta(days=9)).isoformat()}"}
+    store.put(stat.name, b"", precondition=ANY, metadata={**stat.metadata, **late})
+    assert CleanUpMark.of(99, mark_of(store)) is None
+
+
+def test_a_mark_of_an_earlier_release_has_no_stamps(store, clock, graced):
+    """It is taken as it is: the slot is looked at."""
+    stat = mark_of(store)
+    old = {name: text for name, text in stat.metadata.items() if name != "stamps"}
+    store.put(stat.name, b"", precondition=ANY, metadata=old)
+    assert CleanUpMark.of(99, mark_of(store)).stamps == ()
+    assert nothing_found(store, **graced)["stat"] == 1
+
+
+def test_an_audit_reads_each_manifest_once(store, clock, job_of):
+    """And nothing of the archive: how the attempts of readable checkpoints ended, their own records say."""
+    quick_batches(store, job_of, 40)
+    clock.advance(LATER)
+    store.requests.clear()
+    assert job_on(store, num_retained=10).audit().in_order
+    manifests, tail, places, files = 40, 2 + 2, 3, 1
+    # Twice it looks whether the tail has moved, and once how far grace is over.
+    assert store.spent() == manifests + tail + places + files + 2 + 1

@@ -1,0 +1,168 @@
+"""What a micro-batch in `foreachBatch` asks of a bucket, and whom it believes. Starts no JVM."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import ConflictError, UnavailableError
+from dstl_dagster.spark import foreach_batch
+from dstl_dagster.spark.foreach_batch import checkpointed_batches
+from dstl_dagster.spark.sink.micro_batches import POSITION
+from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.timeline import Timeline
+from tests.unit.checkpoint.rounds import Rounds, RoundsStore
+from tests.unit.conftest import Job
+
+
+def rows_of(query: str) -> Any:
+    """A micro-batch's rows, as far as the function looks at them: which query they are of."""
+    context = SimpleNamespace(getLocalProperty=lambda _: query)
+    return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> RoundsStore:
+    return RoundsStore(MemoryObjectStore(), Rounds(monkeypatch))
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    found: list[Any] = []
+    monkeypatch.setattr(foreach_batch, "_drain", found.append)
+    return found
+
+
+class Driver:
+    """One process that runs the query: each has a function of its own."""
+
+    def __init__(
+        self, store: RoundsStore, monkeypatch: pytest.MonkeyPatch, query: str = "q", **options: Any
+    ) -> None:
+        monkeypatch.setattr(foreach_batch, "open_shared_store", lambda *_: store)
+        self.store = store
+        self.job = Job(store)
+        self.query = query
+        self.applied: list[int] = []
+        self.failing = False
+        self.run = checkpointed_batches(self._update, store="gs://b", job="orders", **options)
+
+    def _update(self, batch: Any, rows: Any) -> None:
+        batch.add(self.job.changes(batch.attempt))
+        if self.failing:
+            raise RuntimeError("after it was written")
+        self.applied.append(batch.attempt.checkpoint_id)
+
+    def batch(self, number: int) -> tuple[int, int]:
+        """The round trips and requests of a micro-batch."""
+        return self.store.measured(lambda: self.run(rows_of(self.query), number))[:2]
+
+    @property
+    def last(self) -> Any:
+        latest = CheckpointCoordinator("orders", self.store).latest()
+        assert latest is not None
+        return latest.positions[POSITION]["batch_id"], latest.checkpoint_id
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        # One for the changes. Steps 1, 5 and 6: 1 each; step 4: 2 (the file beside the tail; the manifest).
+        # Once there is a snapshot, steps 1 and 5 ask the archive for the key before their record.
+        (1, (1 + 5, 1 + 6)),
+        (5, (1 + 5, 1 + 6)),
+        (25, (1 + 7, 1 + 8)),
+    ],
+)
+def test_the_next_micro_batch_takes_at_most_seven(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch, before: int, expected: tuple[int, int]
+) -> None:
+    """Steps 1, 4, 5 and 6 together, whatever the past; the first one of a process reads the tail."""
+    options = {"dstl.state.materialize.enabled": "false"}
+    driver = Driver(store, monkeypatch, clean_up_every=0, options=options)
+    for number in range(before):
+        driver.batch(number)
+    assert driver.batch(before) == expected
+    assert driver.last == (before, before + 1)
+
+
+def test_a_driver_that_others_went_past_reads_the_tail(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch, drained: list[Any]
+) -> None:
+    """What it saw last is stale: the slot is taken. A batch that is applied is not applied again."""
+    zombie = Driver(store, monkeypatch)
+    zombie.batch(0)
+    other = Driver(store, monkeypatch)
+    other.batch(1)
+    zombie.batch(1)
+    assert (zombie.applied, len(drained), zombie.last) == ([1], 1, (1, 2))
+    zombie.batch(2)
+    assert (zombie.applied, zombie.last) == ([1, 3], (2, 3))
+    with pytest.raises(ConflictError, match="expects batch 3"):
+        zombie.batch(9)
+
+
+def test_a_driver_that_is_told_of_another_query_stops(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it saw was its own batch; by now the job is at another query's."""
+    zombie = Driver(store, monkeypatch)
+    zombie.batch(0)
+    Driver(store, monkeypatch, query="another", adopt_after="q:0").batch(0)
+    with pytest.raises(ConflictError, match="the job is at batch 0 of query another"):
+        zombie.batch(1)
+    assert zombie.applied == [1]
+
+
+def test_an_open_attempt_of_another_owner_refuses_it(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened since this driver looked."""
+    driver = Driver(store, monkeypatch)
+    driver.batch(0)
+    rival = Job(store).coordinator("rival")
+    theirs = rival.trigger()
+    with pytest.raises(ConflictError, match="attempt"):
+        driver.batch(1)
+    rival.abort(theirs)
+    driver.batch(1)
+    assert driver.last == (1, 2)
+
+
+def test_after_an_error_it_begins_as_a_new_process(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what failed nothing is kept: the repeat reads the tail, and aborts nothing of others."""
+    driver = Driver(store, monkeypatch, clean_up_every=0)
+    driver.batch(0)
+    driver.failing = True
+    with pytest.raises(RuntimeError):
+        driver.batch(1)
+    driver.failing = False
+    repeated, again = driver.batch(1), driver.batch(2)
+    assert repeated > again
+    assert (driver.applied, driver.last) == ([1, 2, 3], (2, 3))
+
+
+def test_a_repeated_micro_batch_is_not_applied_again(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch, drained: list[Any]
+) -> None:
+    driver = Driver(store, monkeypatch)
+    driver.batch(0)
+    driver.batch(0)
+    assert (driver.applied, len(drained)) == ([1], 1)
+
+
+def test_a_variant_that_believes_what_it_saw_is_caught(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch, drained: list[Any]
+) -> None:
+    """The test of the stale driver can fail: without the tail, it never gets on."""
+    zombie = Driver(store, monkeypatch)
+    zombie.batch(0)
+    Driver(store, monkeypatch).batch(1)
+    monkeypatch.setattr(Timeline, "tail", Timeline.seen)
+    with pytest.raises(UnavailableError):
+        zombie.batch(1)
