@@ -12,6 +12,7 @@ from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
+    from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
     from dstl_dagster.orchestration.checks import build_checkpoint_checks
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
@@ -60,6 +61,7 @@ __all__ = [
     "build_verify_job",
     "build_verify_schedule",
     "checkpoint_asset_specs",
+    "checkpointed_asset",
     "cleanup_op",
     "commit_run_config",
     "compose_commit_op",
@@ -72,6 +74,7 @@ __getattr__, __dir__ = lazy_face(
     __name__,
     {
         "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
+        "orchestration.checkpointed_asset": ["checkpointed_asset"],
         "orchestration.checks": ["build_checkpoint_checks"],
         "orchestration.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.component": ["CheckpointLineageComponent"],
