@@ -8,7 +8,7 @@ from dstl_dagster.checkpoint.audit import Audit, Damage
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader, read_state
 from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
 from dstl_dagster.checkpoint.verify import Problem, Verification
 from dstl_dagster.keyed import (
@@ -45,5 +45,6 @@ __all__ = [
     "changed_schema",
     "load_report",
     "materialize",
+    "read_state",
     "store_report",
 ]

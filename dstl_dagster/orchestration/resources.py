@@ -30,10 +30,12 @@ from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
+from dstl_dagster.timeline import AtLike
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
@@ -108,6 +110,14 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         return CheckpointCoordinator(
             job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
         )
+
+    def read_state(self, job: str, operator: str, at: AtLike = None, **wanted: Any) -> "StateScan":
+        """The rows of an operator, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+        `at`: a checkpoint's id, a partition, a savepoint or a time; by default the last checkpoint. Other
+        arguments and errors: as `dstl_dagster.read_state`.
+        """
+        return self.coordinator(job).read_state(operator, at, **wanted)
 
     @contextmanager
     def storage(

@@ -38,6 +38,9 @@ def checkpoints_group() -> None:
     """Inspect the checkpoints of a job, restore one, keep one, clean up.
 
     Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
+
+    Where a command takes a checkpoint (ID, --at), it may be an id (12), a partition (2001-01-05), a
+    savepoint, or a time (2026-11-22T18:00Z) for where the job stood then.
     """
 
 
