@@ -197,7 +197,7 @@ def test_a_checkpoint_that_a_restore_left_behind_says_so(job, committed):
     found = coordinator.verify(2)
     files = {note.object_name: note.what for note in found.notes}
     assert files.pop("out/2.txt") == "was retracted by the restore that left this checkpoint behind"
-    assert [what for name, what in files.items() if "/manifests/" in name][0].startswith(
+    assert next(what for name, what in files.items() if "/manifests/" in name).startswith(
         "is of a checkpoint that a"
     )
     assert not [problem for problem in found.problems if "/changelog/" not in problem.object_name]

@@ -1,0 +1,9 @@
+"""What is about a job as a whole: which jobs a store has, dropping one, correcting one.
+
+Owns work on top of a job's checkpoints. Does not own a checkpoint (`checkpoint`) or a decision (`timeline`).
+"""
+
+from dstl_dagster.jobs.drop import Drop, drop_job, plan_drop
+from dstl_dagster.jobs.listing import JobSummary, job_names, list_jobs
+
+__all__ = ["Drop", "JobSummary", "drop_job", "job_names", "list_jobs", "plan_drop"]
