@@ -3,7 +3,18 @@
 Owns work on top of a job's checkpoints. Does not own a checkpoint (`checkpoint`) or a decision (`timeline`).
 """
 
+from dstl_dagster.jobs.correction import Correction, correct, plan_correction
 from dstl_dagster.jobs.drop import Drop, drop_job, plan_drop
 from dstl_dagster.jobs.listing import JobSummary, job_names, list_jobs
 
-__all__ = ["Drop", "JobSummary", "drop_job", "job_names", "list_jobs", "plan_drop"]
+__all__ = [
+    "Correction",
+    "Drop",
+    "JobSummary",
+    "correct",
+    "drop_job",
+    "job_names",
+    "list_jobs",
+    "plan_correction",
+    "plan_drop",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from dstl_dagster.cli.checkpoints.columns import schema_command
+from dstl_dagster.cli.checkpoints.correcting import correct_command
 from dstl_dagster.cli.checkpoints.deciding import (
     gc_command,
     release_command,
@@ -47,6 +48,7 @@ def checkpoints_group() -> None:
 for _command in (
     *(list_command, show_command, timeline_command, audit_command, verify_command),
     *(diff_command, history_command, export_command, materialize_command, schema_command),
-    *(savepoint_command, release_command, restore_command, resolve_command, gc_command),
+    *(savepoint_command, release_command, restore_command, correct_command),
+    *(resolve_command, gc_command),
 ):
     checkpoints_group.add_command(_command)
