@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dstl_dagster.orchestration.checks import build_checkpoint_checks
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
+    from dstl_dagster.orchestration.correcting import build_correct_job
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
@@ -59,6 +60,7 @@ __all__ = [
     "build_cleanup_job",
     "build_cleanup_schedule",
     "build_commit_job",
+    "build_correct_job",
     "build_materialize_job",
     "build_materialize_schedule",
     "build_restore_job",
@@ -85,6 +87,7 @@ __getattr__, __dir__ = lazy_face(
         "orchestration.checks": ["build_checkpoint_checks"],
         "orchestration.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.component": ["CheckpointLineageComponent"],
+        "orchestration.correcting": ["build_correct_job"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
         "orchestration.jobs": ["build_checkpoint_job"],
         "orchestration.keys": ["JobAssets"],

@@ -123,9 +123,9 @@ def _before(coordinator: CheckpointCoordinator, view: TimelineView, held: int, b
     retained = [entry.checkpoint_id for entry in view.retained]
     if parent not in retained:
         raise NotFoundError(
-            f"batch {batch!r} of job {coordinator.job!r} cannot be corrected: checkpoint {parent}, before it, "
-            f"was cleaned up. The job can go back to {_some([str(each) for each in retained])}; to go back "
-            "further, raise execution.checkpointing.num-retained or keep savepoints in time",
+            f"batch {batch!r} of job {coordinator.job!r} cannot be corrected: checkpoint {parent}, before "
+            f"it, was cleaned up. The job can go back to {_some([str(each) for each in retained])}; to go "
+            "back further, raise execution.checkpointing.num-retained or keep savepoints in time",
             kind=ErrorKind.CHECKPOINT_GONE,
         )
     return parent

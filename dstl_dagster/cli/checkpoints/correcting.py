@@ -37,8 +37,9 @@ def correct_command(
 ) -> None:
     """Go back to before BATCH (a partition), then run it and all batches after it again, in order.
 
-    COMMAND runs one batch, for which {batch} stands in it, such as: dagster asset materialize -m defs --select
-    orders/state --partition {batch}. It stops at the first batch that fails; `correct` with that batch goes on.
+    COMMAND runs one batch, for which {batch} stands in it, such as: dagster asset materialize -m defs
+    --select orders/state --partition {batch}. It stops at the first batch that fails; `correct` with that
+    batch goes on.
 
     Without COMMAND the job is only restored, and the batches to run again are listed.
     """
