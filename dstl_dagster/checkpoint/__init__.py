@@ -6,9 +6,9 @@ names that callers of the steps need from there are re-exported here.
 
 from dstl_dagster.checkpoint.audit import Audit, Damage
 from dstl_dagster.checkpoint.batch import Batch
-from dstl_dagster.checkpoint.cleanup import CleanUp
+from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader, read_state
 from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
 from dstl_dagster.checkpoint.verify import Problem, Verification
 from dstl_dagster.keyed import (
@@ -43,7 +43,9 @@ __all__ = [
     "Verification",
     "change_columns",
     "changed_schema",
+    "components_of",
     "load_report",
     "materialize",
+    "read_state",
     "store_report",
 ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,24 +30,20 @@ from dstl_dagster.checkpoint.garbage import (
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
-    MAX_BATCH_DELETES,
-    BatchDeletingStore,
     Generation,
     ObjectStat,
     ObjectStore,
-    Precondition,
     concurrently,
-    each_deleted,
+    delete_many,
     let_settle,
     server_time,
 )
 from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
 
-__all__ = ["CleanUp", "collect_garbage"]
+__all__ = ["CleanUp", "collect_garbage", "components_of"]
 
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
@@ -262,15 +257,20 @@ class _Place:
 
 def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
+    return [
+        _Place(*components_of(store, file_options)),
+        _Place(store, names.attempts_prefix),
+        _Place(store, names.manifests_prefix),
+    ]
+
+
+def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:
+    """The bucket that holds the components of jobs' files, and the prefix of their names."""
     bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
     # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The
     # coordinator insists on a temporary bucket then.
     prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
-    return [
-        _Place(store.in_bucket(bucket_name), prefix),
-        _Place(store, names.attempts_prefix),
-        _Place(store, names.manifests_prefix),
-    ]
+    return store.in_bucket(bucket_name), prefix
 
 
 def _deleted(
@@ -281,32 +281,11 @@ def _deleted(
         yield from garbage
         return
     objects = [(each.stat.name, Generation(each.stat.generation)) for each in garbage]
-    for each, answer in zip(garbage, _delete(home, objects, threads), strict=True):
+    for each, answer in zip(garbage, delete_many(home, objects, threads, _THREADS_NAME), strict=True):
         # A conflict: overwritten since the listing, so not what was classified. Left to the next run.
         if answer is True:
             log.debug("deleted %s: %s", each.stat.name, each.reason)
             yield each
-
-
-def _delete(
-    home: ObjectStore, objects: Sequence[tuple[str, Precondition]], threads: int
-) -> Iterator[bool | ConflictError]:
-    """In batches where the store takes them, else one by one; concurrently in either case."""
-    size = MAX_BATCH_DELETES if home.capabilities.batch_deletes else 1
-    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
-
-    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        if home.capabilities.batch_deletes:
-            return cast("BatchDeletingStore", home).delete_all(part)
-        return each_deleted(lambda name, wanted: home.delete(name, precondition=wanted), part)
-
-    if threads == 1 or len(parts) < 2:
-        for part in parts:
-            yield from delete_part(part)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix=_THREADS_NAME) as pool:
-        for answers in pool.map(delete_part, parts):
-            yield from answers
 
 
 class _Tally:

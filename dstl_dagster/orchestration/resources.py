@@ -21,6 +21,7 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.by_hand import HandWork
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
@@ -30,10 +31,12 @@ from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ObjectStore, open_store, split_bucket_uri
+from dstl_dagster.timeline import AtLike
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
@@ -109,6 +112,14 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
         )
 
+    def read_state(self, job: str, operator: str, at: AtLike = None, **wanted: Any) -> "StateScan":
+        """The rows of an operator, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+        `at`: a checkpoint's id, a partition, a savepoint or a time; by default the last checkpoint. Other
+        arguments and errors: as `dstl_dagster.read_state`.
+        """
+        return self.coordinator(job).read_state(operator, at, **wanted)
+
     @contextmanager
     def storage(
         self,
@@ -163,11 +174,15 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
         does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
+        A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
+        `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
         """
         with (
             without_useless_retries(),
             self._batch(context, job, source, idempotency_key, check, options) as batch,
         ):
+            if batch.already_in is not None:
+                tell_applied(context, job, batch.already_in)
             yield batch
 
     def _batch(

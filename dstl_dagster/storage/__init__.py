@@ -39,6 +39,7 @@ from dstl_dagster.storage.base import (
 )
 
 if TYPE_CHECKING:
+    from dstl_dagster.storage.deleting import delete_many
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
     from dstl_dagster.storage.local import LocalObjectStore
@@ -125,6 +126,7 @@ __all__ = [
     "check_store",
     "component_lookups",
     "concurrently",
+    "delete_many",
     "each_deleted",
     "let_settle",
     "metered",
@@ -144,6 +146,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
+        "deleting": ["delete_many"],
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],

@@ -5,6 +5,7 @@ or files: a record only names them, and they are stored elsewhere.
 """
 
 from dstl_dagster.timeline import decisions
+from dstl_dagster.timeline.as_of import AsOf, AtLike
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.timeline.completed import find_completed
@@ -33,6 +34,8 @@ from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction
 
 __all__ = [
     "Aborted",
+    "AsOf",
+    "AtLike",
     "Attempt",
     "BlockedFile",
     "CheckpointEntry",
