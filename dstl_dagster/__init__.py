@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
     from dstl_dagster.orchestration.correcting import build_correct_job
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+    from dstl_dagster.orchestration.io_manager import KeyedStateIOManager
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
     from dstl_dagster.orchestration.maintenance import (
@@ -50,6 +51,7 @@ __all__ = [
     "ChangelogStorageResource",
     "CheckpointLineageComponent",
     "JobAssets",
+    "KeyedStateIOManager",
     "RecoverableWriterResource",
     "SparkSessionResource",
     "StateScan",
@@ -92,6 +94,7 @@ __getattr__, __dir__ = lazy_face(
         "orchestration.component": ["CheckpointLineageComponent"],
         "orchestration.correcting": ["build_correct_job"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
+        "orchestration.io_manager": ["KeyedStateIOManager"],
         "orchestration.jobs": ["build_checkpoint_job"],
         "orchestration.keys": ["JobAssets"],
         "orchestration.maintenance": [

@@ -220,7 +220,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         batch = CheckpointBatch(
             coordinator,
             idempotency_key=idempotency_key,
-            take_over=_take_over(context, coordinator),
+            take_over=may_take_over(run, context.instance, coordinator),
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -326,15 +326,17 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
 
 
-def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:
+def may_take_over(
+    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
+) -> bool | uuid.UUID:
     """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
 
     A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
     another one that opens meanwhile has an owner of its own.
     """
-    if context.run.tags.get(TAG_TAKE_OVER) == "true":
+    if run.tags.get(TAG_TAKE_OVER) == "true":
         return True
     opened = coordinator.timeline.tail().open_attempt
-    if opened is None or not OwnerRuns(context.instance).have_ended(opened.owner):
+    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
         return False
     return opened.attempt
