@@ -222,7 +222,7 @@ def main() -> None:
         [
             "# Results",
             "",
-            "Written by `python benchmarks/results.py`, whose head says what it measures. Medians, and the range",
+            "Written by `python benchmarks/results.py`, whose head says what it measures. Medians; the ranges",
             f"of the rounds in brackets ({rounds}; commits 3; history 1).",
             "",
             told,

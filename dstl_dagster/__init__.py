@@ -1,7 +1,9 @@
 """Durable incremental state and exactly-once files for PySpark jobs, run from Dagster.
 
 The names below are loaded on first use: importing the package on a Spark executor imports neither
-Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagster[dagster]` brings.
+Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagster[dagster]` brings, but for
+`read_state` and its `StateScan`, which need nothing more, and `CheckpointBatch`, which needs PySpark, and so
+is not among what `import *` loads.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
+    from dstl_dagster.checkpoint import read_state
+    from dstl_dagster.keyed import StateScan
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
+    from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
     from dstl_dagster.orchestration.checks import (
         build_checkpoint_checks,
         build_checks_job,
@@ -19,7 +24,9 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
+    from dstl_dagster.orchestration.correcting import build_correct_job
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+    from dstl_dagster.orchestration.io_manager import KeyedStateIOManager
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
     from dstl_dagster.orchestration.keys import JobAssets
     from dstl_dagster.orchestration.maintenance import (
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
         SparkSessionResource,
     )
     from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
+    from dstl_dagster.spark import CheckpointBatch as CheckpointBatch
 
 __version__ = "0.1.0"
 
@@ -47,8 +55,10 @@ __all__ = [
     "ChangelogStorageResource",
     "CheckpointLineageComponent",
     "JobAssets",
+    "KeyedStateIOManager",
     "RecoverableWriterResource",
     "SparkSessionResource",
+    "StateScan",
     "__version__",
     "build_abort_sensors",
     "build_checkpoint_checks",
@@ -59,6 +69,7 @@ __all__ = [
     "build_cleanup_job",
     "build_cleanup_schedule",
     "build_commit_job",
+    "build_correct_job",
     "build_materialize_job",
     "build_materialize_schedule",
     "build_restore_job",
@@ -66,22 +77,30 @@ __all__ = [
     "build_verify_job",
     "build_verify_schedule",
     "checkpoint_asset_specs",
+    "checkpointed_asset",
     "cleanup_op",
     "commit_run_config",
     "compose_commit_op",
     "confirm_op",
     "next_partition",
     "persist_op",
+    "read_state",
 ]
 
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
+        "checkpoint": ["read_state"],
+        "keyed": ["StateScan"],
+        "spark": ["CheckpointBatch"],
         "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
+        "orchestration.checkpointed_asset": ["checkpointed_asset"],
         "orchestration.checks": ["build_checkpoint_checks", "build_checks_job", "build_checks_schedule"],
         "orchestration.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.component": ["CheckpointLineageComponent"],
+        "orchestration.correcting": ["build_correct_job"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
+        "orchestration.io_manager": ["KeyedStateIOManager"],
         "orchestration.jobs": ["build_checkpoint_job"],
         "orchestration.keys": ["JobAssets"],
         "orchestration.maintenance": [

@@ -25,9 +25,9 @@ from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 if TYPE_CHECKING:
     from dstl_dagster.checkpoint.audit import Audit, Damage
     from dstl_dagster.checkpoint.batch import Batch
-    from dstl_dagster.checkpoint.cleanup import CleanUp
+    from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
     from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader, read_state
     from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
     from dstl_dagster.checkpoint.verify import Problem, Verification
 
@@ -52,8 +52,10 @@ __all__ = [
     "Verification",
     "change_columns",
     "changed_schema",
+    "components_of",
     "load_report",
     "materialize",
+    "read_state",
     "store_report",
 ]
 
@@ -62,9 +64,9 @@ __getattr__, __dir__ = lazy_face(
     {
         "audit": ["Audit", "Damage"],
         "batch": ["Batch"],
-        "cleanup": ["CleanUp"],
+        "cleanup": ["CleanUp", "components_of"],
         "coordinator": ["CheckpointCoordinator"],
-        "reader": ["Checkpoint", "CheckpointReader"],
+        "reader": ["Checkpoint", "CheckpointReader", "read_state"],
         "upkeep": ["change_columns", "changed_schema", "materialize"],
         "verify": ["Problem", "Verification"],
     },

@@ -43,7 +43,7 @@ from dstl_dagster.storage import (
 )
 from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
 
-__all__ = ["CleanUp", "collect_garbage"]
+__all__ = ["CleanUp", "collect_garbage", "components_of"]
 
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
@@ -270,15 +270,20 @@ class _Place:
 
 def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
+    return [
+        _Place(*components_of(store, file_options)),
+        _Place(store, names.attempts_prefix),
+        _Place(store, names.manifests_prefix),
+    ]
+
+
+def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:
+    """The bucket that holds the components of jobs' files, and the prefix of their names."""
     bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
     # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The
     # coordinator insists on a temporary bucket then.
     prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
-    return [
-        _Place(store.in_bucket(bucket_name), prefix),
-        _Place(store, names.attempts_prefix),
-        _Place(store, names.manifests_prefix),
-    ]
+    return store.in_bucket(bucket_name), prefix
 
 
 def _deleted(

@@ -6,11 +6,11 @@ Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dstl_dagster.checkpoint.verify import (
     Problem,
@@ -43,8 +43,11 @@ from dstl_dagster.storage import (
     at_once,
     concurrently,
     metered,
+    open_store,
 )
 from dstl_dagster.timeline import (
+    AsOf,
+    AtLike,
     Attempt,
     BlockedFile,
     CheckpointEntry,
@@ -54,7 +57,42 @@ from dstl_dagster.timeline import (
     find_completed,
 )
 
-__all__ = ["Checkpoint", "CheckpointReader"]
+if TYPE_CHECKING:
+    from dstl_dagster.keyed import Filters, KeyGroups, StateScan
+
+__all__ = ["Checkpoint", "CheckpointReader", "read_state"]
+
+
+def read_state(
+    uri: str,
+    job: str,
+    operator: str,
+    at: AtLike = None,
+    *,
+    columns: Sequence[str] | None = None,
+    key_groups: KeyGroups | None = None,
+    filters: Filters | None = None,
+    as_bytes: Sequence[str] = (),
+    options: Options | None = None,
+) -> StateScan:
+    """The rows of an operator at one checkpoint, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+    The scan stays on its checkpoint, whatever is written meanwhile.
+
+    Args:
+        uri: of the job's store.
+        at: an id, a partition, a savepoint or a time: see `CheckpointReader.at`. `None`: the last one.
+        columns: only these, in this order.
+        key_groups: only these, also as text such as "0-15,20"; both ends inclusive.
+        filters: only rows that pass. Those that give every key column its values read these keys' groups.
+        as_bytes: text columns to give as bytes, for text that is not UTF-8.
+        options: of the job.
+
+    Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
+    """
+    with closing(open_store(uri, JobOptions.of(options).files)) as store:
+        wanted = {"columns": columns, "key_groups": key_groups, "filters": filters, "as_bytes": as_bytes}
+        return replace(CheckpointReader(job, store, options).read_state(operator, at, **wanted), store=None)
 
 
 @dataclass(frozen=True)
@@ -177,6 +215,27 @@ class CheckpointReader:
         """Raises: NotFoundError (kind `no_checkpoint`: never completed; `checkpoint_gone`), FormatError."""
         return self._get(self.timeline.tail(), checkpoint_id)
 
+    def at(self, at: AtLike = None) -> Checkpoint:
+        """The checkpoint that a caller names, by default the last one.
+
+        Args:
+            at: its id; a partition, or any idempotency key, that it holds; a savepoint's name; or a time
+                (a `datetime`, or text such as "2026-11-22T18:00Z"), for where the job stood then. Prefixes
+                tell them apart where that is needed: "partition:KEY", "savepoint:NAME", "time:2026-11-22".
+
+        Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
+        """
+        wanted, view = AsOf.of(at), self.timeline.tail()
+        checkpoint_id = wanted.resolved(view, self.job)
+        try:
+            return self._get(view, checkpoint_id)
+        except NotFoundError as error:
+            if wanted.is_id:
+                raise
+            raise NotFoundError(
+                f"{wanted} is checkpoint {checkpoint_id}: {error}", ErrorKind(error.kind)
+            ) from error
+
     def _get(self, view: TimelineView, checkpoint_id: int, manifest: Manifest | None = None) -> Checkpoint:
         """`get` in this view. `manifest`: the checkpoint's, if the caller has read it; it never changes."""
         entry = view.checkpoints.get(checkpoint_id)
@@ -277,6 +336,13 @@ class CheckpointReader:
         """Where the state of `operator` at this checkpoint is stored; `None` if it never wrote any."""
         return operator_state(self._store, checkpoint.manifest, operator)
 
+    def read_state(self, operator: str, at: AtLike = None, **wanted: Any) -> StateScan:
+        """The rows of an operator for Arrow, pandas, Polars and DuckDB. Arguments: as `read_state`."""
+        from dstl_dagster.keyed import StateScan  # Arrow: not for a process that only decides
+
+        manifest = self.at(at).manifest
+        return StateScan.of(self._store, manifest, operator, self._job_options, **wanted)
+
     def verify(
         self, checkpoint_id: int | None = None, *, progress: Callable[[int, int], None] | None = None
     ) -> Verification:
@@ -294,6 +360,7 @@ class CheckpointReader:
             self._store,
             checkpoint.manifest,
             checkpoint.entry.committed,
+            abandoned=checkpoint.abandoned,
             threads=self._options.commit_threads,
             progress=progress,
         )

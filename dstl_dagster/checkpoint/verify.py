@@ -87,6 +87,7 @@ def verify_checkpoint(
     manifest: Manifest,
     committed: Committed | None = None,
     *,
+    abandoned: bool = False,
     threads: int = 4,
     progress: Progress | None = None,
 ) -> Verification:
@@ -95,6 +96,7 @@ def verify_checkpoint(
     Args:
         manifest: as loaded; the older ones that it names are loaded here.
         committed: its newest `committed` record; `None` if step 6 is not complete.
+        abandoned: a restore left it behind, and retracts its files.
         threads: objects checked concurrently. Each check holds one change set at a time, and all of them
             together 64 MiB of files, which are fetched once: small ones whole, larger ones in blocks.
         progress: called with (checks done, checks in total) from the calling thread.
@@ -105,7 +107,12 @@ def verify_checkpoint(
     found = Findings()
     chains = _chains(store, manifest, found, threads)
     checks = _change_checks(OnceRead(store), chains, found)
-    checks += [partial(_check_file, store, file, committed, found) for file in manifest.files]
+    if abandoned:
+        own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
+        found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
+        checks += [partial(_check_retracted, store, file, found) for file in manifest.files]
+    else:
+        checks += [partial(_check_file, store, file, committed, found) for file in manifest.files]
     _run(checks, threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
 
@@ -303,6 +310,17 @@ def _check_file(store: ObjectStore, file: FileReport, committed: Committed | Non
         _check_published(store, file, found)
     else:
         found.note(name, "was discarded: its name was left to a foreign object")
+
+
+def _check_retracted(store: ObjectStore, file: FileReport, found: Findings) -> None:
+    """Nobody needs the file any more, nor its components."""
+    final = file.recoverable.final_blob_identifier
+    stat = store.in_bucket(final.bucket_name).stat(final.object_name)
+    found.checked(final.object_name)
+    if stat is not None and is_own(stat, fingerprint_of(file.recoverable, file.components).commit):
+        found.note(file.object_name, "is still there: the next trigger retracts it")
+    else:
+        found.note(file.object_name, "was retracted by the restore that left this checkpoint behind")
 
 
 def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> None:

@@ -17,6 +17,7 @@ _COMMANDS = {
     "checkpoints": ("dstl_dagster.cli.checkpoints", "checkpoints_group"),
     "demo": ("dstl_dagster.cli.demo", "demo_command"),
     "gcs-server": ("dstl_dagster.cli.gcs_server", "gcs_server_command"),
+    "jobs": ("dstl_dagster.cli.jobs", "jobs_group"),
     "storage": ("dstl_dagster.cli.storage", "storage_group"),
 }
 

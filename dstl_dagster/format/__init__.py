@@ -21,7 +21,14 @@ if TYPE_CHECKING:
         StreamStateHandle,
     )
     from dstl_dagster.format.key_groups import KeyGroupRange
-    from dstl_dagster.format.names import COMPONENTS_PREFIX, JOBS_PREFIX, JobNames, validated_job
+    from dstl_dagster.format.names import (
+        COMPONENTS_PREFIX,
+        JOBS_PREFIX,
+        JobNames,
+        attempt_half,
+        attempt_of_component,
+        validated_job,
+    )
     from dstl_dagster.format.readable import readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 
@@ -42,6 +49,8 @@ __all__ = [
     "StateChange",
     "StateChangeSet",
     "StreamStateHandle",
+    "attempt_half",
+    "attempt_of_component",
     "readable_bytes",
     "validated_job",
 ]
@@ -55,7 +64,14 @@ __getattr__, __dir__ = lazy_face(
         "column_ids": ["ColumnIds"],
         "handles": ["ChangelogStateHandle", "LocalStateHandle", "SnapshotResult", "StreamStateHandle"],
         "key_groups": ["KeyGroupRange"],
-        "names": ["COMPONENTS_PREFIX", "JOBS_PREFIX", "JobNames", "validated_job"],
+        "names": [
+            "COMPONENTS_PREFIX",
+            "JOBS_PREFIX",
+            "JobNames",
+            "attempt_half",
+            "attempt_of_component",
+            "validated_job",
+        ],
         "readable": ["readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],
     },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Final
 
 from dstl_dagster.errors import FormatError, InvalidInputError
@@ -48,6 +49,29 @@ class KeyGroupRange:
         if start_key_group > end_key_group:
             return cls.EMPTY
         return cls(start_key_group, end_key_group)
+
+    @classmethod
+    def parse_all(cls, text: str, key: str = "key_groups") -> tuple[KeyGroupRange, ...]:
+        """The ranges in text such as `0-15,20`, both ends inclusive; ascending and disjoint.
+
+        Raises: InvalidInputError naming `key`, the option that the text is of.
+        """
+        found: list[KeyGroupRange] = []
+        for part in text.split(",") if text.strip() else []:
+            first, _, last = part.partition("-")
+            try:
+                found.append(cls.of(int(first), int(last or first)))
+                if not found[-1].number_of_key_groups:
+                    raise ValueError(part)
+            except ValueError as error:
+                raise InvalidInputError(
+                    f"option {key} takes numbers and ranges such as 0-15,20, not {part!r}"
+                ) from error
+        found.sort(key=lambda each: each.start_key_group)
+        for one, other in pairwise(found):
+            if one.intersection(other).number_of_key_groups:
+                raise InvalidInputError(f"option {key} names key group {other.start_key_group} twice")
+        return tuple(found)
 
     @property
     def number_of_key_groups(self) -> int:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         write_range,
         write_rows,
     )
+    from dstl_dagster.keyed.state_scan import Filters, KeyGroups, StateScan
 
 __all__ = [
     "COMPOSE_COMMIT",
@@ -95,8 +96,10 @@ __all__ = [
     "Export",
     "FileReport",
     "Files",
+    "Filters",
     "Handles",
     "KeyChange",
+    "KeyGroups",
     "KeyedState",
     "Manifest",
     "ManifestLoader",
@@ -107,6 +110,7 @@ __all__ = [
     "Spending",
     "StateAt",
     "StateDiff",
+    "StateScan",
     "StepCost",
     "Uncovered",
     "as_file_reports",
@@ -173,6 +177,7 @@ __getattr__, __dir__ = lazy_face(
             "schema_of",
             "split_count",
         ],
+        "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],
     },
 )

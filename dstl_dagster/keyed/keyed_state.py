@@ -287,7 +287,11 @@ class KeyedState:
         same order. `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it
         to binary before `to_pylist` or pandas, which raise for it.
         """
-        for run in self.runs(key_groups):
+        yield from self.tables_of([key_groups or self.all_key_groups])
+
+    def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
+        """`tables` of several ranges of key groups, ascending and disjoint."""
+        for run in self._runs(ranges):
             alive = run.alive()
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)

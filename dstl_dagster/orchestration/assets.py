@@ -136,13 +136,11 @@ def build_state_asset(
     update, owners = _waiting(update), parse_names("owners", owners)
     if isinstance(sources, str | dg.AssetKey):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
+    prefix = op_prefix(assets)
     ops = build_checkpoint_ops(
-        lambda _job: assets,
-        prefix=f"{assets.group_name}_{assets.state}_",
-        retry_policy=retry_policy,
-        pool=assets.pool,
-        ends=True,
+        lambda _job: assets, prefix=prefix, retry_policy=retry_policy, pool=assets.pool, ends=True
     )
+    first = update.alias(update.name.removeprefix(prefix))
     ins = {
         f"source_{place}": dg.AssetIn(key=key, dagster_type=dg.Nothing) for place, key in enumerate(sources)
     }
@@ -154,7 +152,7 @@ def build_state_asset(
         )
 
     def steps(**upstream: Any) -> Any:
-        return ops.invoke_after(update(after=list(upstream.values())) if upstream else update())
+        return ops.invoke_after(first(after=list(upstream.values())) if upstream else first())
 
     # Dagster reads the graph's inputs from the signature, and their number is the caller's choice.
     steps.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # functions do take one
@@ -172,6 +170,11 @@ def build_state_asset(
         backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
         description=description or f"The state of {assets.job}: one run, one checkpoint.",
     )(steps)
+
+
+def op_prefix(assets: JobAssets) -> str:
+    """Of the names of a state asset's ops, which Dagster wants unique; the graph shows them without it."""
+    return f"{assets.group_name}_{assets.state}_"
 
 
 def _waiting(update: dg.OpDefinition) -> dg.OpDefinition:

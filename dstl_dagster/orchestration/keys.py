@@ -12,9 +12,12 @@ from dstl_dagster.format import validated_job
 from dstl_dagster.settings import parse_names
 
 __all__ = [
+    "TAG_ALREADY_IN",
     "TAG_ATTEMPT",
     "TAG_CHECKPOINT",
     "TAG_COMMIT",
+    "TAG_CORRECTION",
+    "TAG_FAIL_IF_APPLIED",
     "TAG_JOB",
     "TAG_PARENT",
     "TAG_REPORTER",
@@ -38,6 +41,12 @@ TAG_REPORTER = "dstl/reported_by"
 """`run` or `sensor`."""
 TAG_COMMIT = "dstl/commit"
 """The checkpoint that a run was requested to commit: `<job>/<checkpoint>/<attempt>`."""
+TAG_CORRECTION = "dstl/correction"
+"""The run that corrects a partition, on each run that it makes."""
+TAG_ALREADY_IN = "dstl/already_in"
+"""The checkpoint that held the batch of the run before it: the run changed nothing."""
+TAG_FAIL_IF_APPLIED = "dstl/fail_if_applied"
+"""A run with this tag set to `true` fails if a checkpoint holds its batch already."""
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 

@@ -14,6 +14,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.applied import observe_if_unchanged
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.lineage import state_metadata
@@ -85,25 +86,11 @@ def build_checkpoint_ops(
         number: str,
         description: str | None,
         body: Callable[[Step, Attempt], None],
-        out: Any = dict,
     ) -> dg.OpDefinition:
-        def run(context: dg.OpExecutionContext, reference: Reference, changelog: Any) -> None:
-            with without_useless_retries(f"step {number}"):
-                attempt, coordinator = _begin(reference, changelog)
-            where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
-            with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
-                if _is_subsumed(attempt, coordinator):
-                    context.log.info(
-                        f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already "
-                        "subsumed: nothing to do"
-                    )
-                else:
-                    body(Step(context, assets(attempt.job), coordinator), attempt)
-
         @dg.op(
             name=f"{prefix}{name}",
             description=description,
-            out=dg.Out(out),
+            out=dg.Out(dict),
             retry_policy=retry_policy,
             tags={TAG_STEP: number},
             pool=pool,
@@ -112,17 +99,55 @@ def build_checkpoint_ops(
             context: dg.OpExecutionContext,
             reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
             changelog: ChangelogStorageResource,
-        ) -> Any:
-            run(context, reference, changelog)
-            return reference if out is dict else None
+        ) -> dict:  # type: ignore[type-arg] # as above
+            run(number, body, context, reference, changelog)
+            return reference
 
         return step
+
+    def run(
+        number: str,
+        body: Callable[[Step, Attempt], None],
+        context: dg.OpExecutionContext,
+        reference: Reference,
+        changelog: ChangelogStorageResource,
+    ) -> Attempt:
+        with without_useless_retries(f"step {number}"):
+            attempt, coordinator = _begin(reference, changelog)
+        where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+        with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
+            if _is_subsumed(attempt, coordinator):
+                context.log.info(
+                    f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already "
+                    "subsumed: nothing to do"
+                )
+            else:
+                body(Step(context, assets(attempt.job), coordinator), attempt)
+        return attempt
+
+    # The last op of a graph-backed asset: its output is the materialization.
+    @dg.op(
+        name=f"{prefix}cleanup",
+        description=clean_up.__doc__,
+        out=dg.Out(dg.Nothing if ends else dict, is_required=False),
+        retry_policy=retry_policy,
+        tags={TAG_STEP: "7"},
+        pool=pool,
+    )
+    def cleanup(
+        context: dg.OpExecutionContext,
+        reference: dict,  # type: ignore[type-arg] # as above
+        changelog: ChangelogStorageResource,
+    ) -> Iterator[dg.Output[Any]]:
+        attempt = run("7", _clean_up, context, reference, changelog)
+        if not observe_if_unchanged(context, assets(attempt.job), attempt.checkpoint_id):
+            yield dg.Output(None if ends else reference)
 
     return CheckpointOps(
         persist=op("persist", "4", persist.__doc__, persist),
         confirm=op("confirm", "5", confirm.__doc__, confirm),
         compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
-        cleanup=op("cleanup", "7", clean_up.__doc__, _clean_up, dg.Nothing if ends else dict),
+        cleanup=cleanup,
     )
 
 
@@ -132,7 +157,7 @@ def _compose_commit(step: Step, attempt: Attempt) -> None:
 
 def _clean_up(step: Step, attempt: Attempt) -> None:
     clean_up(step)
-    # The last op of a graph-backed asset: its metadata is that of the state.
+    # Of the last op, which is that of the state.
     checkpoint = step.coordinator.get(attempt.checkpoint_id)
     step.context.add_output_metadata(state_metadata(checkpoint, step.coordinator.prices))
 

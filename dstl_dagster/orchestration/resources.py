@@ -21,6 +21,7 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.by_hand import HandWork
 from dstl_dagster.orchestration.failures import without_useless_retries
@@ -31,10 +32,12 @@ from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, split_bucket_uri
+from dstl_dagster.timeline import AtLike
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
@@ -127,6 +130,14 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
         )
 
+    def read_state(self, job: str, operator: str, at: AtLike = None, **wanted: Any) -> "StateScan":
+        """The rows of an operator, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+        `at`: a checkpoint's id, a partition, a savepoint or a time; by default the last checkpoint. Other
+        arguments and errors: as `dstl_dagster.read_state`.
+        """
+        return self.coordinator(job).read_state(operator, at, **wanted)
+
     @contextmanager
     def storage(
         self,
@@ -181,9 +192,13 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
         does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
+        A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
+        `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
         """
         with without_useless_retries(), _naming_the_tag():
             with self._batch(context, job, source, idempotency_key, check, options) as batch:
+                if batch.already_in is not None:
+                    tell_applied(context, job, batch.already_in)
                 log_opened(context, batch)
                 yield batch
             log_persisted(context, batch)
@@ -223,7 +238,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         batch = CheckpointBatch(
             coordinator,
             idempotency_key=idempotency_key,
-            take_over=_take_over(context, coordinator),
+            take_over=may_take_over(run, context.instance, coordinator),
             check=check_all,
         )
         if source is not None and partition is not None:
@@ -359,15 +374,17 @@ def _naming_the_tag() -> Iterator[None]:
         raise ConflictError(f"{error.message}. {advice}", kind=ErrorKind.ATTEMPT_OPEN) from error
 
 
-def _take_over(context: dg.OpExecutionContext, coordinator: CheckpointCoordinator) -> bool | uuid.UUID:
+def may_take_over(
+    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
+) -> bool | uuid.UUID:
     """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
 
     A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
     another one that opens meanwhile has an owner of its own.
     """
-    if context.run.tags.get(TAG_TAKE_OVER) == "true":
+    if run.tags.get(TAG_TAKE_OVER) == "true":
         return True
     opened = coordinator.timeline.tail().open_attempt
-    if opened is None or not OwnerRuns(context.instance).have_ended(opened.owner):
+    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
         return False
     return opened.attempt

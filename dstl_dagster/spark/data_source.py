@@ -40,6 +40,7 @@ from dstl_dagster.spark.source.source import (
     states_between,
 )
 from dstl_dagster.spark.types import spark_schema
+from dstl_dagster.timeline import AsOf
 
 __all__ = ["DstlDataSource", "register"]
 
@@ -85,7 +86,8 @@ class DstlDataSource(DataSource):
             return CheckpointsReader(options)
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
-        state = state_at(options, self._checkpoint_id or options.checkpoint, schema)
+        stays = options.checkpoint if self._checkpoint_id is None else AsOf.of(self._checkpoint_id)
+        state = state_at(options, stays, schema)
         return StateReader(options, state, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -14,6 +14,7 @@ from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
     from dstl_dagster.timeline import decisions
+    from dstl_dagster.timeline.as_of import AsOf, AtLike
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
     from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
     from dstl_dagster.timeline.completed import find_completed
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "AsOf",
+    "AtLike",
     "Attempt",
     "BlockedFile",
     "CheckpointEntry",
@@ -78,6 +81,7 @@ __getattr__, __dir__ = lazy_face(
     __name__,
     {
         "decisions": ["decisions"],
+        "as_of": ["AsOf", "AtLike"],
         "attempt": ["Attempt", "PlannedAttempt"],
         "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
         "completed": ["find_completed"],

@@ -102,9 +102,37 @@ def test_the_same_day_again_changes_nothing(days: Days) -> None:
     again = days.run("2024-01-01")
     assert again.success
     assert days.objects() == before
-    assert "already in checkpoint 1" in days.logged(again)
+    assert (
+        "partition 2024-01-01 is already in checkpoint 1 of job 'days': nothing was changed"
+        in days.logged(again)
+    )
     assert len(days.events("checkpoints")) == 1
     assert len(days.events("files")) == 1
+    assert len(days.events("state")) == 1
+    (said,) = days.instance.fetch_observations(dg.AssetKey(["days", "state"]), limit=5).records
+    assert said.asset_observation is not None
+    assert said.asset_observation.description == "nothing changed: already in checkpoint 1"
+    run = days.instance.get_run_by_id(again.run_id)
+    assert run is not None
+    assert run.tags["dstl/already_in"] == "1"
+
+
+def test_in_a_backfill_the_same_day_again_is_materialized(days: Days) -> None:
+    """Dagster starts the next day of a backfill only once this one is."""
+    days.run("2024-01-01")
+    assert days.run("2024-01-01", tags={"dagster/backfill": "abc"}).success
+    assert len(days.events("state")) == 2
+
+
+def test_the_same_day_again_fails_where_that_is_asked_for(days: Days) -> None:
+    """By a tag of the run; what it says tells how to make the day again."""
+    days.run("2024-01-01")
+    before = days.objects()
+    again = days.run("2024-01-01", tags={"dstl/fail_if_applied": "true"})
+    assert not again.success
+    assert days.failure(again)[1].endswith("To make it again: dstl checkpoints correct 2024-01-01")
+    assert days.retries(again) == []
+    assert days.objects() == before
 
 
 def test_an_old_day_again_changes_nothing(days: Days) -> None:

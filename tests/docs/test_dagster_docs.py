@@ -46,6 +46,7 @@ def program(tmp_path: Path) -> dict[str, Any]:
         "merge_day": merge_day,
         "words_of": {"2024-01-01": ["a", "b", "a"], "2024-01-02": ["b", "c"]}.__getitem__,
         "report_of": lambda counts: json.dumps(dict(sorted(counts.items()))),
+        "visits_of": lambda session, day: session,
         "__name__": "orders",
     }
     for block in blocks("python"):

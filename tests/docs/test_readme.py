@@ -12,6 +12,7 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.spark import read_state
 from dstl_dagster.storage import LocalObjectStore
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,38 @@ def test_the_op_is_shown_in_under_25_lines():
     """The op, from its decorator to its return, fits a glance."""
     op = example().partition("@dg.op")[2].partition("\n\norders_job")[0]
     assert len(op.splitlines()) < 25
+
+
+def asset_example() -> str:
+    """The shorter one."""
+    match = re.search(r"<!-- example: asset -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def test_the_asset_is_shown_in_under_15_lines():
+    """Imports, the asset, its definitions."""
+    assert len([line for line in asset_example().splitlines() if line]) < 15
+
+
+@pytest.mark.spark
+def test_the_asset_merges_two_days(spark, tmp_path):
+    """The second day's orders are added to the first's; a day that runs twice counts once."""
+    inbox, store = tmp_path / "inbox", tmp_path / "store"
+    inbox.mkdir()
+    (inbox / "2024-01-01.json").write_text('{"customer":"ada","amount":2.0}\n{"customer":"ada","amount":1.0}')
+    (inbox / "2024-01-02.json").write_text('{"customer":"ada","amount":4.0}')
+    names = {"INBOX": str(inbox), "DAYS": DAYS, "STORE": store.as_uri(), "__name__": "readme"}
+    exec(compile(asset_example(), "README.md", "exec", dont_inherit=True), names)
+    job = dg.Definitions.merge(
+        names["defs"], dg.Definitions(jobs=[dg.define_asset_job("day", [names["totals"]])])
+    ).resolve_job_def("day")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for day in ("2024-01-01", "2024-01-01", "2024-01-02"):
+            assert job.execute_in_process(partition_key=day, instance=instance).success
+    latest = CheckpointCoordinator("orders", LocalObjectStore(store)).latest()
+    found = read_state(spark, latest, "totals", store=LocalObjectStore(store))
+    assert [tuple(row) for row in found.collect()] == [("ada", 7.0)]
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from dstl_dagster.cli.checkpoints.columns import schema_command
+from dstl_dagster.cli.checkpoints.correcting import correct_command
 from dstl_dagster.cli.checkpoints.deciding import (
     gc_command,
     release_command,
@@ -38,12 +39,16 @@ def checkpoints_group() -> None:
     """Inspect the checkpoints of a job, restore one, keep one, clean up.
 
     Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
+
+    Where a command takes a checkpoint (ID, --at), it may be an id (12), a partition (2001-01-05), a
+    savepoint, or a time (2026-11-22T18:00Z) for where the job stood then.
     """
 
 
 for _command in (
     *(list_command, show_command, timeline_command, audit_command, verify_command),
     *(diff_command, history_command, export_command, materialize_command, schema_command),
-    *(savepoint_command, release_command, restore_command, resolve_command, gc_command),
+    *(savepoint_command, release_command, restore_command, correct_command),
+    *(resolve_command, gc_command),
 ):
     checkpoints_group.add_command(_command)

@@ -11,20 +11,19 @@ from rich.text import Text
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, change_columns, changed_schema
 from dstl_dagster.cli.checkpoints.looking import console
-from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
-from dstl_dagster.cli.checkpoints.rows import checkpoint_at, keyed_operators, one_operator
+from dstl_dagster.cli.checkpoints.options import AT, as_json_option, job_options
+from dstl_dagster.cli.checkpoints.rows import keyed_operators, one_operator
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.timeline import AsOf
 
 __all__ = ["schema_command"]
 
 
 @click.command("schema")
 @click.option("--operator", help="Only this one. To change columns, optional if the job has only one.")
-@click.option(
-    "--at", "checkpoint_id", type=click.IntRange(1), help="At this checkpoint. Default: the last one."
-)
+@click.option("--at", type=AT, help="At this checkpoint. Default: the last one.")
 @click.option("--drop", "drop", multiple=True, metavar="COLUMN", help="Drop this column; may be repeated.")
 @click.option(
     "--rename", "rename", multiple=True, metavar="OLD=NEW", help="Rename a column; may be repeated."
@@ -36,7 +35,7 @@ __all__ = ["schema_command"]
 def schema_command(
     coordinator: CheckpointCoordinator,
     operator: str | None,
-    checkpoint_id: int | None,
+    at: AsOf | None,
     drop: tuple[str, ...],
     rename: tuple[str, ...],
     dry_run: bool,
@@ -49,9 +48,9 @@ def schema_command(
     batch that still writes an old name adds a new column. Names are exact.
     """
     changes = ColumnChanges.of(drop, dict(_renamed(each) for each in rename))
-    if changes and checkpoint_id is not None:
+    if changes and at is not None:
         raise click.UsageError("columns are changed at the last checkpoint: leave out --at")
-    checkpoint = checkpoint_at(coordinator, checkpoint_id)
+    checkpoint = coordinator.at(at)
     if not changes:
         names = keyed_operators(checkpoint.manifest) if operator is None else [operator]
         for name in names:

@@ -7,31 +7,30 @@ import json
 import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
-from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
 from dstl_dagster.cli.checkpoints.rows import export_to
 from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
+from dstl_dagster.timeline import AsOf
 
 __all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
 
 _KEEP_ALL = 2**31
-_ID = click.argument("checkpoint_id", type=click.IntRange(1), metavar="ID")
 
 
 @click.command("savepoint")
-@_ID
+@id_argument
 @click.argument("name")
 @click.option("--export", "folder", metavar="FOLDER", help="Also export its state there as Parquet.")
 @job_options
-def savepoint_command(
-    coordinator: CheckpointCoordinator, checkpoint_id: int, name: str, folder: str | None
-) -> None:
+def savepoint_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, folder: str | None) -> None:
     """Keep checkpoint ID as savepoint NAME, whatever the retention."""
+    checkpoint_id = coordinator.at(at).checkpoint_id
     coordinator.savepoint(checkpoint_id, name)
     click.echo(f"checkpoint {checkpoint_id} is kept as {name!r}")
     if folder is not None:
-        export_to(coordinator, checkpoint_id, folder, None, as_json=False)
+        export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=False)
 
 
 @click.command("release")
@@ -44,7 +43,7 @@ def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
 
 
 @click.command("restore")
-@click.argument("checkpoint_id", type=click.IntRange(1), metavar="[ID]", required=False)
+@click.argument("at", type=AT, metavar="[ID]", required=False)
 @click.option(
     "--newest-verified", is_flag=True, help="Instead of ID: the newest checkpoint whose state is undamaged."
 )
@@ -53,7 +52,7 @@ def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
 @as_json_option
 def restore_command(
     coordinator: CheckpointCoordinator,
-    checkpoint_id: int | None,
+    at: AsOf | None,
     newest_verified: bool,
     yes: bool,
     as_json: bool,
@@ -62,10 +61,9 @@ def restore_command(
 
     First its state is read and verified against its checksums; if it is damaged, nothing is changed.
     """
-    if newest_verified == (checkpoint_id is not None):
+    if newest_verified == (at is not None):
         raise click.UsageError("give either ID or --newest-verified")
-    if checkpoint_id is None:
-        checkpoint_id = _newest_verified(coordinator)
+    checkpoint_id = _newest_verified(coordinator) if at is None else coordinator.at(at).checkpoint_id
     if not yes:
         last = coordinator.timeline.tail().last_completed_id or 0
         click.confirm(
@@ -96,19 +94,18 @@ def _newest_verified(coordinator: CheckpointCoordinator) -> int:
 
 
 @click.command("resolve")
-@_ID
+@id_argument
 @click.argument("name")
 @click.option("--keep", "resolution", flag_value="keep", help="Keep the foreign object, drop ours.")
 @click.option(
     "--replace", "resolution", flag_value="replace", help="Delete the foreign object, publish ours."
 )
 @job_options
-def resolve_command(
-    coordinator: CheckpointCoordinator, checkpoint_id: int, name: str, resolution: str | None
-) -> None:
+def resolve_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, resolution: str | None) -> None:
     """Resolve the blocked file NAME of checkpoint ID: keep the foreign object, or replace it."""
     if resolution is None:
         raise click.UsageError("say --keep (the foreign object stays) or --replace (ours is published)")
+    checkpoint_id = coordinator.at(at).checkpoint_id
     checkpoint = coordinator.resolve(checkpoint_id, name, Resolution(resolution))
     again = next((file for file in checkpoint.blocked if file.name == name), None)
     if again is not None:

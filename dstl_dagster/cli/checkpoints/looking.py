@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints.cost import cost_json, cost_sections
-from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
 from dstl_dagster.cli.checkpoints.tables import (
     audit_json,
     audit_lines,
@@ -22,7 +22,7 @@ from dstl_dagster.cli.checkpoints.tables import (
     verification_lines,
 )
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
-from dstl_dagster.timeline import Snapshot, record_to_plain
+from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
 __all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
 
@@ -58,15 +58,15 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 
 
 @click.command("show")
-@click.argument("checkpoint_id", type=click.IntRange(1), metavar="ID")
+@id_argument
 @job_options
 @as_json_option
-def show_command(coordinator: CheckpointCoordinator, checkpoint_id: int, as_json: bool) -> None:
+def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) -> None:
     """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost.
 
     Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01 -o dstl.prices.as-of=DAY.
     """
-    checkpoint = coordinator.get(checkpoint_id)
+    checkpoint = coordinator.at(at)
     prices, later = coordinator.prices, coordinator.later_cost(checkpoint)
     if as_json:
         shown = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
@@ -112,11 +112,12 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 
 
 @click.command("verify")
-@click.argument("checkpoint_id", type=click.IntRange(1), metavar="[ID]", required=False)
+@click.argument("at", type=AT, metavar="[ID]", required=False)
 @job_options
 @as_json_option
-def verify_command(coordinator: CheckpointCoordinator, checkpoint_id: int | None, as_json: bool) -> None:
+def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json: bool) -> None:
     """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
+    checkpoint_id = coordinator.at(at).checkpoint_id
     found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
     if as_json:
         click.echo(json.dumps(verification_json(found)))

@@ -12,11 +12,29 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import open_store
+from dstl_dagster.timeline import AsOf
 
-__all__ = ["as_json_option", "job_options"]
+__all__ = ["AT", "as_json_option", "id_argument", "job_options", "user_name"]
 
+
+class _At(click.ParamType):  # type: ignore[type-arg] # generic in newer releases alone
+    """A checkpoint by id, partition, savepoint or time."""
+
+    name = "at"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AsOf:
+        try:
+            return AsOf.of(value)
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+
+
+AT = _At()
+
+id_argument = click.argument("at", type=AT, metavar="ID")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -35,14 +53,15 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_coordinator(uri: str, job: str, job_options: JobOptions, **others: Any) -> Any:
         coordinator = CheckpointCoordinator(
-            job, open_store(uri, job_options.files), job_options, owner=f"dstl-command:{_user()}"
+            job, open_store(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
         )
         return command(coordinator=coordinator, **others)
 
     return with_coordinator
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

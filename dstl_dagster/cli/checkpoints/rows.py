@@ -10,9 +10,9 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.cli.checkpoints.looking import console, progress_of
-from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
 from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
@@ -28,9 +28,9 @@ from dstl_dagster.keyed import (
     schema_of,
 )
 from dstl_dagster.state import RawText, python_rows
+from dstl_dagster.timeline import AsOf
 
 __all__ = [
-    "checkpoint_at",
     "diff_command",
     "export_command",
     "export_to",
@@ -41,7 +41,6 @@ __all__ = [
     "operator_option",
 ]
 
-_ID = click.IntRange(1)
 _OLDER, _NEWER = "before", "after"
 _BASE64 = "base64"
 
@@ -51,8 +50,8 @@ operator_option = click.option(
 
 
 @click.command("diff")
-@click.argument("older_id", type=_ID, metavar="OLDER")
-@click.argument("newer_id", type=_ID, metavar="NEWER")
+@click.argument("older_at", type=AT, metavar="OLDER")
+@click.argument("newer_at", type=AT, metavar="NEWER")
 @operator_option
 @click.option(
     "--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows."
@@ -61,8 +60,8 @@ operator_option = click.option(
 @as_json_option
 def diff_command(
     coordinator: CheckpointCoordinator,
-    older_id: int,
-    newer_id: int,
+    older_at: AsOf,
+    newer_at: AsOf,
     operator: str | None,
     limit: int,
     as_json: bool,
@@ -71,7 +70,7 @@ def diff_command(
 
     --json prints all of them, one per line.
     """
-    older, newer = coordinator.get(older_id).manifest, coordinator.get(newer_id).manifest
+    older, newer = coordinator.at(older_at).manifest, coordinator.at(newer_at).manifest
     operator = one_operator(newer, operator) if newer.operators else one_operator(older, operator)
     counts = {"added": 0, "changed": 0, "removed": 0}
     shown: list[tuple[str, Mapping[str, Any]]] = []
@@ -92,20 +91,20 @@ def diff_command(
     if total > len(shown):
         click.echo(f"and {total - len(shown):,} more rows; --limit shows more, --json all")
     said = ", ".join(f"{count:,} {what}" for what, count in counts.items())
-    click.echo(f"{operator}, checkpoint {older_id} to {newer_id}: {said}")
+    click.echo(f"{operator}, checkpoint {older.checkpoint_id} to {newer.checkpoint_id}: {said}")
 
 
 @click.command("history")
 @click.argument("key", nargs=-1, required=True, metavar="COLUMN=VALUE...")
 @operator_option
-@click.option("--at", "checkpoint_id", type=_ID, help="Up to this checkpoint. Default: the last one.")
+@click.option("--at", type=AT, help="Up to this checkpoint. Default: the last one.")
 @job_options
 @as_json_option
 def history_command(
     coordinator: CheckpointCoordinator,
     key: tuple[str, ...],
     operator: str | None,
-    checkpoint_id: int | None,
+    at: AsOf | None,
     as_json: bool,
 ) -> None:
     """Show the changes of one key, checkpoint by checkpoint.
@@ -113,7 +112,7 @@ def history_command(
     A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, or
     text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
     """
-    manifest = checkpoint_at(coordinator, checkpoint_id).manifest
+    manifest = coordinator.at(at).manifest
     operator = one_operator(manifest, operator)
     changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
     if as_json:
@@ -126,7 +125,7 @@ def history_command(
 
 
 @click.command("export")
-@click.argument("checkpoint_id", type=_ID, metavar="ID")
+@id_argument
 @click.argument("folder", metavar="FOLDER")
 @click.option("--operator", help="Only this one. Default: every operator with keyed state.")
 @click.option(
@@ -140,7 +139,7 @@ def history_command(
 @as_json_option
 def export_command(
     coordinator: CheckpointCoordinator,
-    checkpoint_id: int,
+    at: AsOf,
     folder: str,
     operator: str | None,
     as_bytes: tuple[str, ...],
@@ -152,7 +151,7 @@ def export_command(
     """
     if as_bytes and operator is None:
         raise click.UsageError("--as-bytes names a column of one operator: add --operator")
-    export_to(coordinator, checkpoint_id, folder, operator, as_bytes=as_bytes, as_json=as_json)
+    export_to(coordinator, at, folder, operator, as_bytes=as_bytes, as_json=as_json)
 
 
 @click.command("materialize")
@@ -176,7 +175,7 @@ def materialize_command(
 
 def export_to(
     coordinator: CheckpointCoordinator,
-    checkpoint_id: int,
+    at: AsOf,
     uri: str,
     operator: str | None,
     *,
@@ -184,11 +183,11 @@ def export_to(
     as_json: bool,
 ) -> None:
     """Export one operator, or all that have keyed state, and print what was written."""
-    manifest = coordinator.get(checkpoint_id).manifest
+    manifest = coordinator.at(at).manifest
     names = [operator] if operator is not None else keyed_operators(manifest)
     if not names:
         raise NotFoundError(
-            f"checkpoint {checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
+            f"checkpoint {manifest.checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
         )
     for name in names:
         progress = progress_of(f"parts of {name}")
@@ -207,14 +206,6 @@ def export_to(
         else:
             size = readable_bytes(done.size_bytes)
             click.echo(f"{name}: {done.rows:,} rows, {size} in {len(done.uris)} files below {uri}")
-
-
-def checkpoint_at(coordinator: CheckpointCoordinator, checkpoint_id: int | None) -> Checkpoint:
-    """The checkpoint of this id; `None`: the last one. Raises: NotFoundError."""
-    checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
-    if checkpoint is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
-    return checkpoint
 
 
 def keyed_operators(manifest: Manifest) -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
@@ -15,6 +14,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions, parse_bool, parse_int
 from dstl_dagster.spark.given_options import own_and_job_options
 from dstl_dagster.spark.sink.options import names_of
+from dstl_dagster.timeline import AsOf
 
 __all__ = ["CHANGES", "CHECKPOINTS", "STATE", "SourceOptions"]
 
@@ -22,11 +22,14 @@ STATE: Final = "state"
 CHANGES: Final = "changes"
 CHECKPOINTS: Final = "checkpoints"
 
+_VERSION, _TIMESTAMP = "versionasof", "timestampasof"
+_CHECKPOINT = ("checkpoint", _VERSION, _TIMESTAMP)
+_LATEST: Final = AsOf.of(None)
 _OF_EVERY_TABLE = ("store", "job", "table")
 _OF_TABLE = {
     STATE: (
         "operator",
-        "checkpoint",
+        *_CHECKPOINT,
         "key_groups",
         "columns",
         "partitions",
@@ -45,7 +48,8 @@ class SourceOptions:
         store, job: the job to read.
         table: `state` (the default), `changes`, or `checkpoints`.
         operator: the operator whose state is read.
-        checkpoint: its id; `None`: the latest when the DataFrame is created.
+        checkpoint: the one to read, also as `versionAsOf` or `timestampAsOf`; by default the latest when
+            the DataFrame is created.
         from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: the oldest that is kept)
             up to the second (inclusive; `None`: the latest).
         key_groups: only these ranges; empty: all.
@@ -59,9 +63,9 @@ class SourceOptions:
     job: str
     table: str = STATE
     operator: str = ""
-    checkpoint: int | None = None
-    from_checkpoint: int | None = None
-    to_checkpoint: int | None = None
+    checkpoint: AsOf = _LATEST
+    from_checkpoint: AsOf | None = None
+    to_checkpoint: AsOf | None = None
     key_groups: tuple[KeyGroupRange, ...] = ()
     columns: tuple[str, ...] = ()
     partitions: int | None = None
@@ -85,10 +89,10 @@ class SourceOptions:
             job=given["job"],
             table=table,
             operator=given.get("operator", ""),
-            checkpoint=_number(given, "checkpoint"),
-            from_checkpoint=_number(given, "from_checkpoint"),
-            to_checkpoint=_number(given, "to_checkpoint"),
-            key_groups=_ranges(given.get("key_groups", "")),
+            checkpoint=_as_of(given, *_CHECKPOINT) or _LATEST,
+            from_checkpoint=_as_of(given, "from_checkpoint"),
+            to_checkpoint=_as_of(given, "to_checkpoint"),
+            key_groups=KeyGroupRange.parse_all(given.get("key_groups", "")),
             columns=names_of(given.get("columns", ""), "columns"),
             partitions=_number(given, "partitions"),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
@@ -96,25 +100,22 @@ class SourceOptions:
         )
 
 
+def _as_of(given: Mapping[str, str], *options: str) -> AsOf | None:
+    """The checkpoint that one of these options names; each is another spelling of the first."""
+    named = [option for option in options if option in given]
+    if len(named) > 1:
+        raise InvalidInputError(f"options {named[0]} and {named[1]} both name the checkpoint: give one")
+    if not named:
+        return None
+    option, text = named[0], given[named[0]]
+    try:
+        found = AsOf.time(text) if option == _TIMESTAMP else AsOf.of(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"option {option}: {error}") from error
+    if option == _VERSION and found.is_time:
+        raise InvalidInputError(f"option versionAsOf takes no time: use timestampAsOf for {text!r}")
+    return found
+
+
 def _number(given: Mapping[str, str], option: str) -> int | None:
     return parse_int(option, given[option], minimum=1) if option in given else None
-
-
-def _ranges(text: str) -> tuple[KeyGroupRange, ...]:
-    """`0-15,20`: both ends inclusive."""
-    found: list[KeyGroupRange] = []
-    for part in text.split(",") if text.strip() else []:
-        first, _, last = part.partition("-")
-        try:
-            found.append(KeyGroupRange.of(int(first), int(last or first)))
-            if not found[-1].number_of_key_groups:
-                raise ValueError(part)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"option key_groups takes numbers and ranges such as 0-15,20, not {part!r}"
-            ) from error
-    found.sort(key=lambda each: each.start_key_group)
-    for one, other in pairwise(found):
-        if one.intersection(other).number_of_key_groups:
-            raise InvalidInputError(f"option key_groups names key group {other.start_key_group} twice")
-    return tuple(found)

@@ -36,6 +36,7 @@ from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.timeline import AtLike
 
 __all__ = [
     "CHANGE_COLUMNS",
@@ -65,8 +66,8 @@ class RangePartition(InputPartition):
         return KeyGroupRange.of(self.start, self.end)
 
 
-def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.StructType | None) -> StateAt:
-    """The state at a checkpoint; `None`: at the latest.
+def state_at(options: SourceOptions, at: AtLike, expected: st.StructType | None) -> StateAt:
+    """The state at the checkpoint that `at` names; `None`: the last one.
 
     `expected`: columns that the reader requires; those that the state lacks are null.
 
@@ -74,10 +75,7 @@ def state_at(options: SourceOptions, checkpoint_id: int | None, expected: st.Str
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointCoordinator(options.job, store, options.job_options)
-        checkpoint = coordinator.latest() if checkpoint_id is None else coordinator.get(checkpoint_id)
-        if checkpoint is None:
-            raise NotFoundError(f"job {options.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
-        return _state_of(store, options, checkpoint, expected)
+        return _state_of(store, options, coordinator.at(at), expected)
 
 
 def states_between(options: SourceOptions) -> list[StateAt]:
@@ -87,20 +85,21 @@ def states_between(options: SourceOptions) -> list[StateAt]:
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointCoordinator(options.job, store, options.job_options)
-        for asked in (options.from_checkpoint, options.to_checkpoint):
-            if asked is not None:
-                coordinator.get(asked)
+        begin, end = (
+            None if each is None else coordinator.at(each).checkpoint_id
+            for each in (options.from_checkpoint, options.to_checkpoint)
+        )
         kept = coordinator.list()
         ids = [each.checkpoint_id for each in kept]
-        for asked in (options.from_checkpoint, options.to_checkpoint):
+        for asked in (begin, end):
             if asked is not None and asked not in ids:
                 raise NotFoundError(
                     f"checkpoint {asked} of job {options.job!r} is not one of those that can be compared: "
                     f"{', '.join(map(str, ids))}",
                     kind=ErrorKind.CHECKPOINT_GONE,
                 )
-        first = options.from_checkpoint or (ids[0] if ids else 1)
-        last = options.to_checkpoint or (ids[-1] if ids else 1)
+        first = begin or (ids[0] if ids else 1)
+        last = end or (ids[-1] if ids else 1)
         wanted = [each for each in kept if first <= each.checkpoint_id <= last]
         if not wanted:
             raise NotFoundError(

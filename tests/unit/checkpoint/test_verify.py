@@ -180,3 +180,24 @@ def test_a_file_that_is_already_composed_is_undamaged(job):
     assert isinstance(file.recoverable, GSCommitRecoverable)
     commit_file(job.store, file.recoverable, file.components)
     assert coordinator.verify(1).ok
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_checkpoint_that_a_restore_left_behind_says_so(job, committed):
+    """Its files were retracted: nobody took them away, and nothing is damaged."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [job.changes(attempt)], [job.file(attempt, "out/2.txt", b"x", b"y")])
+    coordinator.confirm(attempt)
+    if committed:
+        coordinator.compose_commit()
+    coordinator.savepoint(2, "kept")
+    coordinator.restore(1)
+    found = coordinator.verify(2)
+    files = {note.object_name: note.what for note in found.notes}
+    assert files.pop("out/2.txt") == "was retracted by the restore that left this checkpoint behind"
+    assert next(what for name, what in files.items() if "/manifests/" in name).startswith(
+        "is of a checkpoint that a"
+    )
+    assert not [problem for problem in found.problems if "/changelog/" not in problem.object_name]

@@ -7,6 +7,7 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.timeline import AsOf
 
 GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
 
@@ -37,3 +38,33 @@ def test_options_of_a_read() -> None:
     assert found.key_groups == (KeyGroupRange.of(0, 15), KeyGroupRange.of(20, 20))
     assert found.columns == ("a", "b")
     assert SourceOptions.of({"store": "x", "job": "y", "table": "checkpoints"}).operator == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "same_as"),
+    [
+        ({"checkpoint": "2001-01-05"}, "2001-01-05"),
+        ({"versionAsOf": "12"}, 12),
+        ({"versionAsOf": "savepoint:kept"}, "savepoint:kept"),
+        ({"timestampAsOf": "2026-11-22"}, "time:2026-11-22"),
+        ({}, None),
+    ],
+)
+def test_a_checkpoint_is_named_as_everywhere(given, same_as):
+    """With the names that other formats have for it."""
+    assert SourceOptions.of({**GIVEN, **given}).checkpoint == AsOf.of(same_as)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"checkpoint": "1", "versionAsOf": "1"}, "both name the checkpoint"),
+        ({"versionAsOf": "2026-11-22T18:00Z"}, "use timestampAsOf"),
+        ({"timestampAsOf": "kept"}, "option timestampasof: 'kept' is not a time"),
+        ({"checkpoint": "0"}, "option checkpoint: checkpoint ids are numbers from 1 on"),
+    ],
+)
+def test_a_checkpoint_named_wrongly_is_refused(given, says):
+    """By the option."""
+    with pytest.raises(InvalidInputError, match=says):
+        SourceOptions.of({**GIVEN, **given})

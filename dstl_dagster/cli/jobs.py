@@ -1,0 +1,137 @@
+"""`dstl jobs`: the jobs of a store, and dropping one.
+
+Owns how they are shown and asked for. Does not own finding or dropping them (`jobs`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.text import Text
+
+from dstl_dagster.cli.checkpoints.looking import console
+from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
+from dstl_dagster.cli.checkpoints.tables import plain_table
+from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
+from dstl_dagster.settings import JobOptions
+from dstl_dagster.storage import open_store
+
+__all__ = ["jobs_group"]
+
+_store_option = click.option(
+    "--store",
+    "uri",
+    required=True,
+    envvar="DSTL_STORE",
+    help="file:///folder or gs://bucket/prefix. Default: $DSTL_STORE.",
+)
+
+
+@click.group("jobs")
+def jobs_group() -> None:
+    """List the jobs of a store, drop one."""
+
+
+@jobs_group.command("list")
+@_store_option
+@with_job_options
+@as_json_option
+def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
+    """List the jobs of a store, each with its last checkpoint; with --json, one object a line."""
+    store = open_store(uri, job_options.files)
+    found = list_jobs(store, job_options)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(_summary_json(each)))
+    elif not found:
+        click.echo(f"there is no job in {store.uri}")
+    else:
+        right = ("checkpoint", "restorable", "state")
+        table = plain_table(
+            "job", "checkpoint", "completed (UTC)", "batch", "restorable", "state", "", right=right
+        )
+        for each in found:
+            table.add_row(*_cells(each))
+        console().print(table)
+
+
+def _cells(each: JobSummary) -> list[Text]:
+    running = "" if each.open_owner is None else f"running: {each.open_owner}"
+    cells = (
+        each.job,
+        "-" if each.checkpoint_id is None else str(each.checkpoint_id),
+        "" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}",
+        each.batch or "",
+        str(each.retained),
+        "" if each.state_bytes is None else readable_bytes(each.state_bytes),
+        running if each.problem is None else f"PROBLEM: {each.problem}",
+    )
+    return [Text(cell) for cell in cells]
+
+
+def _summary_json(each: JobSummary) -> dict[str, Any]:
+    completed = None if each.completed_at is None else each.completed_at.isoformat()
+    return {**vars(each), "completed_at": completed}
+
+
+@jobs_group.command("drop")
+@click.argument("job")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("--force", is_flag=True, help="Even if it is running, or cannot be read.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_store_option
+@with_job_options
+@as_json_option
+def drop_command(
+    job: str, dry_run: bool, force: bool, yes: bool, uri: str, job_options: JobOptions, as_json: bool
+) -> None:
+    """Delete all that JOB keeps for itself: state, checkpoints, savepoints. Files that it published stay.
+
+    Run it again to finish a drop that was interrupted. Exits with 1 if objects were left, which a task of a
+    dead run wrote meanwhile.
+    """
+    store = open_store(uri, job_options.files)
+    if dry_run or not yes:
+        plan = plan_drop(store, job, job_options)
+        if dry_run:
+            _show(plan, as_json=as_json)
+            return
+        for line in _lines(plan):
+            click.echo(line, err=as_json)
+        click.confirm("Delete all of it?", abort=True, err=True)
+    done = drop_job(store, job, job_options, owner=f"dstl-jobs-drop:{user_name()}", force=force)
+    _show(done, as_json=as_json)
+    sys.exit(1 if done.left else 0)
+
+
+def _show(drop: Drop, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(vars(drop)))
+        return
+    for line in _lines(drop):
+        click.echo(line)
+
+
+def _lines(drop: Drop) -> Iterator[str]:
+    how = "deleted" if drop.done else "would be deleted"
+    yield f"job {drop.job!r}: {drop.objects:,} objects {how}, {readable_bytes(drop.size_bytes)}"
+    for kind, count in drop.kinds.items():
+        yield f"  {count:,} {kind}"
+    if not drop.done:
+        if drop.checkpoints:
+            yield f"checkpoints that go: {', '.join(map(str, drop.checkpoints))}"
+        for name, checkpoint_id in sorted(drop.savepoints.items()):
+            yield f"savepoint {name!r} goes, of checkpoint {checkpoint_id}"
+        yield "files that it published stay"
+        if drop.open_owner is not None:
+            yield f"RUNNING: {drop.open_owner!r} makes a checkpoint of it; --force drops it nevertheless"
+        if drop.problem is not None:
+            yield f"PROBLEM: {drop.problem}; --force drops it nevertheless"
+    if drop.left:
+        yield f"{drop.left:,} objects were written meanwhile: run it again"

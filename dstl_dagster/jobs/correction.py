@@ -1,0 +1,151 @@
+"""Correcting a batch: go back to before it, then run it and those after it again.
+
+Owns which batches that are, in which order, and what else it undoes. Does not own running a batch (the caller
+does), or the restore (`checkpoint`).
+
+Nothing about a correction is stored, so one that was interrupted is planned again from the timeline alone:
+what is to be run is every batch that ever completed after the checkpoint to go back to, and is not applied.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.timeline import AsOf, Completed, TimelineView, find_completed
+
+__all__ = ["Correction", "correct", "plan_correction"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What correcting a batch takes.
+
+    Attributes:
+        batch: its idempotency key, such as a partition.
+        restore_to: the checkpoint before it; `None` if the job was restored to before it already, as by a
+            correction that was interrupted.
+        batches: those to be run again, in order, `batch` among them.
+        not_batches: ids of checkpoints that the restore takes back and that no batch made: bases, which come
+            again by themselves, and changes of columns, which somebody has to make again.
+    """
+
+    job: str
+    batch: str
+    restore_to: int | None
+    batches: tuple[str, ...]
+    not_batches: tuple[int, ...] = ()
+
+
+def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str | None = None) -> Correction:
+    """What `correct` would do. Reads the timeline only.
+
+    Args:
+        batch: a partition, or any idempotency key.
+        until: the last batch to be run again (inclusive); by default all that have ever run.
+
+    Raises: NotFoundError (kind `no_checkpoint`: it never completed, or nothing is before it;
+    `checkpoint_gone`: what is before it was cleaned up), InvalidInputError for an `until` that is not among
+    those that follow.
+    """
+    view = coordinator.timeline.tail()
+    held = view.applied_in(batch)
+    first_id = _first_id(coordinator, view, batch) if held is None else held
+    restore_to = None if held is None else _before(coordinator, view, held, batch)
+    since = first_id if restore_to is None else restore_to + 1
+    later = list(_completed(coordinator.timeline, view, since))
+    keys = [each.idempotency_key for each in later]
+    # The same batch may have run several times; it belongs where it ran first.
+    batches = tuple(dict.fromkeys(key for key in keys if key is not None))
+    if restore_to is None:
+        batches = tuple(key for key in batches if view.applied_in(key) is None)
+    if until is not None:
+        if until not in batches:
+            raise InvalidInputError(
+                f"batch {until!r} does not follow {batch!r} in job {coordinator.job!r}; those that do are "
+                f"{_some(batches)}"
+            )
+        batches = batches[: batches.index(until) + 1]
+    lost = [
+        each for each in later if each.idempotency_key is None and not view.is_abandoned(each.checkpoint_id)
+    ]
+    ids = () if restore_to is None else tuple(each.checkpoint_id for each in lost)
+    return Correction(coordinator.job, batch, restore_to, batches, ids)
+
+
+def correct(
+    coordinator: CheckpointCoordinator,
+    plan: Correction,
+    run: Callable[[str], None],
+    *,
+    request_id: uuid.UUID | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Restore, then `run` each batch in order, as long as each completes.
+
+    Args:
+        run: runs one batch to its completed checkpoint, in whatever process, or raises.
+        request_id: of the restore; a correction that is repeated under it restores once, and goes on.
+        progress: called with (batches done, batches in total, the last one) after each.
+
+    Raises: as `CheckpointCoordinator.restore`; what `run` raises; NotFoundError (kind `no_checkpoint`) if it
+    returns and its batch is in no checkpoint. Plan again to go on.
+    """
+    if plan.restore_to is not None:
+        coordinator.restore(plan.restore_to, request_id=request_id)
+    for done, batch in enumerate(plan.batches, 1):
+        if coordinator.applied(batch) is None:
+            run(batch)
+            if coordinator.applied(batch) is None:
+                raise NotFoundError(
+                    f"batch {batch!r} of job {plan.job!r} ran, but no checkpoint holds it: its idempotency "
+                    "key must be this text. Nothing after it was run",
+                    kind=ErrorKind.NO_CHECKPOINT,
+                )
+        if progress is not None:
+            progress(done, len(plan.batches), batch)
+
+
+def _before(coordinator: CheckpointCoordinator, view: TimelineView, held: int, batch: str) -> int:
+    """The checkpoint before the one that holds the batch, if it can be restored to."""
+    parent = find_completed(coordinator.timeline, held).parent
+    if parent is None:
+        raise NotFoundError(
+            f"batch {batch!r} is in the first checkpoint of job {coordinator.job!r}, and there is nothing "
+            "before it to go back to: drop the job (`dstl jobs drop`) and run all batches again",
+            kind=ErrorKind.NO_CHECKPOINT,
+        )
+    retained = [entry.checkpoint_id for entry in view.retained]
+    if parent not in retained:
+        raise NotFoundError(
+            f"batch {batch!r} of job {coordinator.job!r} cannot be corrected: checkpoint {parent}, before "
+            f"it, was cleaned up. The job can go back to {_some([str(each) for each in retained])}; to go "
+            "back further, raise execution.checkpointing.num-retained or keep savepoints in time",
+            kind=ErrorKind.CHECKPOINT_GONE,
+        )
+    return parent
+
+
+def _first_id(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:
+    """The first checkpoint that ever held a batch which none holds now."""
+    ever = [*view.archive.checkpoints_of_key(batch), *view.keys.get(batch, ())]
+    if not ever:
+        AsOf.of(f"partition:{batch}").resolved(view, coordinator.job)  # raises, in the usual words
+    return min(ever)
+
+
+def _completed(timeline: Timeline, view: TimelineView, first_id: int) -> Iterator[Completed]:
+    """Every checkpoint that ever completed, from this id on; ids have no gap."""
+    for checkpoint_id in range(first_id, view.highest_id + 1):
+        entry = view.checkpoints.get(checkpoint_id)
+        yield find_completed(timeline, checkpoint_id) if entry is None else entry.completed
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    shown = names if len(names) <= 12 else [*names[:3], "...", *names[-3:]]
+    return ", ".join(shown) or "none"

@@ -1,0 +1,210 @@
+"""Dropping a job: everything that it keeps for itself goes, and nothing that it published.
+
+Owns the order in which its objects go. Does not own which objects are a job's (`format.names`).
+
+Why this can be killed at any point, and run again. The drop first opens an attempt of its own, so every other
+run of the job is refused while it lasts. What manifests name goes before the manifests, and those before the
+timeline. The timeline's last record goes last of all records: whoever reads what is left either sees
+the drop's attempt open or misses a slot, which is an error, and never an older state of the job. The hint,
+which says where to look for that record, goes after it. Each object is deleted by the listed generation.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from dstl_dagster.checkpoint import CheckpointCoordinator, components_of
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
+from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
+from dstl_dagster.jobs.listing import job_names
+from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
+from dstl_dagster.timeline import TimelineView
+
+__all__ = ["Drop", "drop_job", "plan_drop"]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What goes, or went, with a job.
+
+    Attributes:
+        objects, size_bytes: of all of it.
+        kinds: number of objects by kind: `timeline`, `manifests`, `attempts` (reports and changelog files),
+            `archive`, `components` (of files that are not published), ...
+        checkpoints: ids of those that could be restored to.
+        savepoints: checkpoint ids by name.
+        open_owner: who makes a checkpoint of it now; only `force` drops the job nevertheless.
+        problem: why its timeline cannot be read; only `force` drops the job nevertheless.
+        left: objects that were written or replaced meanwhile: run it again.
+        done: it was carried out.
+    """
+
+    job: str
+    objects: int
+    size_bytes: int
+    kinds: dict[str, int]
+    checkpoints: tuple[int, ...] = ()
+    savepoints: dict[str, int] = field(default_factory=dict)
+    open_owner: str | None = None
+    problem: str | None = None
+    left: int = 0
+    done: bool = False
+
+
+def plan_drop(store: ObjectStore, job: str, options: Options | None = None) -> Drop:
+    """What `drop_job` would delete. Writes nothing; lists all objects of the job.
+
+    Raises: NotFoundError if the store has no object of the job, naming those that it has; UnavailableError.
+    """
+    return _Plan.of(store, job, JobOptions.of(options)).drop
+
+
+def drop_job(
+    store: ObjectStore, job: str, options: Options | None = None, *, owner: str, force: bool = False
+) -> Drop:
+    """Delete all that the job keeps for itself. What it published stays, as do exports.
+
+    First publishes what the last checkpoint has not published yet, as any run does. Call it again to finish a
+    drop that was interrupted.
+
+    Args:
+        owner: who drops it: the same one may go on with an interrupted drop.
+        force: also while another owner's attempt is open (its process fails at its next step), or if the job
+            cannot be read or finished.
+
+    Raises: NotFoundError; ConflictError (kind `attempt_open`, or of what the last checkpoint waits for);
+    FormatError (a damaged timeline), unless `force`; UnavailableError (call it again).
+    """
+    given = JobOptions.of(options)
+    found = _Plan.of(store, job, given)
+    if found.has_anything_to_lose:
+        coordinator = CheckpointCoordinator(job, store, given, owner=owner)
+        try:
+            coordinator.trigger(take_over=force)
+        except UnavailableError:
+            raise
+        except DstlError as error:
+            if not force:
+                raise _refused(error, found.drop) from error
+        found = _Plan.of(store, job, given)  # with what the attempt and those before it have written
+    threads = store.capabilities.useful_threads(given.checkpoint.commit_threads)
+    for home, objects in found.in_order():
+        pinned = [(stat.name, Generation(stat.generation)) for stat in objects]
+        for _ in delete_each(home, pinned, threads=threads):
+            pass
+    left = sum(1 for _ in store.list(JobNames(job).root))
+    return replace(found.drop, left=left, done=True)
+
+
+def _refused(error: DstlError, drop: Drop) -> DstlError:
+    if error.kind != ErrorKind.ATTEMPT_OPEN:
+        return error
+    return ConflictError(
+        f"job {drop.job!r} is running: {drop.open_owner!r} makes a checkpoint of it. Wait for it or, if it "
+        "is dead, drop the job with force (--force)",
+        kind=ErrorKind.ATTEMPT_OPEN,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    store: ObjectStore
+    names: JobNames
+    own: list[ObjectStat]
+    component_store: ObjectStore
+    components: list[ObjectStat]
+    view: TimelineView | None
+    problem: str | None
+
+    @classmethod
+    def of(cls, store: ObjectStore, job: str, options: JobOptions) -> _Plan:
+        names = JobNames(job)
+        own = list(store.list(names.root))
+        if not own:
+            known = ", ".join(job_names(store)) or "none"
+            raise NotFoundError(f"there is no job {job!r} in {store.uri}; its jobs: {known}")
+        view, problem = None, None
+        try:
+            view = CheckpointCoordinator(job, store, options).timeline.tail()
+        except UnavailableError:
+            raise
+        except DstlError as error:
+            problem = error.message
+        home, prefix = components_of(store, options.files)
+        halves = set(_halves(names, own, view))
+        components = [each for each in home.list(prefix) if attempt_of_component(each.name) in halves]
+        return cls(store, names, own, home, components, view, problem)
+
+    @property
+    def has_anything_to_lose(self) -> bool:
+        """False for what a drop leaves that is interrupted at the end: part of a timeline alone."""
+        if self.problem is None:
+            return any(self._is_record(stat) for stat in self.own)
+        return not all(self._is_record(stat) or stat.name == self.names.hint for stat in self.own)
+
+    @property
+    def drop(self) -> Drop:
+        kinds = Counter(stat.name.removeprefix(self.names.root).partition("/")[0] for stat in self.own)
+        if self.components:
+            kinds["components"] = len(self.components)
+        view = self.view or TimelineView()
+        return Drop(
+            self.names.job,
+            objects=len(self.own) + len(self.components),
+            size_bytes=sum(stat.size for stat in (*self.own, *self.components)),
+            kinds=dict(sorted(kinds.items())),
+            checkpoints=tuple(entry.checkpoint_id for entry in view.retained),
+            savepoints=dict(view.savepoints),
+            open_owner=None if view.open_attempt is None else view.open_attempt.owner,
+            problem=self.problem,
+        )
+
+    def in_order(self) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
+        """What goes together, group after group."""
+        yield self.component_store, self.components
+        groups: dict[int, list[ObjectStat]] = {place: [] for place in range(4)}
+        last_slot = max((stat.name for stat in self.own if self._is_record(stat)), default="")
+        for stat in self.own:
+            place = 1 if self._is_record(stat) else 0
+            if stat.name == last_slot:
+                place = 2
+            elif stat.name == self.names.hint:
+                place = 3
+            groups[place].append(stat)
+        # A manifest goes after what only it names.
+        others = groups[0]
+        manifests = [stat for stat in others if stat.name.startswith(self.names.manifests_prefix)]
+        yield self.store, [stat for stat in others if not stat.name.startswith(self.names.manifests_prefix)]
+        yield self.store, manifests
+        for place in (1, 2, 3):
+            yield self.store, groups[place]
+
+    def _is_record(self, stat: ObjectStat) -> bool:
+        return stat.name.startswith(self.names.timeline_prefix)
+
+
+def _halves(names: JobNames, own: Iterable[ObjectStat], view: TimelineView | None) -> Iterator[int]:
+    """The job's attempts, by the half of their UUIDs that components carry.
+
+    Those that ended before the newest snapshot are in the archive, by name.
+    """
+    archived = names.archived_attempt(0).rpartition("/")[0] + "/"
+    for stat in own:
+        attempt: uuid.UUID | None = None
+        if stat.name.startswith(archived):
+            yield int(stat.name.removeprefix(archived), 16)
+        elif stat.name.startswith(names.attempts_prefix):
+            attempt = names.attempt_of_folder(stat.name)
+        elif stat.name.startswith(names.manifests_prefix):
+            attempt = names.attempt_of_manifest(stat.name)
+        if attempt is not None:
+            yield attempt_half(attempt)
+    if view is not None:
+        known = [*view.ended, *(entry.completed.attempt for entry in view.checkpoints.values())]
+        if view.open_attempt is not None:
+            known.append(view.open_attempt.attempt)
+        yield from map(attempt_half, known)

@@ -1,0 +1,117 @@
+"""The jobs of a store, found without listing their objects.
+
+Owns finding them, and what is told of each: what its timeline and its newest manifest say. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import cast
+
+from dstl_dagster.checkpoint import CheckpointReader
+from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
+from dstl_dagster.format import JOBS_PREFIX, validated_job
+from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.storage import ObjectStore, ShortListingStore, concurrently
+
+__all__ = ["JobSummary", "job_names", "list_jobs"]
+
+_AFTER_SLASH = "0"
+"""The character after `/`: no name of a folder's lies between."""
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """One job, as of now.
+
+    Attributes:
+        checkpoint_id: the last completed checkpoint; `None` before the first.
+        completed_at: when it completed, by the clock of its run.
+        batch: its idempotency key, such as a partition.
+        retained: how many checkpoints can be restored to.
+        open_owner: who makes a checkpoint now; `None` if nobody does.
+        state_bytes: what reading all its state takes; `None` if its manifest does not say.
+        problem: why the job cannot be read; the rest is unknown then.
+    """
+
+    job: str
+    checkpoint_id: int | None = None
+    completed_at: datetime | None = None
+    batch: str | None = None
+    retained: int = 0
+    open_owner: str | None = None
+    state_bytes: int | None = None
+    problem: str | None = None
+
+
+def job_names(store: ObjectStore) -> list[str]:
+    """The jobs that have any object here, ascending. One listing for each."""
+    return sorted(_found(store))
+
+
+def _found(store: ObjectStore) -> Iterator[str]:
+    """In the order of their folders, in which `a-b/` precedes `a/`."""
+    offset = JOBS_PREFIX
+    while True:
+        name = _first_name(store, offset)
+        if name is None:
+            return
+        job, slash, _ = name.removeprefix(JOBS_PREFIX).partition("/")
+        if slash and _is_job(job):
+            yield job
+        offset = f"{JOBS_PREFIX}{job}{_AFTER_SLASH if slash else chr(0x20)}"
+
+
+def list_jobs(store: ObjectStore, options: Options | None = None) -> list[JobSummary]:
+    """Every job of the store, ascending, each read by itself: one that is damaged says so.
+
+    Raises: UnavailableError.
+    """
+    given = JobOptions.of(options)
+    threads = store.capabilities.useful_threads(given.checkpoint.commit_threads)
+    looks = [partial(_summary, store, job, given) for job in job_names(store)]
+    return concurrently(looks, threads, "dstl-jobs")
+
+
+def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
+    reader = CheckpointReader(job, store, options)
+    try:
+        view = reader.timeline.tail()
+        last = None if view.last_completed is None else reader.at(view.last_completed.checkpoint_id)
+    except UnavailableError:
+        raise
+    except DstlError as error:
+        return JobSummary(job, problem=error.message)
+    open_owner = None if view.open_attempt is None else view.open_attempt.owner
+    if last is None:
+        problem = None if view.slot else "it has objects, but no timeline: a drop was interrupted"
+        return JobSummary(job, open_owner=open_owner, problem=problem)
+    sizes = [entry.sizes for entry in last.manifest.operators.values()]
+    known = [each.base_bytes + each.log_bytes for each in sizes if each is not None]
+    return JobSummary(
+        job,
+        checkpoint_id=last.checkpoint_id,
+        completed_at=last.entry.completed.recorded_at,
+        batch=last.idempotency_key,
+        retained=len(view.retained),
+        open_owner=open_owner,
+        state_bytes=sum(known) if len(known) == len(sizes) else None,
+    )
+
+
+def _first_name(store: ObjectStore, offset: str) -> str | None:
+    if store.capabilities.short_lists:
+        short = cast("ShortListingStore", store)
+        return next((stat.name for stat in short.list_first(JOBS_PREFIX, 1, start_offset=offset)), None)
+    return next((stat.name for stat in store.list(JOBS_PREFIX, start_offset=offset)), None)
+
+
+def _is_job(name: str) -> bool:
+    try:
+        validated_job(name)
+    except InvalidInputError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""A run whose batch a checkpoint holds already: it changes nothing, and says so where people look.
+
+Owns what such a run shows. Does not own whether a batch is applied (`timeline`).
+
+A retry has to succeed, so such a run does. But a green run with a new materialization looks like a day that was
+made again. The asset therefore gets an observation, if it has the materialization of that checkpoint already;
+without it, as after a run that died behind step 5, the materialization is due. In a backfill it always is:
+Dagster starts the next partition only once this one is materialized.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.orchestration.keys import (
+    TAG_ALREADY_IN,
+    TAG_CHECKPOINT,
+    TAG_FAIL_IF_APPLIED,
+    JobAssets,
+)
+from dstl_dagster.orchestration.partitions import partition_of
+
+__all__ = ["observe_if_unchanged", "tell_applied"]
+
+_BACKFILL = "dagster/backfill"
+_NEWEST_EVENTS = 25
+
+
+def tell_applied(context: dg.OpExecutionContext, job: str, checkpoint_id: int) -> None:
+    """Log and tag that the batch of this run changes nothing.
+
+    Raises: ConflictError (kind `already_applied`) if the run asks for that by its tag.
+    """
+    partition = partition_of(context)
+    what = "this batch" if partition is None else f"partition {partition}"
+    how = "" if partition is None else f" To make it again: dstl checkpoints correct {partition}"
+    said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed.{how}"
+    context.instance.add_run_tags(context.run_id, {TAG_ALREADY_IN: str(checkpoint_id)})
+    if context.run.tags.get(TAG_FAIL_IF_APPLIED) == "true":
+        raise ConflictError(said, kind=ErrorKind.ALREADY_APPLIED)
+    context.log.warning(said)
+
+
+def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, checkpoint_id: int) -> bool:
+    """Write the observation that stands in place of the state's materialization; False where that is due."""
+    run = context.instance.get_run_by_id(context.run_id)  # with the tags that an earlier step has added
+    tags = {} if run is None else run.tags
+    if not context.has_assets_def or _BACKFILL in tags or tags.get(TAG_ALREADY_IN) != str(checkpoint_id):
+        return False
+    partition = partition_of(context)
+    if not _is_materialized(context.instance, assets.state_key, partition, checkpoint_id):
+        return False
+    context.log_event(
+        dg.AssetObservation(
+            asset_key=assets.state_key,
+            partition=partition,
+            description=f"nothing changed: already in checkpoint {checkpoint_id}",
+            tags={TAG_CHECKPOINT: str(checkpoint_id)},
+            metadata={"checkpoint": str(checkpoint_id)},
+        )
+    )
+    return True
+
+
+def _is_materialized(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, checkpoint_id: int
+) -> bool:
+    found = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
+        limit=_NEWEST_EVENTS,
+    )
+    for record in found.records:
+        made = record.asset_materialization
+        told = None if made is None else made.metadata.get("checkpoint")
+        if told is not None and told.value == str(checkpoint_id):
+            return True
+    return False

@@ -1,0 +1,207 @@
+"""An asset from one function: the DataFrame that it returns becomes the changes of a checkpoint.
+
+Owns what such a function may ask for, and what its result becomes. Does not own the asset's steps (`assets`),
+or how rows are merged (`spark`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.assets import build_state_asset, op_prefix
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.settings import parse_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from dstl_dagster.spark import CheckpointBatch
+
+__all__ = ["checkpointed_asset"]
+
+_CONTEXT: Final = "context"
+_BATCH: Final = "batch"
+_CHANGELOG: Final = "changelog"
+
+_Keyword = inspect.Parameter.KEYWORD_ONLY
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What the DataFrame becomes: rows that replace those of their keys, or a merge."""
+
+    operator: str
+    keys: tuple[str, ...]
+    update: Mapping[str, str | Column] | None
+    schema: StructType | str | None
+    delete: str | Column | None
+    max_parallelism: int | None
+
+    def apply(self, batch: CheckpointBatch, rows: DataFrame) -> None:
+        if self.update is None:
+            batch.write_state(
+                rows,
+                operator=self.operator,
+                keys=self.keys,
+                deleted=typing.cast("str | None", self.delete),
+                max_parallelism=self.max_parallelism,
+            )
+            return
+        batch.merge_state(
+            rows,
+            operator=self.operator,
+            keys=self.keys,
+            update=self.update,
+            schema=typing.cast("StructType | str", self.schema),
+            delete=self.delete,
+            max_parallelism=self.max_parallelism,
+        )
+
+
+def checkpointed_asset(
+    job: str | JobAssets,
+    *,
+    keys: Sequence[str] = (),
+    schema: StructType | str | None = None,
+    update: Mapping[str, str | Column] | None = None,
+    delete: str | Column | None = None,
+    operator: str | None = None,
+    max_parallelism: int | None = None,
+    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
+    source: str = "input",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    **asset_arguments: Any,
+) -> Callable[[Callable[..., DataFrame | None]], dg.AssetsDefinition]:
+    """Decorate a function of a partition's data: its result becomes the asset `<job>/state`, one checkpoint.
+
+    The function may take Dagster's `context`, resources by their types, a `config`, and `batch`, the open
+    `CheckpointBatch`, with which it reads state and writes files and further operators. The DataFrame that it
+    returns is written to `operator`; with `batch` it may return None and write everything itself. It is not
+    called for a batch that a completed checkpoint holds. The resource `changelog` is required.
+
+    Args:
+        job: the job's name, or its asset keys.
+        keys: the key columns of the state.
+        update: how a returned row changes the state's row of its key, as in `batch.merge_state`. Without it
+            the returned rows replace those of their keys, as in `batch.write_state`.
+        schema: the state's columns; required with `update`.
+        delete: which keys to delete: with `update` an expression over `old` and `new`, otherwise the name of
+            a boolean column.
+        operator: where the rows are kept; the function's name by default.
+        partitions_def: time partitions, which are applied in order, each once.
+        source: the name under which the checkpoint holds the partition as a position.
+        retry_policy: of all five ops.
+        asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `description`, ...
+
+    Raises: InvalidInputError, where the decorator stands, for a rule or a function that cannot work.
+    """
+    assets = JobAssets.of(job)
+    names = parse_names("keys", keys)
+
+    def decorate(function: Callable[..., DataFrame | None]) -> dg.AssetsDefinition:
+        name = function.__name__
+        rule = None
+        if names:
+            rule = _Rule(operator or name, names, update, schema, delete, max_parallelism)
+        parameters = _parameters(function)
+        _require_rule(
+            name, rule, takes_batch=_BATCH in parameters, update=update, schema=schema, delete=delete
+        )
+
+        def compute(context: dg.OpExecutionContext, **given: Any) -> dict[str, Any]:
+            changelog: ChangelogStorageResource = given[_CHANGELOG]
+            order = source if partitions_def is not None else None
+            with changelog.checkpoint(context, assets.job, source=order) as batch:
+                if batch.already_in is None:
+                    _add(batch, rule, name, _call(function, parameters, context, batch, given))
+            return batch.reference
+
+        compute.__signature__ = _signature(parameters)  # type: ignore[attr-defined] # functions do take one
+        op = dg.op(
+            name=op_prefix(assets) + name,
+            description=inspect.getdoc(function),
+            out=dg.Out(dict),
+            retry_policy=retry_policy,
+        )(compute)
+        described = {"description": inspect.getdoc(function), **asset_arguments}
+        return build_state_asset(
+            assets, op, partitions_def=partitions_def, retry_policy=retry_policy, **described
+        )
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The function's, with types instead of their names."""
+    hints = typing.get_type_hints(function)
+    return {
+        name: parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+
+
+def _signature(parameters: Mapping[str, inspect.Parameter]) -> inspect.Signature:
+    """What Dagster sees: the context, the function's resources and config, and the changelog."""
+    asked = [
+        inspect.Parameter(name, _Keyword, annotation=parameter.annotation)
+        for name, parameter in parameters.items()
+        if name not in {_CONTEXT, _BATCH, _CHANGELOG}
+    ]
+    context = inspect.Parameter(
+        _CONTEXT, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=dg.OpExecutionContext
+    )
+    changelog = inspect.Parameter(_CHANGELOG, _Keyword, annotation=ChangelogStorageResource)
+    return inspect.Signature([context, *asked, changelog], return_annotation=dict)
+
+
+def _call(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    context: dg.OpExecutionContext,
+    batch: CheckpointBatch,
+    given: Mapping[str, Any],
+) -> Any:
+    known = {**given, _CONTEXT: context, _BATCH: batch}
+    return function(**{name: known[name] for name in parameters})
+
+
+def _add(batch: CheckpointBatch, rule: _Rule | None, name: str, result: Any) -> None:
+    if result is None and rule is None:
+        return
+    if not hasattr(result, "sparkSession"):  # a DataFrame, classic or of Spark Connect
+        wanted = "None, because it has no keys" if rule is None else "the DataFrame of its rows"
+        raise InvalidInputError(f"{name}() returned {type(result).__name__}: expected {wanted}")
+    if rule is None:
+        raise InvalidInputError(f"{name}() returned a DataFrame: name its keys, or write it by `batch`")
+    rule.apply(batch, result)
+
+
+def _require_rule(
+    name: str,
+    rule: _Rule | None,
+    takes_batch: bool,
+    update: Mapping[str, Any] | None,
+    schema: StructType | str | None,
+    delete: str | Column | None,
+) -> None:
+    if rule is None:
+        if update is not None or schema is not None or delete is not None:
+            raise InvalidInputError(f"{name}: `update`, `schema` and `delete` need `keys`")
+        if not takes_batch:
+            raise InvalidInputError(f"{name}: give `keys`, or take `batch` and write by it")
+    elif update is not None and schema is None:
+        raise InvalidInputError(f"{name}: `update` needs `schema`, the columns of the state")
+    elif update is None and schema is not None:
+        raise InvalidInputError(f"{name}: `schema` is for `update`; rows that replace others have their own")
+    elif update is None and delete is not None and not isinstance(delete, str):
+        raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")

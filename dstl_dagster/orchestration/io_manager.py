@@ -1,0 +1,265 @@
+"""An IO manager: what an ordinary asset returns is merged into keyed state, and loaded from there downstream.
+
+Owns how an output becomes one whole checkpoint, and which checkpoint an input is of. Does not own the batch's
+life (`checkpoint.Batch`), merging (`spark`), or the forms that state is read in (`keyed`).
+"""
+
+# No postponed annotations: Dagster reads the types of a resource's fields as objects.
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+from pydantic import Field
+
+from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.lineage import state_metadata
+from dstl_dagster.orchestration.owners import owner_of, root_run_id
+from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.orchestration.resources import ChangelogStorageResource, may_take_over
+from dstl_dagster.settings import parse_names
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed import StateScan
+
+__all__ = ["KeyedStateIOManager"]
+
+_PREFIX: Final = "dstl/"
+_KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator")
+_POSITION: Final = "partition"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where an asset's rows are kept, and by which rule: from its key and its `dstl/` metadata."""
+
+    job: str
+    operator: str
+    keys: tuple[str, ...]
+    update: Mapping[str, str] | None
+    schema: str | None
+    delete: str | None
+
+    @classmethod
+    def of(cls, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "_Target":
+        given = {
+            name.removeprefix(_PREFIX): getattr(value, "value", value)
+            for name, value in metadata.items()
+            if name.startswith(_PREFIX)
+        }
+        where = f"asset {key.to_user_string()}"
+        for name in given:
+            if name not in _KNOWN:
+                known = ", ".join(_PREFIX + each for each in _KNOWN)
+                raise InvalidInputError(f"{where}: metadata {_PREFIX}{name} means nothing; known are {known}")
+        if ("update" in given) != ("schema" in given):
+            raise InvalidInputError(f"{where}: {_PREFIX}update and {_PREFIX}schema belong together")
+        return cls(
+            job=given.get("job") or ".".join(key.path),
+            operator=given.get("operator") or key.path[-1],
+            keys=parse_names(f"{where}: {_PREFIX}keys", given.get("keys", ())),
+            update=given.get("update"),
+            schema=given.get("schema"),
+            delete=given.get("delete"),
+        )
+
+
+class KeyedStateIOManager(dg.ConfigurableIOManager):
+    """Keeps what an asset returns as keyed state; a run of it is one whole checkpoint, steps 1 to 7.
+
+    An asset's metadata says how: `dstl/keys` (required, the key columns), and for a Spark DataFrame
+    `dstl/update` with `dstl/schema`, and `dstl/delete`, as in `batch.merge_state`. Without `dstl/update` the
+    rows replace those of their keys; they may then be a Spark DataFrame, an Arrow table, or a DataFrame of
+    pandas or Polars. Each asset is a job of its own, named after its key (or `dstl/job`).
+
+    Time partitions are applied in order, each once: let the asset depend on its own previous partition. A
+    partition that a checkpoint holds is not applied again.
+
+    An input is the state at the checkpoint that holds its partition (without partitions: at the last one), in
+    the form of its type hint: a DataFrame of Spark, pandas or Polars, a Polars LazyFrame, a `pyarrow.Table`;
+    without a hint a `StateScan`.
+    """
+
+    changelog: ChangelogStorageResource
+    spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # a resource, or none
+    """Anything with `spark_session`, for inputs that are Spark DataFrames."""
+    clean_up_every: int = Field(default=10, description="Step 7 after so many checkpoints; 0: never.")
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Complete a checkpoint with the rows."""
+        target = _Target.of(context.asset_key, context.definition_metadata)
+        if not target.keys:
+            raise InvalidInputError(
+                f"asset {context.asset_key.to_user_string()}: name the key columns of its state, as "
+                'metadata={"dstl/keys": ["customer"]}'
+            )
+        with without_useless_retries(f"state of asset {context.asset_key.to_user_string()}"):
+            checkpoint = self._complete(context, target, obj)
+        context.add_output_metadata(state_metadata(checkpoint, self._coordinator(target).prices))
+
+    def _coordinator(self, target: _Target, owner: str | None = None) -> CheckpointCoordinator:
+        return self.changelog.coordinator(target.job, owner=owner)
+
+    def _complete(self, context: dg.OutputContext, target: _Target, rows: Any) -> Checkpoint:
+        step = context.step_context
+        run = step.dagster_run
+        coordinator = self._coordinator(target, owner_of(run))
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        key = f"run:{root_run_id(run)}/{step.step.key}" if partition is None else partition
+        applied = coordinator.applied(key)
+        if applied is not None:
+            context.log.warning(f"already in checkpoint {applied} of job {target.job!r}: nothing was changed")
+            coordinator.compose_commit()
+            return coordinator.get(applied)
+        definition = context.asset_partitions_def if partition is not None else None
+        ordered = isinstance(definition, dg.TimeWindowPartitionsDefinition)
+
+        def check(parent: Checkpoint | None) -> None:
+            if ordered and partition is not None:
+                position = None if parent is None else parent.positions.get(_POSITION)
+                require_next_partition(definition, partition, position, job=target.job)
+
+        batch = Batch.open(
+            coordinator,
+            idempotency_key=key,
+            take_over=may_take_over(run, step.instance, coordinator),
+            check=check,
+        )
+        try:
+            if partition is not None:
+                batch.move_position(_POSITION, partition)
+            batch.add(_written(batch, target, rows))
+        except Exception as error:
+            batch.abort(f"{type(error).__name__}: {error}")
+            raise
+        batch.fold_due_logs()
+        return batch.complete(clean_up_every=self.clean_up_every)
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The state of the upstream asset, in the form that the input's type asks for."""
+        upstream = context.upstream_output
+        metadata = {} if upstream is None else upstream.definition_metadata
+        target = _Target.of(context.asset_key, metadata)
+        coordinator = self._coordinator(target)
+        at = None
+        if context.has_asset_partitions and context.asset_partition_keys:
+            at = f"partition:{context.asset_partition_keys[-1]}"
+        wanted = _form_of(context.dagster_type.typing_type)
+        if wanted == "spark":
+            return self._read_by_spark(coordinator, target, at)
+        scan = coordinator.read_state(target.operator, at)
+        return _FORMS[wanted](scan)
+
+    def _read_by_spark(self, coordinator: CheckpointCoordinator, target: _Target, at: str | None) -> Any:
+        from dstl_dagster.spark import read_state, running_session  # PySpark: only for who asks for it
+
+        session = running_session() if self.spark is None else self.spark.spark_session
+        if session is None:
+            raise InvalidInputError(
+                "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` resource"
+            )
+        checkpoint = coordinator.at(at)
+        if target.operator not in checkpoint.manifest.operators:
+            raise NotFoundError(
+                f"checkpoint {checkpoint.checkpoint_id} of {target.job!r} has no {target.operator!r}"
+            )
+        return read_state(
+            session, checkpoint, target.operator, store=coordinator.store, job_options=coordinator.job_options
+        )
+
+
+def _written(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
+    """Steps 2 and 3 of the rows, by Spark if they are its."""
+    if hasattr(rows, "sparkSession"):
+        return _written_by_spark(batch, target, rows)
+    if target.update is not None:
+        raise InvalidInputError(f"{_PREFIX}update merges a Spark DataFrame, not {type(rows).__name__}")
+    return _written_here(batch, target, rows)
+
+
+def _written_by_spark(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
+    from dstl_dagster.spark import merge_state, write_state  # PySpark: only where rows are its
+
+    if target.update is None:
+        return write_state(rows, batch, operator=target.operator, keys=target.keys, deleted=target.delete)
+    return merge_state(
+        rows,
+        batch,
+        operator=target.operator,
+        keys=target.keys,
+        update=target.update,
+        schema=target.schema or "",
+        delete=target.delete,
+    )
+
+
+def _written_here(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
+    import pyarrow as pa  # Arrow: not while definitions load
+
+    from dstl_dagster.keyed import write_rows
+    from dstl_dagster.state import StateSchema
+
+    if type(rows).__module__.startswith("pandas."):
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+    elif isinstance(rows, pa.Table) or hasattr(rows, "__arrow_c_stream__"):
+        table = pa.table(rows)
+    else:
+        raise InvalidInputError(
+            f"an asset of keyed state returned {type(rows).__name__}: expected a DataFrame of Spark, pandas "
+            "or Polars, or an Arrow table"
+        )
+    deleted = None
+    if target.delete is not None:
+        deleted = table[target.delete]
+        table = table.drop_columns([target.delete])
+    schema, known = StateSchema.of(table.schema, target.keys), batch.schema(target.operator)
+    if known is not None:
+        schema = known.evolved_to(schema)
+    return write_rows(
+        batch.coordinator.store,
+        batch.attempt,
+        target.operator,
+        schema,
+        table,
+        deleted=deleted,
+        options=batch.coordinator.job_options,
+    )
+
+
+def _form_of(hint: Any) -> str:
+    """By the hint's name: none of the libraries is imported for it."""
+    module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
+    known = {
+        ("pyspark", "DataFrame"): "spark",
+        ("pandas", "DataFrame"): "pandas",
+        ("polars", "DataFrame"): "polars",
+        ("polars", "LazyFrame"): "lazy",
+        ("pyarrow", "Table"): "arrow",
+        ("dstl_dagster", "StateScan"): "scan",
+        ("typing", "Any"): "scan",
+    }
+    form = known.get((module, name))
+    if form is None:
+        raise InvalidInputError(
+            f"an input of keyed state cannot be a {module}.{name}: use a DataFrame of Spark, pandas or "
+            "Polars, a pyarrow.Table or a StateScan"
+        )
+    return form
+
+
+def _collected(scan: "StateScan") -> Any:
+    import_module("polars")
+    return scan.to_polars().collect()
+
+
+_FORMS: Final[dict[str, Callable[["StateScan"], Any]]] = {
+    "pandas": lambda scan: scan.to_pandas(),
+    "polars": _collected,
+    "lazy": lambda scan: scan.to_polars(),
+    "arrow": lambda scan: scan.to_arrow(),
+    "scan": lambda scan: scan,
+}

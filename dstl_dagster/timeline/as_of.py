@@ -1,0 +1,210 @@
+"""Which checkpoint is meant: what people say, and the checkpoint of a timeline that it names.
+
+Owns the forms of `at`, the same for the command, Spark, Dagster and Python. Does not own loading the
+checkpoint (`checkpoint`). Pure, but for archive look-ups.
+
+    12, "12", "checkpoint:12"                   the checkpoint of this id
+    "before-migration", "savepoint:NAME"        the checkpoint that a savepoint keeps
+    "2001-01-05", "partition:KEY"               the checkpoint that holds this batch: a partition, or any key
+    "2026-11-22T18:00", "time:2026-11-22"       where the job stood at that time, in UTC unless it says else
+    None                                        the last checkpoint
+
+A day alone is never taken for a time: of a partition that has not run, it would name another state silently.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import Enum, auto
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
+
+__all__ = ["AsOf", "AtLike"]
+
+_DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
+_FORMS = 'an id such as 12, a partition, a savepoint, or a time such as "2026-11-22T18:00Z"'
+
+
+class _Kind(Enum):
+    LATEST = auto()
+    CHECKPOINT = auto()
+    SAVEPOINT = auto()
+    PARTITION = auto()
+    TIME = auto()
+    NAME = auto()  # a savepoint's or a batch's; else a time, if it reads as one
+
+
+_PREFIXES = {
+    each.name.lower(): each for each in (_Kind.CHECKPOINT, _Kind.SAVEPOINT, _Kind.PARTITION, _Kind.TIME)
+}
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """A checkpoint as a caller named it. Made by `of`, `version` and `time`."""
+
+    _kind: _Kind
+    _name: str = ""
+    _id: int = 0
+    _time: datetime | None = None
+
+    @classmethod
+    def of(cls, at: AtLike) -> AsOf:
+        """Raises: InvalidInputError for what has none of the forms."""
+        if isinstance(at, AsOf):
+            return at
+        if at is None:
+            return cls(_Kind.LATEST)
+        if isinstance(at, int) and not isinstance(at, bool):
+            return cls._of_id(at, at)
+        if isinstance(at, datetime):
+            return cls.time(at)
+        if isinstance(at, date):
+            return cls(_Kind.NAME, at.isoformat())
+        if not isinstance(at, str) or not at.strip():
+            raise InvalidInputError(f"a checkpoint is named by {_FORMS}, not by {at!r}")
+        return cls._of_text(at.strip())
+
+    @classmethod
+    def _of_text(cls, text: str) -> AsOf:
+        prefix, colon, rest = text.partition(":")
+        kind = _PREFIXES.get(prefix) if colon else None
+        if kind is _Kind.TIME:
+            return cls.time(rest)
+        if kind is _Kind.CHECKPOINT or (kind is None and _is_number(text)):
+            number = rest if kind else text
+            return cls._of_id(int(number) if _is_number(number) else 0, text)
+        if kind is not None:
+            if not rest:
+                raise InvalidInputError(f"{text!r} names no {prefix}: add it behind the colon")
+            return cls(kind, rest)
+        return cls(_Kind.NAME, text, _time=_instant(text) if _DATE_AND_TIME.fullmatch(text) else None)
+
+    @classmethod
+    def _of_id(cls, checkpoint_id: int, given: object) -> AsOf:
+        if checkpoint_id < 1:
+            raise InvalidInputError(f"checkpoint ids are numbers from 1 on, not {given!r}")
+        return cls(_Kind.CHECKPOINT, str(checkpoint_id), checkpoint_id)
+
+    @classmethod
+    def time(cls, at: datetime | str) -> AsOf:
+        """Where the job stood at a time. Text without a zone, also a day alone, is UTC.
+
+        Raises: InvalidInputError for what is no time, or a datetime without a zone.
+        """
+        if isinstance(at, str):
+            return cls(_Kind.TIME, at, _time=_instant(at))
+        if at.tzinfo is None:
+            raise InvalidInputError(
+                f"{at!r} has no time zone: say which, as in {at.isoformat()}Z or datetime(..., tzinfo=UTC)"
+            )
+        return cls(_Kind.TIME, at.isoformat(), _time=at)
+
+    def __str__(self) -> str:
+        return "the last checkpoint" if self._kind is _Kind.LATEST else self._name
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it is an id, so that nothing has to be looked up to tell which."""
+        return self._kind is _Kind.CHECKPOINT
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it reads as a time."""
+        return self._time is not None
+
+    def resolved(self, view: TimelineView, job: str) -> int:
+        """The id of the checkpoint, which may have been cleaned up.
+
+        Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
+        InvalidInputError if a savepoint and a batch of this name are different checkpoints.
+        """
+        if self._kind is _Kind.CHECKPOINT:
+            return self._id
+        if view.last_completed_id is None:
+            raise NotFoundError(f"job {job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
+        if self._kind is _Kind.LATEST:
+            return view.last_completed_id
+        return self._at_time(view, job) if self._kind is _Kind.TIME else self._named(view, job)
+
+    def _named(self, view: TimelineView, job: str) -> int:
+        kept = view.savepoints.get(self._name) if self._kind is not _Kind.PARTITION else None
+        held = view.applied_in(self._name) if self._kind is not _Kind.SAVEPOINT else None
+        if kept is not None and held is not None and kept != held:
+            raise InvalidInputError(
+                f"{self._name!r} is both a savepoint (checkpoint {kept}) and a batch (checkpoint {held}) of "
+                f"job {job!r}: say savepoint:{self._name} or partition:{self._name}"
+            )
+        found = held if kept is None else kept
+        if found is not None:
+            return found
+        if self._time is not None:
+            return self._at_time(view, job)
+        raise NotFoundError(
+            f"job {job!r} has no checkpoint {self._name!r}: {self._what_is_there(view)}",
+            kind=ErrorKind.NO_CHECKPOINT,
+        )
+
+    def _what_is_there(self, view: TimelineView) -> str:
+        known = ", ".join(sorted(view.savepoints)) or "none"
+        if self._kind is _Kind.SAVEPOINT:
+            return f"it has no such savepoint, only {known}"
+        if view.keys.get(self._name) or view.archive.checkpoints_of_key(self._name):
+            return "a restore abandoned the one that held this batch; run the batch again"
+        if self._kind is _Kind.PARTITION:
+            return "no completed checkpoint holds this partition; `list` shows those that exist"
+        return (
+            f"no completed checkpoint holds a partition of this name, and no savepoint has it ({known}); "
+            f"for a day as a time say time:{self._name}"
+        )
+
+    def _at_time(self, view: TimelineView, job: str) -> int:
+        """On the present chain: what a restore abandoned is not where the job stood."""
+        assert self._time is not None
+        chain = [each for each in view.checkpoints.values() if not view.is_abandoned(each.checkpoint_id)]
+        # The last one, not how many: the clocks of their writers may differ.
+        by_then = [place for place, each in enumerate(chain, 1) if each.completed.recorded_at <= self._time]
+        place = max(by_then, default=0)
+        first = chain[0]
+        if place == 0 and first.completed.parent is None:
+            raise NotFoundError(
+                f"job {job!r} had no checkpoint yet at {self._name}: its first is of {_shown(first)}",
+                kind=ErrorKind.NO_CHECKPOINT,
+            )
+        found = chain[place - 1] if place else None
+        following = chain[place] if place < len(chain) else None
+        known = None if found is None else found.checkpoint_id
+        # Others, which are gone, may have completed between the two, before or after the time.
+        if following is not None and following.completed.parent != known:
+            raise NotFoundError(
+                f"where job {job!r} stood at {self._name} was cleaned up: the next checkpoint left is "
+                f"{following.checkpoint_id}, of {_shown(following)}",
+                kind=ErrorKind.CHECKPOINT_GONE,
+            )
+        assert known is not None
+        return known
+
+
+AtLike = AsOf | int | str | date | None
+"""What callers may name a checkpoint by; a `datetime` is a `date`."""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _instant(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{text!r} is not a time: write it as 2026-11-22T18:00Z (without a zone it is UTC)"
+        ) from error
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _shown(entry: CheckpointEntry) -> str:
+    return f"{entry.completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC"

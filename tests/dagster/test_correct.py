@@ -1,0 +1,71 @@
+"""The job that corrects a partition, on days that do nothing but count how often they ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import build_correct_job
+from dstl_dagster.orchestration.keys import TAG_CORRECTION
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+WEEK = tuple(f"2024-01-{day:02d}" for day in range(1, 5))
+
+
+def correct_job(days: Days) -> dg.JobDefinition:
+    state = days.code.build_state(days.body, files=1)
+    one_day = dg.define_asset_job("one_day", [state])
+    defs = dg.Definitions(assets=[state], jobs=[one_day], resources={"changelog": days.resource()})
+    return build_correct_job(
+        days.code.JOB, lambda: defs.resolve_job_def("one_day"), days.code.DAYS, changelog=days.resource()
+    )
+
+
+def correct(days: Days, day: str, **how: Any) -> dg.ExecuteInProcessResult:
+    return correct_job(days).execute_in_process(
+        instance=days.instance, partition_key=day, raise_on_error=False, **how
+    )
+
+
+def test_a_day_is_corrected_with_those_after_it(days: Days) -> None:
+    """Restore, then each day as a run of its own; a failing day stops it, and one for that day goes on."""
+    for day in WEEK:
+        assert days.run(day).success
+    ran: list[str] = []
+    bad = [WEEK[2]]
+
+    def body(context: dg.OpExecutionContext, batch: Any) -> None:
+        if context.partition_key in bad:
+            raise dg.Failure("the source is not right yet", allow_retries=False)
+        ran.append(context.partition_key)
+
+    days.body = body
+    failed = correct(days, WEEK[1])
+    assert not failed.success
+    assert days.failure(failed)[1].startswith(f"partition {WEEK[2]} failed (run ")
+    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000005"]
+    bad.clear()
+    again = correct(days, WEEK[2])
+    assert again.success, days.failure(again)
+    assert ran == list(WEEK[1:])
+    logged = days.logged(again)
+    assert f"correct: 2 of 2 partitions: {WEEK[3]} is in checkpoint 7" in logged
+    latest = days.coordinator().latest()
+    assert latest is not None
+    assert (latest.checkpoint_id, dict(latest.positions)) == (7, {"calendar": WEEK[3]})
+    runs = days.instance.get_runs(dg.RunsFilter(tags={TAG_CORRECTION: again.run_id}))
+    assert [run.tags["dagster/partition"] for run in reversed(runs)] == list(WEEK[2:])
+
+
+def test_a_day_that_cannot_be_corrected_is_refused_before_anything_is_done(days: Days) -> None:
+    """The first one has nothing before it."""
+    assert days.run(WEEK[0]).success
+    before = days.objects()
+    result = correct(days, WEEK[0])
+    assert "in the first checkpoint of job 'days'" in days.failure(result)[1]
+    assert days.objects() == before

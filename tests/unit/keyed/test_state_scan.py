@@ -1,0 +1,200 @@
+"""State without Spark: the same rows in every library's form, and no more read than is wanted."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import dstl_dagster
+from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.key_filters import key_groups_of_filters, merged_ranges
+from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.storage import LocalObjectStore
+
+TAILS = [f"N{number:03d}" for number in range(60)]
+
+
+@pytest.fixture
+def keyed_on_disk(keyed_on, tmp_path):
+    job = keyed_on(LocalObjectStore(tmp_path / "store", durable=False))
+    job.changes([{"tail": tail, "flights": number} for number, tail in enumerate(TAILS)])
+    job.changes([{"tail": "N001", "flights": 100}], [{"tail": "N002", "flights": None}])
+    return job
+
+
+@pytest.fixture
+def scan(keyed_on_disk):
+    job = keyed_on_disk
+
+    def read(at=None, **wanted):
+        return dstl_dagster.read_state(job.store.uri, job.coordinator.job, job.OPERATOR, at, **wanted)
+
+    return read
+
+
+def rows(table) -> list[tuple]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+NOW = sorted([(tail, n) for n, tail in enumerate(TAILS) if n not in (1, 2)] + [("N001", 100)])
+
+
+def test_all_forms_hold_the_same_rows(scan):
+    """A table, a stream, pandas, the Arrow interface; each is read anew."""
+    found = scan()
+    assert (found.checkpoint_id, found.operator) == (2, "aircraft")
+    assert rows(found.to_arrow()) == NOW
+    assert rows(found.to_arrow_batch_reader().read_all()) == NOW
+    assert sorted(found.to_pandas().itertuples(index=False, name=None)) == NOW
+    assert rows(pa.table(found)) == NOW
+    assert rows(pickle.loads(pickle.dumps(found)).to_arrow()) == NOW
+
+
+def test_an_older_checkpoint_is_read_by_at(scan):
+    """Before the second one's changes."""
+    assert rows(scan(1).to_arrow()) == [(tail, number) for number, tail in enumerate(TAILS)]
+
+
+def test_columns_and_filters_leave_out_what_is_not_wanted(scan):
+    """A filter may use a column that is not read."""
+    assert scan(columns=["flights", "tail"]).schema.names == ["flights", "tail"]
+    found = scan(columns=["tail"], filters=[("flights", ">=", 58)])
+    assert rows(found.to_arrow()) == [("N001",), ("N058",), ("N059",)]
+    assert rows(scan(filters=pc.field("flights") == 7).to_arrow()) == [("N007", 7)]
+    assert scan(filters=[("flights", ">", 10**6)]).to_arrow().num_rows == 0
+
+
+def test_a_filter_on_whole_keys_reads_their_key_groups_only(keyed_on_disk, counting_store, keyed_on):
+    """One key of 60, of 16 key groups, with a file each: one file is opened, not 16."""
+    job = keyed_on(counting_store)
+    job.changes([{"tail": tail, "flights": 1} for tail in TAILS], partitions=16)
+    counting_store.read.clear()
+    one = job.coordinator.read_state(job.OPERATOR, filters=[("tail", "=", "N007")])
+    assert rows(one.to_arrow()) == [("N007", 1)]
+    of_one = {name for name in counting_store.read if "/changelog/" in name}
+    several = job.coordinator.read_state(
+        job.OPERATOR, filters=[[("tail", "in", ["N007", "N008"])], [("tail", "=", "x")]]
+    )
+    assert rows(several.to_arrow()) == [("N007", 1), ("N008", 1)]
+    assert len(of_one) == 1
+    assert sum(each.number_of_key_groups for each in several.key_groups) <= 3
+
+
+def test_key_groups_are_read_alone_and_together_are_all(scan):
+    """As ranges or as text."""
+    parts = [scan(key_groups="0-4,7").to_arrow(), scan(key_groups=KeyGroupRange.of(8, 15)).to_arrow()]
+    parts.append(scan(key_groups=[KeyGroupRange.of(5, 6)]).to_arrow())
+    assert rows(pa.concat_tables(parts)) == NOW
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"columns": ["tails"]}, "columns names 'tails', but operator 'aircraft' has tail, flights"),
+        ({"columns": "tail"}, "expected names in a list"),
+        ({"columns": ["tail", "tail"]}, "twice"),
+        ({"filters": [("tails", "=", "x")]}, "over the columns tail, flights"),
+        ({"filters": [("flights", "=", "x")]}, "filters are an expression"),
+        ({"filters": ["tail"]}, "filters are an expression"),
+        ({"filters": "tail = 'x'"}, "filters are an expression"),
+        ({"filters": [("flights", "~", 1)]}, "filters are an expression"),
+        ({"filters": 5}, "filters are an expression"),
+        ({"filters": pc.field("nothing") == 1}, "filters are an expression"),
+        ({"key_groups": "16"}, "has key groups 0 to 15, not 16 to 16"),
+        ({"key_groups": [3]}, "KeyGroupRange.of"),
+        ({"as_bytes": ["x"]}, "as_bytes names 'x'"),
+        ({"at": "2001-01-05"}, None),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_read(scan, wanted, says):
+    """What, and what is there instead."""
+    with pytest.raises((InvalidInputError, NotFoundError), match=says):
+        scan(**wanted)
+
+
+def test_an_operator_without_state_is_named_with_those_that_have_some(keyed_on_disk):
+    """As everywhere."""
+    with pytest.raises(NotFoundError, match="no state of operator 'aircrafts'; it has aircraft"):
+        dstl_dagster.read_state(keyed_on_disk.store.uri, "orders", "aircrafts")
+
+
+def test_text_that_is_not_utf8_is_refused_or_given_as_bytes(keyed):
+    """No library gets a string that is none."""
+    raw = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    schema = keyed.SCHEMA
+    table = pa.table({"tail": raw, "flights": pa.array([1], pa.int64())})
+    from dstl_dagster.keyed import write_rows
+
+    attempt = keyed.coordinator.trigger()
+    keyed.complete(
+        attempt, write_rows(keyed.store, attempt, keyed.OPERATOR, schema, table, deleted=pa.array([False]))
+    )
+    with pytest.raises(InvalidInputError, match="as_bytes"):
+        keyed.coordinator.read_state(keyed.OPERATOR).to_arrow()
+    found = keyed.coordinator.read_state(keyed.OPERATOR, as_bytes=["tail"])
+    assert rows(found.to_arrow()) == [(b"\xff", 1)]
+    assert found.schema.field("tail").type == pa.binary()
+
+
+KEYS = StateSchema.of(
+    pa.schema({"d": pa.date32(), "n": pa.decimal128(10, 2), "v": pa.int64()}), ["d", "n"], 128
+)
+
+
+def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
+    """A hash is of the stored value: what merely equals it, or leaves a key column open, narrows nothing."""
+    day, number = date(2001, 1, 5), Decimal("1.5")
+    key = pa.table({"d": [day], "n": pa.array([number], pa.decimal128(10, 2))})
+    group = int(key_group_of(key, KEYS)[0])
+    whole = [("d", "=", day), ("n", "==", number), ("v", ">", 3)]
+    assert key_groups_of_filters(whole, KEYS) == merged_ranges([group])
+    assert key_groups_of_filters([whole, whole], KEYS) == merged_ranges([group])
+    for open_ended in (
+        [("d", "=", day)],
+        [whole, [("v", "=", 1)]],
+        [("d", "=", day), ("n", "=", 1.5)],
+        [("d", "=", None), ("n", "=", number)],
+        [("d", "=", day), ("n", "!=", number)],
+        [("d", "=", day), ("n", "in", [Decimal(each) for each in range(1001)])],
+        pc.field("v") == 1,
+    ):
+        assert key_groups_of_filters(open_ended, KEYS) is None
+
+
+def test_polars_reads_lazily_and_asks_for_less(scan):
+    """The same rows as Arrow's, by columns, predicates and a limit, which stops the scan."""
+    polars = pytest.importorskip("polars")
+    frame = scan().to_polars()
+    assert isinstance(frame, polars.LazyFrame)
+    assert sorted(frame.collect().rows()) == NOW
+    few = frame.filter(polars.col("flights") >= 58).select("tail").collect()
+    assert sorted(few.rows()) == [("N001",), ("N058",), ("N059",)]
+    assert len(frame.head(3).collect()) == 3
+    assert len(frame.head(30).filter(polars.col("flights") >= 0).collect()) == 30
+    assert len(frame.filter(polars.col("flights") >= 58).head(2).collect()) == 2
+    assert frame.collect_schema() == {"tail": polars.String, "flights": polars.Int64}
+
+
+def test_duckdb_queries_a_scan(scan):
+    """As a relation, and by its name in a query."""
+    duckdb = pytest.importorskip("duckdb")
+    state = scan()
+    assert state.to_duckdb().aggregate("count(*), sum(flights)").fetchall() == [(59, sum(n for _, n in NOW))]
+    assert duckdb.sql("SELECT flights FROM state WHERE tail = 'N001'").fetchall() == [(100,)]
+
+
+def test_a_library_that_is_missing_is_named(scan, monkeypatch):
+    """With the command that installs it."""
+    import sys
+
+    for name, form in (("polars", "to_polars"), ("duckdb", "to_duckdb"), ("pandas", "to_pandas")):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(InvalidInputError, match=f"pip install {name}") as caught:
+            getattr(scan(), form)()
+        assert caught.value.kind == "missing_extra"
