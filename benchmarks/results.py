@@ -222,8 +222,8 @@ def main() -> None:
         [
             "# Results",
             "",
-            "Written by `python benchmarks/results.py`, whose head says what it measures. Medians; the ranges",
-            f"of the rounds in brackets ({rounds}; commits 3; history 1).",
+            "Written by `python benchmarks/results.py`, whose head says what is measured. Medians; in brackets",
+            f"the range of the rounds ({rounds}; commits 3; history 1).",
             "",
             told,
             "",
