@@ -25,6 +25,7 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
@@ -104,6 +105,7 @@ def confirm(step: Step, attempt: Attempt) -> None:
     step.context.log.info(
         f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {spending.in_words()}"
     )
+    _show_cost(step, 5, spending)
     report_checkpoint(step, checkpoint)
 
 
@@ -121,6 +123,7 @@ def compose_commit(
         f"checkpoint {checkpoint_id} ({readable_bytes(checkpoint.manifest.file_bytes)} in all) are published"
         f". {spending.in_words()}"
     )
+    _show_cost(step, 6, spending)
     if report:
         report_files(step, checkpoint)
     report_checks(step)
@@ -133,6 +136,7 @@ def clean_up(step: Step) -> None:
     spending = step.coordinator.spending()
     report = step.coordinator.clean_up()
     spent = spending.in_words()
+    _show_cost(step, 7, spending)
     _drop_stale_partitions(step)
     step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
@@ -246,6 +250,11 @@ def _drop_stale_partitions(step: Step) -> None:
     instance, name = step.context.instance, step.assets.partitions_name
     for partition in partition_changes(instance, step.assets, step.coordinator).stale:
         instance.delete_dynamic_partition(name, partition)
+
+
+def _show_cost(step: Step, number: int, spending: Spending) -> None:
+    """On the output of the step's op: no manifest has it, which was written before."""
+    step.context.add_output_metadata({f"cost of step {number}": spending.in_words()})
 
 
 # ---- in words ----

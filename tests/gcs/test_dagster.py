@@ -1,4 +1,8 @@
-"""Dagster and Spark on a bucket: the resources that users of Google Cloud have, and a job outside Dagster."""
+"""Dagster and Spark on a bucket: the resources that users of Google Cloud have, and a job outside Dagster.
+
+The bucket is encrypted with a Cloud KMS key of its own: its listings tell no checksums. (`test_demo` has a
+plain one.)
+"""
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
@@ -20,6 +24,7 @@ from dstl_dagster import (
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.spark import CheckpointBatch, read_state
 from dstl_dagster.storage import open_store
+from dstl_dagster.testing.gcs_server import GCSServer
 from tests.gcs.steps import complete
 
 pytestmark = [pytest.mark.spark, pytest.mark.dagster]
@@ -53,11 +58,21 @@ def make_outside(spark: SparkSession, coordinator: CheckpointCoordinator, day: s
     complete(coordinator, batch)
 
 
+def cost_of(event: Any) -> list[str]:
+    """What the output of a step says that later steps cost."""
+    if event is None or event.event_type_value != "STEP_OUTPUT":
+        return []
+    return [key for key in event.event_specific_data.metadata if key.startswith("cost of")]
+
+
 # Dagster's own code reads it, for any nested resource.
 @pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
-def test_a_run_and_a_job_outside_share_one_history(spark: SparkSession, bucket: str) -> None:
+def test_a_run_and_a_job_outside_share_one_history(
+    spark: SparkSession, bucket: str, strict_gcs: GCSServer
+) -> None:
     """The run makes checkpoint 1 with dagster-gcp's client in dagster-pyspark's session; a sensor sees 2."""
-    uri = f"gs://{bucket}/clicks"
+    strict_gcs.create_bucket(f"{bucket}-kms", encryption={"defaultKmsKeyName": "projects/p/key"})
+    uri = f"gs://{bucket}-kms/clicks"
     gcs = GCSResource(project="test")
     changelog = ChangelogStorageResource(uri=uri, gcs=gcs)
     resources = {
@@ -68,9 +83,10 @@ def test_a_run_and_a_job_outside_share_one_history(spark: SparkSession, bucket: 
     coordinator = CheckpointCoordinator(JOB.job, open_store(uri), owner="spark-submit")
     with dg.DagsterInstance.ephemeral() as instance:
         state = build_state_asset(JOB, update, partitions_def=DAYS)
-        assert dg.materialize(
-            [state], partition_key="2024-01-01", instance=instance, resources=resources
-        ).success
+        run = dg.materialize([state], partition_key="2024-01-01", instance=instance, resources=resources)
+        assert run.success
+        costs = [entry for event in instance.all_logs(run.run_id) for entry in cost_of(event.dagster_event)]
+        assert sorted(costs) == ["cost of step 5", "cost of step 6", "cost of step 7"]
         assert len(coordinator.store.get("out/2024-01-01.jsonl").splitlines()) == 10
         make_outside(spark, coordinator, "2024-01-02")
         with dg.build_sensor_context(instance=instance, resources={"changelog": changelog}) as context:
