@@ -87,19 +87,6 @@ def build_checkpoint_ops(
         body: Callable[[Step, Attempt], None],
         out: Any = dict,
     ) -> dg.OpDefinition:
-        def run(context: dg.OpExecutionContext, reference: Reference, changelog: Any) -> None:
-            with without_useless_retries(f"step {number}"):
-                attempt, coordinator = _begin(reference, changelog)
-            where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
-            with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
-                if _is_subsumed(attempt, coordinator):
-                    context.log.info(
-                        f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already "
-                        "subsumed: nothing to do"
-                    )
-                else:
-                    body(Step(context, assets(attempt.job), coordinator), attempt)
-
         @dg.op(
             name=f"{prefix}{name}",
             description=description,
@@ -113,7 +100,12 @@ def build_checkpoint_ops(
             reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
             changelog: ChangelogStorageResource,
         ) -> Any:
-            run(context, reference, changelog)
+            with without_useless_retries(f"step {number}"):
+                attempt, coordinator = _begin(reference, changelog)
+            where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+            with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
+                if not _is_subsumed(context, number, attempt, coordinator):
+                    body(Step(context, assets(attempt.job), coordinator), attempt)
             return reference if out is dict else None
 
         return step
@@ -150,11 +142,18 @@ def _begin(
     return attempt, coordinator
 
 
-def _is_subsumed(attempt: Attempt, coordinator: CheckpointCoordinator) -> bool:
+def _is_subsumed(
+    context: dg.OpExecutionContext, number: str, attempt: Attempt, coordinator: CheckpointCoordinator
+) -> bool:
     """The checkpoint of this attempt is subsumed: its batch is applied, its manifest may be gone."""
     coordinator.timeline.start_at(attempt.snapshot_slot)
     fate = coordinator.timeline.tail().fate(attempt.attempt)
-    return fate is not None and fate.ending is Ending.SUBSUMED
+    if fate is None or fate.ending is not Ending.SUBSUMED:
+        return False
+    context.log.info(
+        f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already subsumed: nothing to do"
+    )
+    return True
 
 
 persist_op, confirm_op, compose_commit_op, cleanup_op = build_checkpoint_ops()
