@@ -47,13 +47,13 @@ def findings_beside(
 ) -> list[Finding]:
     """Those that a step or a sensor evaluates beside a checkpoint: next to no requests, and no limits.
 
-    Arguments as for `partitions_finding`.
+    Arguments as for `partitions_finding`, which is left out without a `partitions_def`: where a check of the
+    job is given one, what it found must not be replaced by less.
     """
-    return [
-        unpublished_files(view, SystemClock()),
-        blocked_files(view),
-        partitions_finding(instance, assets, view, changes, partitions_def, thorough=False),
-    ]
+    found = [unpublished_files(view, SystemClock()), blocked_files(view)]
+    if partitions_def is not None:
+        found.append(partitions_finding(instance, assets, view, changes, partitions_def, thorough=False))
+    return found
 
 
 def partitions_finding(

@@ -175,6 +175,7 @@ def files_materialization(
     files = checkpoint.manifest.files
     blocked = {file.name for file in checkpoint.blocked}
     commit = checkpoint.entry.committed
+    home = bucket_of(reporter.store_uri, files[0]) if files else reporter.store_uri
     metadata: dict[str, Any] = {
         "files": len(files) - len(blocked),
         _ROWS if partition is None else _PARTITION_ROWS: sum(file.rows or 0 for file in files),
@@ -185,8 +186,8 @@ def files_materialization(
         "checkpoint page": _page(assets.checkpoints_key, assets.partition_key(checkpoint.checkpoint_id)),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
         "published": file_table(files, blocked),
-        "folder": store_location(bucket_of(reporter.store_uri, files[0]), folder_of(files)),
-        _URI: f"{bucket_of(reporter.store_uri, files[0]).rstrip('/')}/{folder_of(files)}",
+        "folder": store_location(home, folder_of(files)),
+        _URI: f"{home.rstrip('/')}/{folder_of(files)}",
         "file names": file_links(checkpoint, reporter.store_uri),
     }
     if blocked:

@@ -191,6 +191,7 @@ def materialize(step: Step) -> None:
         f"{readable_bytes(checkpoint.manifest.state_bytes)}"
     )
     report_checkpoint(step, checkpoint)
+    report_checks(step)
 
 
 def verify(step: Step) -> None:

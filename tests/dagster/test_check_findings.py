@@ -19,7 +19,7 @@ from dstl_dagster import (
 )
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.agreement import partitions_finding
+from dstl_dagster.orchestration.agreement import findings_beside, partitions_finding
 from dstl_dagster.orchestration.findings import unpublished_files
 from dstl_dagster.orchestration.reporting import PartitionChanges
 from dstl_dagster.storage import ABSENT
@@ -174,6 +174,13 @@ def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daem
     passed, text = shown(days)["partitions_match_timeline"]
     assert not passed
     assert text.startswith("2024-01-02 show as materialized")
+
+
+def test_who_knows_less_replaces_no_finding(days: Days) -> None:
+    """A step or a sensor that is not told of the partitions says nothing of them."""
+    view = days.coordinator().timeline.tail()
+    found = findings_beside(days.instance, days.code.JOB, view, PartitionChanges([], []), None)
+    assert {finding.name for finding in found} == BESIDE - {"partitions_match_timeline"}
 
 
 def test_a_day_that_dagster_does_not_show_is_found(days: Days, daemon: Daemon) -> None:

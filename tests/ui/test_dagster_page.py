@@ -72,7 +72,8 @@ def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> No
     browser_page.set_viewport_size({"width": 1400, "height": 1700})
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("of changes in 3 checkpoints since").wait_for()
-    picture("checkpoint-long", 1300)
+    browser_page.get_by_text("Passing").first.wait_for()
+    picture("checkpoint-chain", 1300)
     link = browser_page.get_by_role("link", name="chk-00000003", exact=True).first
     link.wait_for()
     browser_page.get_by_text("● chk-00000004 2013-01-04, 2 files, resumes here").wait_for()
