@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from dstl_dagster.changelog.read_plan import REQUEST_BYTES, Span, ahead, joined, opening
+from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES, Span, ahead, joined, opening
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
@@ -70,8 +70,10 @@ class StoreSource:
         return self._size_bytes
 
     def begin(self) -> None:
-        """Fetch the file, or its end if it is large; nothing of one that is read in place."""
+        """Fetch the file, or its end if it is large; of one that is read in place, only if it is small."""
         first = opening(self.size_bytes())
+        if self.in_place and first.length > END_BYTES:
+            return  # whole, it may be a hundred times what is needed of it
         if first.start == 0:
             octets = self._fetch_whole()
             if len(octets) != self._size_bytes:

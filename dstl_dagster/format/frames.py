@@ -143,7 +143,7 @@ class ChangeSetPart:
 def part_of(
     layout: ChangeSetLayout, frames: Frames, key_groups: Sequence[KeyGroupRange]
 ) -> ChangeSetPart | None:
-    """How to read these key groups alone; `None` where that takes more than half of the change set.
+    """How to read these key groups alone; `None` where that is more than three quarters of it.
 
     `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata.
     """
@@ -158,7 +158,7 @@ def part_of(
     np.add.at(steps, first, 1)
     np.add.at(steps, last + 1, -1)
     held = np.flatnonzero(steps.cumsum()[:-1])
-    if 2 * int(frames.sizes[held].sum()) > layout.encoded_bytes:
+    if 4 * int(frames.sizes[held].sum()) > 3 * layout.encoded_bytes:
         return None
     return ChangeSetPart(
         layout.restricted_to(wanted),

@@ -24,7 +24,7 @@ from dstl_dagster.changelog.read_plan import AHEAD_BYTES, END_BYTES, REQUEST_BYT
 from dstl_dagster.errors import NotFoundError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import ANY, MemoryObjectStore
+from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -143,6 +143,18 @@ def test_a_long_footer_that_came_with_the_files_end_is_not_fetched_again():
     handle = written(store, files=1, sets=100, set_bytes=100 * KIB, key_groups=128)
     assert len(rows(ChangelogReader(store).read_batches(handle))) == 100 * 128
     assert store.requests == {"get_range": 3}
+
+
+def test_a_file_in_a_folder_is_not_read_whole_for_a_part_of_it(tmp_path):
+    """It is opened, and read where it is; only a small one is read at once."""
+    store = Network(LocalObjectStore(tmp_path, durable=False))
+    large = written(store, files=2, sets=1, set_bytes=MIB, key_groups=8)
+    small = written(store, files=1, sets=1, set_bytes=10 * KIB, key_groups=8)
+    for handle, fetched in ((large, 0), (small, 1)):
+        store.requests.clear()
+        found = rows(ChangelogReader(store).read_batches(handle, key_group_range=KeyGroupRange.of(3, 3)))
+        assert {group for group, _ in found} == {3}
+        assert store.requests["get_range"] == fetched
 
 
 def test_change_sets_that_are_not_needed_are_not_fetched():
