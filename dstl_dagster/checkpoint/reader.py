@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "CheckpointReader", "read_state"]
 
 
+_IDS_SHOWN = 10
+
+
 def read_state(
     uri: str,
     job: str,
@@ -222,6 +225,12 @@ class CheckpointReader:
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
         wanted, view = AsOf.of(at), self.timeline.tail()
+        if not view.slot:
+            raise NotFoundError(
+                f"there is no job {self.job!r} in {self._store.uri} that has a checkpoint: check the name "
+                "and the store (`dstl jobs list` shows the jobs)",
+                kind=ErrorKind.NO_CHECKPOINT,
+            )
         checkpoint_id = wanted.resolved(view, self.job)
         try:
             return self._get(view, checkpoint_id)
@@ -239,8 +248,11 @@ class CheckpointReader:
             return self._checkpoint(view, entry, manifest)
         if 1 <= checkpoint_id <= view.highest_id:
             raise self._gone(checkpoint_id)
+        there = [str(entry.checkpoint_id) for entry in view.retained]
         raise NotFoundError(
-            f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
+            f"job {self.job!r} has no completed checkpoint {checkpoint_id}; it has "
+            f"{', '.join(there[-_IDS_SHOWN:]) or 'none'}",
+            kind=ErrorKind.NO_CHECKPOINT,
         )
 
     def list(self) -> list[Checkpoint]:

@@ -26,6 +26,7 @@ __all__ = [
     "TAG_TAKE_OVER",
     "TAG_TIMELINE",
     "JobAssets",
+    "dagster_name",
 ]
 
 TAG_JOB = "dstl/job"
@@ -50,7 +51,19 @@ TAG_FAIL_IF_APPLIED = "dstl/fail_if_applied"
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 
+_DAGSTER_NAME = re.compile(r"[A-Za-z0-9_]+")
 _PARTITION = re.compile(r"chk-(\d{8,})")
+
+
+def dagster_name(name: str, what: str) -> str:
+    """A name that Dagster takes for a job. `what`: the argument. Raises: InvalidInputError."""
+    if not isinstance(name, str) or not _DAGSTER_NAME.fullmatch(name):
+        better = re.sub(r"[^A-Za-z0-9_]+", "_", str(name))
+        raise InvalidInputError(
+            f"{what} {name!r} cannot be the name of a Dagster job: use letters, digits and underscores, "
+            f"such as {better!r}"
+        )
+    return name
 
 
 @dataclass(frozen=True)
