@@ -59,9 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "CheckpointReader", "read_state"]
 
 
-_IDS_SHOWN = 10
-
-
 def read_state(
     uri: str,
     job: str,
@@ -75,8 +72,6 @@ def read_state(
     options: Options | None = None,
 ) -> StateScan:
     """The rows of an operator at one checkpoint, without Spark: to Arrow, pandas, Polars or DuckDB.
-
-    The scan stays on its checkpoint, whatever is written meanwhile.
 
     Args:
         uri: of the job's store.
@@ -225,13 +220,7 @@ class CheckpointReader:
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
         wanted, view = AsOf.of(at), self.timeline.tail()
-        if not view.slot:
-            raise NotFoundError(
-                f"there is no job {self.job!r} in {self._store.uri} that has a checkpoint: check the name "
-                "and the store (`dstl jobs list` shows the jobs)",
-                kind=ErrorKind.NO_CHECKPOINT,
-            )
-        checkpoint_id = wanted.resolved(view, self.job)
+        checkpoint_id = wanted.resolved(view, self.job, self._store.uri)
         try:
             return self._get(view, checkpoint_id)
         except NotFoundError as error:
@@ -248,12 +237,9 @@ class CheckpointReader:
             return self._checkpoint(view, entry, manifest)
         if 1 <= checkpoint_id <= view.highest_id:
             raise self._gone(checkpoint_id)
-        there = [str(entry.checkpoint_id) for entry in view.retained]
-        raise NotFoundError(
-            f"job {self.job!r} has no completed checkpoint {checkpoint_id}; it has "
-            f"{', '.join(there[-_IDS_SHOWN:]) or 'none'}",
-            kind=ErrorKind.NO_CHECKPOINT,
-        )
+        there = ", ".join(str(entry.checkpoint_id) for entry in view.retained[-10:]) or "none"
+        said = f"job {self.job!r} has no completed checkpoint {checkpoint_id}; it has {there}"
+        raise NotFoundError(said, kind=ErrorKind.NO_CHECKPOINT)
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint that can be restored to, oldest first."""

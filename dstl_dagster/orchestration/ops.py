@@ -91,32 +91,24 @@ def build_checkpoint_ops(
             reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
             changelog: ChangelogStorageResource,
         ) -> dict:  # type: ignore[type-arg] # as above
-            run(number, body, context, reference, changelog)
+            _run(number, body, context, assets, reference, changelog)
             return reference
 
         return step
 
-    def run(
-        number: str,
-        body: Callable[[Step, Attempt], None],
-        context: dg.OpExecutionContext,
-        reference: Reference,
-        changelog: ChangelogStorageResource,
-    ) -> Attempt:
-        with without_useless_retries(f"step {number}"):
-            attempt, coordinator = _begin(reference, changelog)
-        where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
-        with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
-            if _is_subsumed(attempt, coordinator):
-                context.log.info(
-                    f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already "
-                    "subsumed: nothing to do"
-                )
-            else:
-                body(Step(context, assets(attempt.job), coordinator), attempt)
-        return attempt
+    return CheckpointOps(
+        persist=op("persist", "4", persist.__doc__, persist),
+        confirm=op("confirm", "5", confirm.__doc__, confirm),
+        compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
+        cleanup=_build_cleanup_op(assets, prefix, retry_policy),
+    )
 
-    # The last op of a graph-backed asset: its output is the materialization.
+
+def _build_cleanup_op(
+    assets: Callable[[str], JobAssets], prefix: str, retry_policy: dg.RetryPolicy
+) -> dg.OpDefinition:
+    """The last op of a graph-backed asset: its output is the materialization."""
+
     @dg.op(
         name=f"{prefix}cleanup",
         description=clean_up.__doc__,
@@ -126,19 +118,37 @@ def build_checkpoint_ops(
     )
     def cleanup(
         context: dg.OpExecutionContext,
-        reference: dict,  # type: ignore[type-arg] # as above
+        reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
         changelog: ChangelogStorageResource,
     ) -> Iterator[dg.Output[Any]]:
-        attempt = run("7", _clean_up, context, reference, changelog)
+        attempt = _run("7", _clean_up, context, assets, reference, changelog)
         if not observe_if_unchanged(context, assets(attempt.job), attempt.checkpoint_id):
             yield dg.Output(reference)
 
-    return CheckpointOps(
-        persist=op("persist", "4", persist.__doc__, persist),
-        confirm=op("confirm", "5", confirm.__doc__, confirm),
-        compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
-        cleanup=cleanup,
-    )
+    return cleanup
+
+
+def _run(
+    number: str,
+    body: Callable[[Step, Attempt], None],
+    context: dg.OpExecutionContext,
+    assets: Callable[[str], JobAssets],
+    reference: Reference,
+    changelog: ChangelogStorageResource,
+) -> Attempt:
+    """One step, of an attempt that is not subsumed."""
+    with without_useless_retries(f"step {number}"):
+        attempt, coordinator = _begin(reference, changelog)
+    where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+    with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
+        if _is_subsumed(attempt, coordinator):
+            context.log.info(
+                f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already "
+                "subsumed: nothing to do"
+            )
+        else:
+            body(Step(context, assets(attempt.job), coordinator), attempt)
+    return attempt
 
 
 def _compose_commit(step: Step, attempt: Attempt) -> None:

@@ -117,12 +117,20 @@ class AsOf:
         """Whether it reads as a time."""
         return self._time is not None
 
-    def resolved(self, view: TimelineView, job: str) -> int:
+    def resolved(self, view: TimelineView, job: str, store_uri: str) -> int:
         """The id of the checkpoint, which may have been cleaned up.
+
+        `job`, `store_uri`: of the timeline, for errors.
 
         Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
         InvalidInputError if a savepoint and a batch of this name are different checkpoints.
         """
+        if not view.slot:
+            raise NotFoundError(
+                f"there is no job {job!r} in {store_uri} that has a checkpoint: check the name and the store "
+                "(`dstl jobs list` shows the jobs)",
+                kind=ErrorKind.NO_CHECKPOINT,
+            )
         if self._kind is _Kind.CHECKPOINT:
             return self._id
         if view.last_completed_id is None:
