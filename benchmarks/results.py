@@ -222,7 +222,7 @@ def main() -> None:
         [
             "# Results",
             "",
-            "Written by `python benchmarks/results.py`, whose head says what is measured. Medians; in brackets",
+            "Written by `python benchmarks/results.py`; its head says what is measured. Medians; in brackets",
             f"the range of the rounds ({rounds}; commits 3; history 1).",
             "",
             told,

@@ -18,7 +18,7 @@ from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.steps import CheckpointSteps
 from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.format import validated_job
+from dstl_dagster.format import validated_savepoint
 from dstl_dagster.timeline import Resolution, decisions
 
 __all__ = ["CheckpointCoordinator"]
@@ -98,9 +98,10 @@ class CheckpointCoordinator(CheckpointSteps):
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
         """Keep a checkpoint under a name, regardless of retention, until `release`. Idempotent.
 
-        Raises: NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps another checkpoint).
+        Raises: InvalidInputError, NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps
+        another checkpoint).
         """
-        validated_job(name)
+        validated_savepoint(name)
         self.timeline.decide(
             lambda view: decisions.to_savepoint(view, checkpoint_id, name), request_id=request_id
         )

@@ -77,8 +77,6 @@ def read_state(
 ) -> StateScan:
     """The rows of an operator at one checkpoint, without Spark: to Arrow, pandas, Polars or DuckDB.
 
-    The scan stays on its checkpoint, whatever is written meanwhile.
-
     Args:
         uri: of the job's store.
         at: an id, a partition, a savepoint or a time: see `CheckpointReader.at`. `None`: the last one.
@@ -226,7 +224,7 @@ class CheckpointReader:
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
         wanted, view = AsOf.of(at), self.timeline.tail()
-        checkpoint_id = wanted.resolved(view, self.job)
+        checkpoint_id = wanted.resolved(view, self.job, self._store.uri)
         try:
             return self._get(view, checkpoint_id)
         except NotFoundError as error:
@@ -243,9 +241,9 @@ class CheckpointReader:
             return self._checkpoint(view, entry, manifest)
         if 1 <= checkpoint_id <= view.highest_id:
             raise self._gone(checkpoint_id)
-        raise NotFoundError(
-            f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
-        )
+        there = ", ".join(str(entry.checkpoint_id) for entry in view.retained[-10:]) or "none"
+        said = f"job {self.job!r} has no completed checkpoint {checkpoint_id}; it has {there}"
+        raise NotFoundError(said, kind=ErrorKind.NO_CHECKPOINT)
 
     def later_cost(self, checkpoint: Checkpoint) -> CheckpointCost:
         """What steps 5 and 6 of a checkpoint cost, by the try of each that wrote its record.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         attempt_half,
         attempt_of_component,
         validated_job,
+        validated_savepoint,
     )
     from dstl_dagster.format.readable import readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
@@ -53,6 +54,7 @@ __all__ = [
     "attempt_of_component",
     "readable_bytes",
     "validated_job",
+    "validated_savepoint",
 ]
 
 __getattr__, __dir__ = lazy_face(
@@ -71,6 +73,7 @@ __getattr__, __dir__ = lazy_face(
             "attempt_half",
             "attempt_of_component",
             "validated_job",
+            "validated_savepoint",
         ],
         "readable": ["readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],

@@ -32,6 +32,7 @@ __all__ = [
     "attempt_half",
     "attempt_of_component",
     "validated_job",
+    "validated_savepoint",
 ]
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -40,14 +41,26 @@ _MAX_SLOT = 10**20 - 1
 
 
 def validated_job(job: str) -> str:
-    """The job's name, if it is valid: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit."""
-    if not isinstance(job, str) or not _JOB.fullmatch(job):
+    """The job's name, if it is valid: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
+
+    Raises: InvalidInputError (kind `bad_job_name`).
+    """
+    return _validated(job, "job", ErrorKind.BAD_JOB_NAME)
+
+
+def validated_savepoint(name: str) -> str:
+    """The savepoint's name, if it is valid, as a job's is. Raises: InvalidInputError."""
+    return _validated(name, "savepoint", ErrorKind.INVALID_INPUT)
+
+
+def _validated(name: str, what: str, kind: ErrorKind) -> str:
+    if not isinstance(name, str) or not _JOB.fullmatch(name):
         raise InvalidInputError(
-            f"job name {job!r} cannot be used: use 1 to 100 letters, digits, dots, underscores or dashes, "
-            "beginning with a letter or digit",
-            kind=ErrorKind.BAD_JOB_NAME,
+            f"{what} name {name!r} cannot be used: use 1 to 100 letters, digits, dots, underscores or "
+            "dashes, beginning with a letter or digit",
+            kind=kind,
         )
-    return job
+    return name
 
 
 COMPONENTS_PREFIX = ".inprogress/"

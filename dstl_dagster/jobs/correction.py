@@ -135,7 +135,9 @@ def _first_id(coordinator: CheckpointCoordinator, view: TimelineView, batch: str
     """The first checkpoint that ever held a batch which none holds now."""
     ever = [*view.archive.checkpoints_of_key(batch), *view.keys.get(batch, ())]
     if not ever:
-        AsOf.of(f"partition:{batch}").resolved(view, coordinator.job)  # raises, in the usual words
+        AsOf.of(f"partition:{batch}").resolved(
+            view, coordinator.job, coordinator.store.uri
+        )  # raises, in the usual words
     return min(ever)
 
 

@@ -50,8 +50,11 @@ def as_file_reports(
         for file in files
     )
     names = [report.recoverable.final_blob_identifier for report in reports]
-    if len(set(names)) != len(names):
-        raise InvalidInputError("two files of one checkpoint have the same name: give each its own")
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise InvalidInputError(
+            f"two files of one checkpoint have the name {twice.object_name!r}: give each its own"
+        )
     return reports
 
 

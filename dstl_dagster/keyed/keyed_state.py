@@ -218,7 +218,7 @@ class StateAt:
         schema = self.schema
         keys = [schema.columns.field(name) for name in schema.key_columns if name not in columns.names]
         expected = StateSchema.of(pa.schema([*columns, *keys]), schema.key_columns, schema.max_parallelism)
-        evolved = schema.evolved_to(expected)
+        evolved = schema.evolved_to(expected, instead="read it as it is, and cast it afterwards")
         names = dict.fromkeys([*expected.columns.names, *schema.columns.names])
         in_order = pa.schema([evolved.columns.field(name) for name in names])
         return replace(self, schema=replace(evolved, columns=in_order))

@@ -2,10 +2,10 @@
 
 Owns what such a run shows. Does not own whether a batch is applied (`timeline`).
 
-A retry has to succeed, so such a run does. But a green run with a new materialization looks like a day that was
-made again. The asset therefore gets an observation, if it has the materialization of that checkpoint already;
-without it, as after a run that died behind step 5, the materialization is due. In a backfill it always is:
-Dagster starts the next partition only once this one is materialized.
+A retry has to succeed, so such a run does. But a green run with a new materialization looks like a day that
+was made again. The asset therefore gets an observation, if it has the materialization of that checkpoint
+already; without it, as after a run that died behind step 5, the materialization is due. In a backfill it
+always is: Dagster starts the next partition only once this one is materialized.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import dagster as dg
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets
+from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit
 
@@ -45,7 +45,7 @@ def build_commit_job(
     The files it publishes are reported by the checkpoint sensor, from the timeline.
     """
     assets = JobAssets.of(job)
-    job_name = name or f"{assets.group_name}_commit"
+    job_name = dagster_name(name or f"{assets.group_name}_commit", "name")
 
     # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
     @dg.op(

@@ -18,7 +18,14 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import Correction, correct, plan_correction
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_CORRECTION, TAG_JOB, TAG_STEP, TAG_TAKE_OVER, JobAssets
+from dstl_dagster.orchestration.keys import (
+    TAG_CORRECTION,
+    TAG_JOB,
+    TAG_STEP,
+    TAG_TAKE_OVER,
+    JobAssets,
+    dagster_name,
+)
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.reporting import partition_changes
@@ -50,7 +57,7 @@ def build_correct_job(
         retry_policy: of the op. A partition that failed is not retried: its own ops are.
     """
     assets = JobAssets.of(job)
-    job_name = name or f"{assets.group_name}_correct"
+    job_name = dagster_name(name or f"{assets.group_name}_correct", "name")
 
     @dg.op(
         name=f"{job_name}_op",

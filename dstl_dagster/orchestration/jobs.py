@@ -6,7 +6,9 @@ from typing import Any
 
 import dagster as dg
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.keys import dagster_name
 from dstl_dagster.orchestration.ops import build_checkpoint_ops
 
 __all__ = ["build_checkpoint_job"]
@@ -28,8 +30,12 @@ def build_checkpoint_job(
         partitions_def: makes the partition of a run the idempotency key of its batch.
         retry_policy: of the four ops behind `update`.
         job_arguments: passed on to `GraphDefinition.to_job` (resource_defs, executor_def, tags, ...).
+
+    Raises: InvalidInputError for a name that Dagster does not take, or an `update` that is no op.
     """
-    ops = build_checkpoint_ops(prefix=f"{name}_", retry_policy=retry_policy)
+    if not isinstance(update, dg.OpDefinition):
+        raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
+    ops = build_checkpoint_ops(prefix=f"{dagster_name(name, 'name')}_", retry_policy=retry_policy)
 
     @dg.graph(name=name)
     def steps() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "TAG_TAKE_OVER",
     "TAG_TIMELINE",
     "JobAssets",
+    "dagster_name",
 ]
 
 TAG_JOB = "dstl/job"
@@ -52,7 +53,19 @@ TAG_TAKE_OVER = "dstl/take_over"
 
 _jobs_by_group: dict[str, str] = {}
 """Each job whose definitions were built in this process, by the name of its group."""
+_DAGSTER_NAME = re.compile(r"[A-Za-z0-9_]+")
 _PARTITION = re.compile(r"chk-(\d{8,})")
+
+
+def dagster_name(name: str, what: str) -> str:
+    """A name that Dagster takes for a job. `what`: the argument. Raises: InvalidInputError."""
+    if not isinstance(name, str) or not _DAGSTER_NAME.fullmatch(name):
+        better = re.sub(r"[^A-Za-z0-9_]+", "_", str(name))
+        raise InvalidInputError(
+            f"{what} {name!r} cannot be the name of a Dagster job: use letters, digits and underscores, "
+            f"such as {better!r}"
+        )
+    return name
 
 
 @dataclass(frozen=True)

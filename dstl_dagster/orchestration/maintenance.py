@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets
+from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, materialize, restore, verify
@@ -145,7 +145,7 @@ def _build_job(
     retry_policy: dg.RetryPolicy,
 ) -> dg.JobDefinition:
     assets = JobAssets.of(job)
-    job_name = name or f"{assets.group_name}_{work.name}"
+    job_name = dagster_name(name or f"{assets.group_name}_{work.name}", "name")
 
     # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
     @dg.op(

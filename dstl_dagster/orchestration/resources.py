@@ -216,6 +216,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         run = context.run
         coordinator = self.coordinator(job, owner=owner_of(run), options=options)
+        _require_files_inside(context, coordinator.store)
         partition = partition_of(context)
         if source is not None and partition is None:
             raise InvalidInputError(
@@ -348,6 +349,23 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
 
     bucket_name, prefix = split_bucket_uri(uri, "gs")
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
+
+
+def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:
+    """The op's folders of files must lie where the job's store can publish: told before any work is done.
+
+    Raises: InvalidInputError naming the resource.
+    """
+    for key in sorted(context.op_def.required_resource_keys):
+        files = getattr(context.resources, key, None)
+        if not isinstance(files, RecoverableWriterResource):
+            continue
+        try:
+            store.locate(files.uri_of("file"))
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"resource {key!r} publishes files in {files.uri}, where store {store.uri} cannot: {error}"
+            ) from error
 
 
 def _require_uri(resource: Any, field: str) -> None:

@@ -33,6 +33,8 @@ LARGEST_MAX_PARALLELISM = 2**15
 RESERVED_PREFIX = "__dstl_"
 """Column names with this prefix are ours."""
 
+_ANOTHER_OPERATOR = "to start over, write to an operator of another name"
+_START_OVER = f"cast it; {_ANOTHER_OPERATOR}"
 _DELETED = pa.field(f"{RESERVED_PREFIX}deleted", pa.bool_(), nullable=False)
 _KIND = "state-schema"
 _PLAIN, _WITH_IDS = 1, 2
@@ -155,12 +157,12 @@ class StateSchema:
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{what}: {error}") from error
 
-    def evolved_to(self, newer: StateSchema) -> StateSchema:
+    def evolved_to(self, newer: StateSchema, *, instead: str = _START_OVER) -> StateSchema:
         """The schema to write rows of `newer` with: this schema's columns first, then the new ones.
 
         `newer` describes rows, so its names are this state's: its `column_ids` do not count. A column may be
         added, left out (later rows have nulls there), or widened (`types.wider_type`). A name that no column
-        has any more is a new column.
+        has any more is a new column. `instead`: what to do where that cannot be, for the error.
 
         Raises: InvalidInputError (kind `schema_change`): different key columns, key types or number of key
         groups, or a column whose type changed in any other way.
@@ -169,7 +171,7 @@ class StateSchema:
         fields = {each.name: each for each in self.columns}
         for each in newer.columns:
             known = fields.get(each.name)
-            fields[each.name] = each if known is None else self._joined(known, each)
+            fields[each.name] = each if known is None else self._joined(known, each, instead)
         ids = self.column_ids.with_new(list(fields)[len(self.columns) :], self.columns.names)
         return StateSchema(pa.schema(fields.values()), self.key_columns, self.max_parallelism, ids)
 
@@ -205,7 +207,7 @@ class StateSchema:
     def without(self, name: str) -> StateSchema:
         """The schema after this column was dropped. Raises: InvalidInputError for a key column."""
         if name in self.key_columns:
-            raise _change(f"{name!r} is a key column and cannot be dropped: rows are found by it")
+            raise _change(f"{name!r} is a key column and cannot be dropped, since rows are found by it")
         kept = pa.schema([each for each in self.columns if each.name != name])
         return replace(self, columns=kept, column_ids=self.column_ids.with_dropped(name))
 
@@ -226,11 +228,11 @@ class StateSchema:
                 f"max_parallelism is {self.max_parallelism} and cannot become {other.max_parallelism}"
             )
 
-    def _joined(self, known: pa.Field, newer: pa.Field) -> pa.Field:
+    def _joined(self, known: pa.Field, newer: pa.Field, instead: str = _START_OVER) -> pa.Field:
         if known.name in self.key_columns and newer.type != known.type:
             # The hash of a key depends on its type: int 5 and bigint 5 are in different key groups.
             raise _change(
-                f"key column {known.name!r} is {known.type} and cannot become {newer.type}: cast it"
+                f"key column {known.name!r} is {known.type} and cannot become {newer.type}", instead
             )
         wider = wider_type(known.type, newer.type)
         if wider is None and str(known.type).lower() == str(newer.type).lower():
@@ -240,14 +242,12 @@ class StateSchema:
                 "part of its type. Cast the column to the state's type"
             )
         if wider is None:
-            raise _change(f"column {known.name!r} is {known.type} and cannot become {newer.type}: cast it")
+            raise _change(f"column {known.name!r} is {known.type} and cannot become {newer.type}", instead)
         return pa.field(known.name, wider)
 
 
-def _change(what: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{what}; to start over, write to an operator of another name", kind=ErrorKind.SCHEMA_CHANGE
-    )
+def _change(what: str, instead: str = _ANOTHER_OPERATOR) -> InvalidInputError:
+    return InvalidInputError(f"{what}: {instead}", kind=ErrorKind.SCHEMA_CHANGE)
 
 
 def _check_names(names: Sequence[str], key_columns: Sequence[str]) -> None:

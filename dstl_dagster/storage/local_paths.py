@@ -44,8 +44,17 @@ def object_path(root: Path, name: str) -> Path:
 def _object_path(root: Path, name: str) -> Path:
     # Kept, because one write asks for it at each of its steps.
     levels = rules.check_name(name).split("/")
+    if name.startswith("/"):
+        raise InvalidInputError(
+            f"{name!r} is an absolute path, and names are relative to their store: leave out the first /, or "
+            f"give the whole URI, {root.as_uri()}/..."
+        )
     for level in levels:
-        if level in ("", ".", ".."):
+        if not level:
+            raise InvalidInputError(
+                f"{name!r} cannot be a path: it has // or ends with /; write one / between"
+            )
+        if level in (".", ".."):
             raise InvalidInputError(f"{name!r} cannot be a path: one of its levels is {level!r}")
         if len(level.encode()) > MAX_LEVEL_BYTES:
             raise InvalidInputError(
@@ -88,7 +97,9 @@ def folder_uri(root: Path) -> str:
 def path_of_uri(uri: str) -> Path:
     """The absolute path of `file:///path`, percent-encoded as usual. Raises: InvalidInputError."""
     if not isinstance(uri, str) or not uri.startswith("file://"):
-        raise InvalidInputError(f"{uri!r} is no file:// URI, which is what a local store takes")
+        raise InvalidInputError(
+            f"{uri!r} is no file:// URI, which is what a local store takes: write file:///folder/file"
+        )
     path = unquote(uri[len("file://") :], errors="strict")
     if path.startswith("localhost/"):
         path = path[len("localhost") :]

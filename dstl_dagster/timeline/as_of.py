@@ -24,6 +24,7 @@ from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 __all__ = ["AsOf", "AtLike"]
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _FORMS = 'an id such as 12, a partition, a savepoint, or a time such as "2026-11-22T18:00Z"'
 
@@ -116,12 +117,20 @@ class AsOf:
         """Whether it reads as a time."""
         return self._time is not None
 
-    def resolved(self, view: TimelineView, job: str) -> int:
+    def resolved(self, view: TimelineView, job: str, store_uri: str) -> int:
         """The id of the checkpoint, which may have been cleaned up.
+
+        `job`, `store_uri`: of the timeline, for errors.
 
         Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
         InvalidInputError if a savepoint and a batch of this name are different checkpoints.
         """
+        if not view.slot:
+            raise NotFoundError(
+                f"there is no job {job!r} in {store_uri} that has a checkpoint: check the name and the store "
+                "(`dstl jobs list` shows the jobs)",
+                kind=ErrorKind.NO_CHECKPOINT,
+            )
         if self._kind is _Kind.CHECKPOINT:
             return self._id
         if view.last_completed_id is None:
@@ -156,10 +165,9 @@ class AsOf:
             return "a restore abandoned the one that held this batch; run the batch again"
         if self._kind is _Kind.PARTITION:
             return "no completed checkpoint holds this partition; `list` shows those that exist"
-        return (
-            f"no completed checkpoint holds a partition of this name, and no savepoint has it ({known}); "
-            f"for a day as a time say time:{self._name}"
-        )
+        # Of a name that may be meant as a time.
+        midnight = f"; for its midnight say time:{self._name}" if _DATE.fullmatch(self._name) else ""
+        return f"no completed checkpoint holds such a partition, and no savepoint has it ({known}){midnight}"
 
     def _at_time(self, view: TimelineView, job: str) -> int:
         """On the present chain: what a restore abandoned is not where the job stood."""

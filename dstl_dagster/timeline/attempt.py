@@ -72,7 +72,10 @@ class Attempt:
                 snapshot_slot=None if slot is None else int(slot),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(f"not the JSON form of an attempt: {error!r}") from error
+            raise InvalidInputError(
+                "expected a batch's reference, which `update` hands on by `return batch.reference`, not "
+                f"{repr(fields)[:80]}"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,9 @@ class Days:
         )
 
     def objects(self) -> dict[str, int]:
-        """Every object's generation."""
-        return {stat.name: stat.generation for stat in self.store.list()}
+        """Every object's generation, without the marks of clean-ups, which a later one may renew."""
+        found = {stat.name: stat.generation for stat in self.store.list()}
+        return {name: generation for name, generation in found.items() if "/clean-up/" not in name}
 
     def components(self) -> list[str]:
         """The components of files, by their names in the bucket, outside the job's own prefix."""

@@ -319,5 +319,5 @@ def test_a_step_of_another_store_is_refused(days: Days) -> None:
 
 def test_a_reference_that_is_none_is_refused(days: Days) -> None:
     """What is handed to a step must be an attempt's JSON form."""
-    with dg.build_op_context() as context, pytest.raises(dg.Failure, match="not the JSON form of an attempt"):
+    with dg.build_op_context() as context, pytest.raises(dg.Failure, match=r"return batch\.reference"):
         persist_op(context, {"checkpoint_id": 1}, changelog=days.resource())

@@ -230,7 +230,8 @@ def _key_of(manifest: Manifest, operator: str, words: tuple[str, ...]) -> dict[s
     entry = manifest.operators.get(operator)
     if entry is None:
         raise NotFoundError(
-            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}",
+            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}; it has "
+            f"{', '.join(sorted(manifest.operators)) or 'none'}",
             kind=ErrorKind.NO_STATE,
         )
     columns = schema_of(entry.report).columns if is_keyed(entry.report) else pa.schema([])

@@ -97,7 +97,7 @@ def test_a_time_without_a_zone_is_refused_in_python():
 
 def test_a_day_that_has_not_run_is_not_taken_for_a_time(days):
     """It is later than all checkpoints, so as a time it would silently be the last one."""
-    with pytest.raises(NotFoundError, match="say time:2026-12-01") as caught:
+    with pytest.raises(NotFoundError, match="its midnight say time:2026-12-01") as caught:
         days.at("2026-12-01")
     assert caught.value.kind == "no_checkpoint"
 
@@ -138,5 +138,5 @@ def test_what_was_cleaned_up_is_never_replaced_by_an_older_checkpoint():
 def test_a_job_without_a_checkpoint_says_so():
     """However one is named."""
     for at in (None, "2001-01-01", "2026-11-22T12:30"):
-        with pytest.raises(NotFoundError, match="has no checkpoint yet"):
+        with pytest.raises(NotFoundError, match="there is no job 'orders' in memory://"):
             Days().at(at)

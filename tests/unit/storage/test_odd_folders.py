@@ -142,7 +142,7 @@ def test_a_user_without_a_name(error: Exception, monkeypatch: pytest.MonkeyPatch
         raise error
 
     monkeypatch.setattr(getpass, "getuser", unknown)
-    assert options._user() == f"uid-{os.getuid()}"
+    assert options.user_name() == f"uid-{os.getuid()}"
 
 
 @pytest.mark.parametrize(("retryable", "kind"), [(True, UnavailableError), (False, InvalidInputError)])

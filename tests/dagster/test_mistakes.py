@@ -1,0 +1,98 @@
+"""Mistakes in definitions and configuration: told early, in our words, with what to do."""
+
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+import dstl_dagster as dstl
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+
+@dg.op(out=dg.Out(dict))
+def update() -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (
+            lambda: dstl.build_checkpoint_job("my-job", update),
+            "use letters, digits and underscores, such as 'my_job'",
+        ),
+        (lambda: dstl.build_checkpoint_job("job", print), "decorate .* with @dg.op"),
+        (lambda: dstl.build_restore_job("orders", name="a b"), "such as 'a_b'"),
+        (lambda: dstl.build_commit_job("orders", name="a.b"), "such as 'a_b'"),
+        (lambda: dstl.build_correct_job("orders", lambda: None, None, name="a-b"), "such as 'a_b'"),  # type: ignore[arg-type, return-value]
+        (lambda: dstl.build_state_asset("my orders", update), "job name 'my orders' cannot be used"),
+    ],
+)
+def test_a_wrong_definition_says_what_to_write(build: Callable[[], object], says: str) -> None:
+    """Not Dagster's regular expression, and not its error of a composition."""
+    with pytest.raises(InvalidInputError, match=says):
+        build()
+
+
+def test_files_outside_the_store_are_refused_before_the_work(tmp_path: Path) -> None:
+    """Before the attempt is opened, by the resource's name; folders inside are fine."""
+    began: list[str] = []
+
+    @dg.op(out=dg.Out(dict))
+    def work(
+        context: dg.OpExecutionContext,
+        changelog: dstl.ChangelogStorageResource,
+        reports: dstl.RecoverableWriterResource,
+    ) -> dict[str, Any]:
+        with changelog.checkpoint(context, "orders") as batch:
+            began.append(reports.uri)
+        return batch.reference
+
+    def run(folder: str) -> dg.ExecuteInProcessResult:
+        resources = {
+            "changelog": dstl.ChangelogStorageResource(uri=(tmp_path / "store").as_uri()),
+            "reports": dstl.RecoverableWriterResource(uri=folder),
+        }
+        job = dstl.build_checkpoint_job("orders", work, resource_defs=resources)
+        return job.execute_in_process(raise_on_error=False)
+
+    failed = run((tmp_path / "elsewhere").as_uri())
+    (event,) = (event for event in failed.all_events if event.is_step_failure)
+    said = event.step_failure_data.user_failure_data
+    assert said is not None
+    assert said.description is not None
+    assert said.description.startswith("resource 'reports' publishes files in file://")
+    assert (began, (tmp_path / "store" / "dstl").exists()) == ([], False)
+    assert run((tmp_path / "store" / "out").as_uri()).success
+    assert len(began) == 1
+
+
+def test_state_is_read_by_partition(days: "Days") -> None:
+    """By the resource, in any asset; a day that has not run is no other day's state."""
+    for day in ("2024-01-01", "2024-01-02"):
+        assert days.run(day).success
+    resource = days.resource()
+    assert resource.read_state("days", "totals", "2024-01-01").to_arrow().num_rows == 1
+    assert resource.read_state("days", "totals").to_arrow().num_rows == 2
+    with pytest.raises(NotFoundError) as caught:
+        resource.read_state("days", "totals", at="2024-01-03")
+    assert caught.value.kind == ErrorKind.NO_CHECKPOINT
+
+
+def test_the_names_of_the_package_can_be_looked_up() -> None:
+    """`dir`, completion and `help` show what is public, with its text; so does the type of a batch."""
+    assert {*dstl.__all__, "CheckpointBatch"} <= set(dir(dstl))
+    found = dict(inspect.getmembers(dstl))
+    assert [name for name in dstl.__all__ if name not in found] == []
+    undocumented = [name for name in dstl.__all__ if not inspect.getdoc(found[name])]
+    assert undocumented == []
