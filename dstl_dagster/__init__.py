@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         build_cleanup_schedule,
         build_materialize_job,
         build_materialize_schedule,
-        build_restore_job,
         build_verify_job,
         build_verify_schedule,
     )
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         RecoverableWriterResource,
         SparkSessionResource,
     )
+    from dstl_dagster.orchestration.restore_job import build_restore_job, restore_run_config
     from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
 
 __version__ = "0.1.0"
@@ -66,6 +66,7 @@ __all__ = [
     "confirm_op",
     "next_partition",
     "persist_op",
+    "restore_run_config",
 ]
 
 __getattr__, __dir__ = lazy_face(
@@ -83,7 +84,6 @@ __getattr__, __dir__ = lazy_face(
             "build_cleanup_schedule",
             "build_materialize_job",
             "build_materialize_schedule",
-            "build_restore_job",
             "build_verify_job",
             "build_verify_schedule",
         ],
@@ -94,6 +94,7 @@ __getattr__, __dir__ = lazy_face(
             "RecoverableWriterResource",
             "SparkSessionResource",
         ],
+        "orchestration.restore_job": ["build_restore_job", "restore_run_config"],
         "orchestration.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
     },
 )

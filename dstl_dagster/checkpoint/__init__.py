@@ -9,6 +9,7 @@ from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+from dstl_dagster.checkpoint.rollback import RestorePlan
 from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
 from dstl_dagster.checkpoint.verify import Problem, Verification
 from dstl_dagster.keyed import (
@@ -39,6 +40,7 @@ __all__ = [
     "PlannedAttempt",
     "Problem",
     "Resolution",
+    "RestorePlan",
     "Timeline",
     "Verification",
     "change_columns",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,20 +20,25 @@ from dstl_dagster.orchestration.keys import (
     TAG_CHECKPOINT,
     TAG_PARENT,
     TAG_REPORTER,
+    TAG_RESTORED,
     TAG_SLOT,
     TAG_STEP,
     TAG_TIMELINE,
+    TAG_VERSION,
     JobAssets,
 )
 from dstl_dagster.settings import StoragePrices
-from dstl_dagster.timeline import Completed
+from dstl_dagster.timeline import Committed, Completed
 
 __all__ = [
     "Reporter",
     "checkpoint_materialization",
-    "files_materialization",
+    "files_event",
+    "files_version",
     "operator_materialization",
+    "state_materialization",
     "state_metadata",
+    "state_version",
     "store_location",
     "subsumed_materialization",
     "timeline_mark",
@@ -47,11 +53,17 @@ _CONSOLE = "https://console.cloud.google.com/storage/browser"
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there."""
+    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there.
+
+    `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
+    the restore that the event tells of, if it tells of one.
+    """
 
     kind: str
     store_uri: str
     prices: StoragePrices = field(default_factory=StoragePrices)
+    owner: str | None = None
+    restored_in: int | None = None
 
 
 def checkpoint_materialization(
@@ -75,6 +87,7 @@ def checkpoint_materialization(
         "persist seconds": _measure(manifest.persist_seconds),
         "confirm seconds": _measure(checkpoint.entry.completed.seconds),
         "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
+        **_when_and_who(checkpoint.entry.completed, reporter),
         **_cost_measures(checkpoint, reporter.prices),
     }
     if manifest.cost is not None:
@@ -109,6 +122,7 @@ def subsumed_materialization(
             "confirm seconds": _measure(completed.seconds),
             "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
+            **_when_and_who(completed, reporter),
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
         },
     )
@@ -141,10 +155,10 @@ def operator_materialization(
     )
 
 
-def files_materialization(
+def files_event(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
-) -> dg.AssetMaterialization:
-    """The event of the files that a checkpoint published."""
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """The event of the files that a checkpoint published: a materialization once none is blocked any more."""
     files = checkpoint.manifest.files
     blocked = {file.name for file in checkpoint.blocked}
     commit = checkpoint.entry.committed
@@ -158,18 +172,61 @@ def files_materialization(
         "size": readable_bytes(checkpoint.manifest.file_bytes),
         "published": _file_table(files, blocked),
         "folder": store_location(reporter.store_uri, _folder_of(files)),
+        **_when_and_who(checkpoint.entry.completed, reporter),
     }
     if blocked:
         metadata["blocked"] = dg.MetadataValue.md(
             "\n".join(f"* `{file.name}`: {file.reason}" for file in checkpoint.blocked)
         )
-    return dg.AssetMaterialization(
+    event = dg.AssetObservation if blocked else dg.AssetMaterialization
+    which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
+    return event(
         asset_key=assets.files_key,
         partition=partition,
-        description=f"files of checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(assets, checkpoint.entry.completed, reporter, step="6"),
+        description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
+        tags={
+            **_tags(assets, checkpoint.entry.completed, reporter, step="6"),
+            TAG_VERSION: files_version(checkpoint.attempt, commit),
+        },
         metadata=metadata,
     )
+
+
+def state_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
+) -> dg.AssetMaterialization:
+    """The event of the whole state, where no run of the state's own asset reports it."""
+    return dg.AssetMaterialization(
+        asset_key=assets.state_key,
+        partition=partition,
+        description=f"state at checkpoint {checkpoint.checkpoint_id}",
+        tags=_tags(assets, checkpoint.entry.completed, reporter),
+        metadata={
+            **state_metadata(checkpoint, reporter.prices),
+            **_when_and_who(checkpoint.entry.completed, reporter),
+        },
+    )
+
+
+def state_version(attempt: uuid.UUID) -> str:
+    """What the state is made of, as Dagster's data version: the attempt that completed its checkpoint."""
+    return str(attempt)
+
+
+def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
+    """What is published of a checkpoint's files: another outcome after a person resolved a blocked one."""
+    return f"{attempt}-{0 if committed is None else committed.slot}"
+
+
+def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
+    """An event's own time and reporter are those of the report, which may be days later."""
+    who: dict[str, Any] = {}
+    if reporter.owner is not None:
+        who["made by"] = reporter.owner
+    if completed.idempotency_key is not None:
+        who["batch"] = completed.idempotency_key
+    # Text: Dagster takes a timestamp for a measure.
+    return {"completed at": f"{completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC", **who}
 
 
 def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
@@ -252,7 +309,10 @@ def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str
         TAG_SLOT: str(completed.slot),
         TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
         TAG_REPORTER: reporter.kind,
+        TAG_VERSION: state_version(completed.attempt),
     }
+    if reporter.restored_in is not None:
+        tags[TAG_RESTORED] = str(reporter.restored_in)
     if completed.parent is not None:
         tags[TAG_PARENT] = str(completed.parent)
     return tags

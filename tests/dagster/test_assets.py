@@ -15,7 +15,7 @@ from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
-    files_materialization,
+    files_event,
     operator_materialization,
     store_location,
 )
@@ -120,7 +120,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
             checkpoint_materialization(assets, checkpoint, reporter),
             operator_materialization(assets, checkpoint, "totals", reporter),
         ],
-        "6": [files_materialization(assets, checkpoint, reporter, "2024-01-02")],
+        "6": [files_event(assets, checkpoint, reporter, "2024-01-02")],
     }
     for step, reported in events.items():
         for event in reported:
