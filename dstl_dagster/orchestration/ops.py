@@ -16,7 +16,7 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
-from dstl_dagster.orchestration.lineage import state_metadata, state_version
+from dstl_dagster.orchestration.lineage import state_metadata
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.timeline import Ending
@@ -122,10 +122,6 @@ def _clean_up(step: Step, attempt: Attempt) -> None:
     # The last op of a graph-backed asset: its metadata is that of the state.
     checkpoint = step.coordinator.get(attempt.checkpoint_id)
     step.context.add_output_metadata(state_metadata(checkpoint, step.coordinator.prices))
-    if step.context.has_assets_def:
-        # By it a reporter finds that this run reported the state.
-        version = dg.DataVersion(state_version(attempt.attempt))
-        step.context.set_data_version(step.assets.state_key, version)
 
 
 def _begin(

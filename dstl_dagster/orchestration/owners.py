@@ -52,6 +52,10 @@ class OwnerRuns:
         """The owner is a run of this instance, and it or one of its re-executions has not ended."""
         return any(not run.is_finished for run in self._of(owner))
 
+    def have_succeeded(self, owner: str) -> bool:
+        """The owner is a run of this instance, and it or one of its re-executions did all its steps."""
+        return any(run.is_success for run in self._of(owner))
+
     def _of(self, owner: str) -> list[dg.DagsterRun]:
         if not owner.startswith(_OWNER_PREFIX):
             return []

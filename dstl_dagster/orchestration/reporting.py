@@ -4,7 +4,8 @@ Owns the question whether an event was written, and which partitions should exis
 what the events say (`lineage`), or who writes them (`steps`, `sensors`).
 
 An event is found by its data version, which Dagster's storage can search: however many events came after it.
-Events of earlier releases have none, and are looked for among the newest ones.
+Those without one of ours (of earlier releases, and what a run of the state's asset reports as its output) are
+looked for among the newest ones of the partition.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _holds(
     # What has a data version of ours would have been found by it.
     events = [record.asset_materialization for record in found.records]
     return any(
-        event is not None and _is_of_an_earlier_release(event) and names_checkpoint(event, completed)
+        event is not None and _has_no_version_of_ours(event) and names_checkpoint(event, completed)
         for event in events
     )
 
@@ -167,13 +168,11 @@ def names_checkpoint(event: dg.AssetMaterialization, completed: Completed) -> bo
         return True
     number = event.metadata.get(_CHECKPOINT)
     return (
-        _is_of_an_earlier_release(event)
-        and number is not None
-        and number.value == str(completed.checkpoint_id)
+        _has_no_version_of_ours(event) and number is not None and number.value == str(completed.checkpoint_id)
     )
 
 
-def _is_of_an_earlier_release(event: dg.AssetMaterialization) -> bool:
+def _has_no_version_of_ours(event: dg.AssetMaterialization) -> bool:
     """A data version that Dagster made up itself has no dashes, and one of ours begins with a UUID."""
     return "-" not in (event.tags or {}).get(TAG_VERSION, "")
 

@@ -22,7 +22,7 @@ from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.restores import tell_restore
-from dstl_dagster.orchestration.steps import Step, drop_stale_partitions
+from dstl_dagster.orchestration.steps import Step, match_partitions
 from dstl_dagster.timeline import Restored
 
 __all__ = ["RestoreConfig", "build_restore_job", "restore_run_config"]
@@ -116,7 +116,7 @@ def restore(step: Step, config: RestoreConfig) -> None:
         expected_last = _require_confirmed(assets, plan, config.confirm)
         context.log.info(f"restore: {_in_words(assets, plan)}")
     checkpoint = coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
-    drop_stale_partitions(step)
+    match_partitions(step)
     _tell(step, request_id)
     last = coordinator.timeline.tail().last_completed_id
     if last != checkpoint_id:

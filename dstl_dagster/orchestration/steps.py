@@ -44,7 +44,7 @@ __all__ = [
     "clean_up",
     "compose_commit",
     "confirm",
-    "drop_stale_partitions",
+    "match_partitions",
     "materialize",
     "persist",
     "report_checkpoint",
@@ -134,7 +134,7 @@ def clean_up(step: Step) -> None:
     spending = step.coordinator.spending()
     report = step.coordinator.clean_up()
     spent = spending.in_words()
-    drop_stale_partitions(step)
+    match_partitions(step)
     step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
 
@@ -226,6 +226,8 @@ def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
         return  # it reports it itself
     parent = coordinator.get(entry.checkpoint_id)
     reporter = replace(step.reporter, owner=owner)
+    # Before the next one's: the page lists partitions as they were added.
+    instance.add_dynamic_partitions(assets.partitions_name, [own])
     for event in unreported_checkpoint(instance, assets, parent, reporter):
         step.context.log_event(event)
     if parent.committed:
@@ -239,11 +241,14 @@ def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[s
     return context.assets_def.partitions_def if context.has_assets_def else context.job_def.partitions_def
 
 
-def drop_stale_partitions(step: Step) -> None:
-    """Delete the dynamic partitions of checkpoints that cannot be restored any more."""
-    # By what is retained, not by what this call subsumed: an earlier try may have died in between.
+def match_partitions(step: Step) -> None:
+    """Make the dynamic partitions those of the checkpoints that can be restored now."""
+    # By what is retained, not by what this run did: an earlier try, or another run, may have died in between.
     instance, name = step.context.instance, step.assets.partitions_name
-    for partition in partition_changes(instance, step.assets, step.coordinator).stale:
+    changes = partition_changes(instance, step.assets, step.coordinator)
+    if changes.missing:
+        instance.add_dynamic_partitions(name, changes.missing)
+    for partition in changes.stale:
         instance.delete_dynamic_partition(name, partition)
 
 

@@ -215,6 +215,8 @@ class TimelineFollower:
         files_partition, state = self._partition_in(self._partitions_def, completed), self._state
         in_state = self._partition_in(None if state is None else state.partitions_def, completed)
         shows_state = state is not None and (state.partitions_def is None or in_state is not None)
+        if first and owner is not None and self._owners.have_succeeded(owner):
+            shows_state = False  # a run that did all its steps reported the state as its own output
 
         def reported() -> bool:
             return (
