@@ -161,7 +161,7 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
 
 
 def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page, picture: Any) -> None:
-    """The launchpad offers exactly the checkpoints; only a run that was confirmed leaves later ones behind."""
+    """The launchpad offers exactly the checkpoints; only a confirmed run leaves later ones behind."""
     _open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
     offered = browser_page.get_by_text(re.compile(r"^chk-\d+$"))
     assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
