@@ -167,9 +167,7 @@ def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page, pict
     assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
     offered.nth(2).click()
     _launch(browser_page)
-    browser_page.get_by_text("nobody has confirmed this restore, so nothing was changed").first.wait_for(
-        timeout=90_000
-    )
+    browser_page.get_by_text("nothing was changed").first.wait_for(timeout=120_000)
     assert browser_page.get_by_text("2013-01-04, 2013-01-05").count()
     picture("restore-preview")
     _open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
