@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
-    from dstl_dagster.checkpoint import read_state
+    from dstl_dagster.jobs import read_state
     from dstl_dagster.keyed import StateScan
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
     from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         build_cleanup_schedule,
         build_materialize_job,
         build_materialize_schedule,
-        build_restore_job,
         build_verify_job,
         build_verify_schedule,
     )
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         RecoverableWriterResource,
         SparkSessionResource,
     )
+    from dstl_dagster.orchestration.restore_job import build_restore_job, restore_run_config
     from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
     from dstl_dagster.spark import CheckpointBatch as CheckpointBatch
 
@@ -85,12 +85,13 @@ __all__ = [
     "next_partition",
     "persist_op",
     "read_state",
+    "restore_run_config",
 ]
 
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "checkpoint": ["read_state"],
+        "jobs": ["read_state"],
         "keyed": ["StateScan"],
         "spark": ["CheckpointBatch"],
         "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
@@ -108,7 +109,6 @@ __getattr__, __dir__ = lazy_face(
             "build_cleanup_schedule",
             "build_materialize_job",
             "build_materialize_schedule",
-            "build_restore_job",
             "build_verify_job",
             "build_verify_schedule",
         ],
@@ -119,6 +119,7 @@ __getattr__, __dir__ = lazy_face(
             "RecoverableWriterResource",
             "SparkSessionResource",
         ],
+        "orchestration.restore_job": ["build_restore_job", "restore_run_config"],
         "orchestration.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
     },
 )

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from dstl_dagster.checkpoint.batch import Batch
     from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
     from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader, read_state
+    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
+    from dstl_dagster.checkpoint.rollback import RestorePlan
     from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
     from dstl_dagster.checkpoint.verify import Problem, Verification
 
@@ -48,6 +49,7 @@ __all__ = [
     "PlannedAttempt",
     "Problem",
     "Resolution",
+    "RestorePlan",
     "Timeline",
     "Verification",
     "change_columns",
@@ -55,7 +57,6 @@ __all__ = [
     "components_of",
     "load_report",
     "materialize",
-    "read_state",
     "store_report",
 ]
 
@@ -66,7 +67,8 @@ __getattr__, __dir__ = lazy_face(
         "batch": ["Batch"],
         "cleanup": ["CleanUp", "components_of"],
         "coordinator": ["CheckpointCoordinator"],
-        "reader": ["Checkpoint", "CheckpointReader", "read_state"],
+        "reader": ["Checkpoint", "CheckpointReader"],
+        "rollback": ["RestorePlan"],
         "upkeep": ["change_columns", "changed_schema", "materialize"],
         "verify": ["Problem", "Verification"],
     },

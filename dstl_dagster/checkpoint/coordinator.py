@@ -15,11 +15,12 @@ from dstl_dagster.checkpoint.audit import Audit, find_damage
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.references import References
+from dstl_dagster.checkpoint.rollback import RestorePlan, left_behind, plan_restore
 from dstl_dagster.checkpoint.steps import CheckpointSteps
 from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import validated_savepoint
-from dstl_dagster.timeline import Resolution, decisions
+from dstl_dagster.timeline import Completed, Resolution, Restored, decisions
 
 __all__ = ["CheckpointCoordinator"]
 
@@ -138,16 +139,32 @@ class CheckpointCoordinator(CheckpointSteps):
         )
         return self._publish(checkpoint_id, None)
 
-    def restore(self, checkpoint_id: int, *, request_id: uuid.UUID | None = None) -> Checkpoint:
+    def plan_restore(self, checkpoint_id: int) -> RestorePlan:
+        """What `restore` would undo, keep and read. Changes nothing.
+
+        Raises: as `restore`, but for damage, which only reading everything shows.
+        """
+        view = self.timeline.tail()
+        return plan_restore(self._store, self.timeline, view, self._get(view, checkpoint_id).manifest)
+
+    def left_behind(self, restored: Restored) -> tuple[Completed, ...]:
+        """The checkpoints that a restore abandoned, oldest first, by its record."""
+        return left_behind(self.timeline, restored)
+
+    def restore(
+        self, checkpoint_id: int, *, request_id: uuid.UUID | None = None, expected_last: int | None = None
+    ) -> Checkpoint:
         """Resume from an earlier checkpoint: its state, its positions. Later checkpoints are abandoned.
 
         First reads all state of the checkpoint, and decides nothing if it is damaged. Ends the open attempt,
         whoever owns it. Files that abandoned checkpoints published are retracted, each only if it is still
         exactly theirs. Their batches may be applied again. With a `request_id` a repeated restore (a retried
-        step) happens once.
+        step) happens once. With `expected_last` it happens only while that is the job's last checkpoint: what
+        `plan_restore` showed is what goes.
 
-        Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`),
-        FormatError (kind `damaged`; `newest_verified` finds another one), UnavailableError (run it again).
+        Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`; kind
+        `parent_moved`: another checkpoint than `expected_last` is the last), FormatError (kind `damaged`;
+        `newest_verified` finds another one), UnavailableError (run it again).
         """
         manifest = self.get(checkpoint_id).manifest
         try:
@@ -159,7 +176,8 @@ class CheckpointCoordinator(CheckpointSteps):
         def restore_now() -> None:
             self._finish_resolutions()
             self.timeline.decide(
-                lambda view: decisions.to_restore(view, checkpoint_id, self._owner), request_id=request_id
+                lambda view: decisions.to_restore(view, checkpoint_id, self._owner, expected_last),
+                request_id=request_id,
             )
 
         self._when_finished(restore_now)

@@ -6,9 +6,9 @@ Owns finding and loading checkpoints. Does not own any decision (`coordinator`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ from dstl_dagster.storage import (
     at_once,
     concurrently,
     metered,
-    open_store,
 )
 from dstl_dagster.timeline import (
     AsOf,
@@ -58,39 +57,9 @@ from dstl_dagster.timeline import (
 )
 
 if TYPE_CHECKING:
-    from dstl_dagster.keyed import Filters, KeyGroups, StateScan
+    from dstl_dagster.keyed import StateScan
 
-__all__ = ["Checkpoint", "CheckpointReader", "read_state"]
-
-
-def read_state(
-    uri: str,
-    job: str,
-    operator: str,
-    at: AtLike = None,
-    *,
-    columns: Sequence[str] | None = None,
-    key_groups: KeyGroups | None = None,
-    filters: Filters | None = None,
-    as_bytes: Sequence[str] = (),
-    options: Options | None = None,
-) -> StateScan:
-    """The rows of an operator at one checkpoint, without Spark: to Arrow, pandas, Polars or DuckDB.
-
-    Args:
-        uri: of the job's store.
-        at: an id, a partition, a savepoint or a time: see `CheckpointReader.at`. `None`: the last one.
-        columns: only these, in this order.
-        key_groups: only these, also as text such as "0-15,20"; both ends inclusive.
-        filters: only rows that pass. Those that give every key column its values read these keys' groups.
-        as_bytes: text columns to give as bytes, for text that is not UTF-8.
-        options: of the job.
-
-    Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
-    """
-    with closing(open_store(uri, JobOptions.of(options).files)) as store:
-        wanted = {"columns": columns, "key_groups": key_groups, "filters": filters, "as_bytes": as_bytes}
-        return replace(CheckpointReader(job, store, options).read_state(operator, at, **wanted), store=None)
+__all__ = ["Checkpoint", "CheckpointReader"]
 
 
 @dataclass(frozen=True)
@@ -335,7 +304,7 @@ class CheckpointReader:
         return operator_state(self._store, checkpoint.manifest, operator)
 
     def read_state(self, operator: str, at: AtLike = None, **wanted: Any) -> StateScan:
-        """The rows of an operator for Arrow, pandas, Polars and DuckDB. Arguments: as `read_state`."""
+        """The rows of an operator for Arrow, pandas, Polars and DuckDB. Arguments: as `jobs.read_state`."""
         from dstl_dagster.keyed import StateScan  # Arrow: not for a process that only decides
 
         manifest = self.at(at).manifest

@@ -76,7 +76,7 @@ class StateScan:
         filters: Filters | None = None,
         as_bytes: Sequence[str] = (),
     ) -> StateScan:
-        """The scan of a checkpoint's state. Arguments: as `checkpoint.read_state`. Reads manifests only.
+        """The scan of a checkpoint's state. Arguments: as `jobs.read_state`. Reads manifests only.
 
         Raises: NotFoundError (kind `no_state`; a manifest is gone), InvalidInputError naming the argument.
         """

@@ -28,11 +28,11 @@ from dstl_dagster.orchestration.maintenance import (
     build_cleanup_schedule,
     build_materialize_job,
     build_materialize_schedule,
-    build_restore_job,
     build_verify_job,
     build_verify_schedule,
 )
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.restore_job import build_restore_job
 from dstl_dagster.orchestration.sensors import build_checkpoint_sensor
 from dstl_dagster.settings import CostBudget
 
@@ -113,6 +113,9 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
         examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
     )
+    max_checkpoints_per_tick: int = Field(
+        default=500, ge=1, description="Where a tick of the sensor stops; its 30 seconds may end it earlier."
+    )
     commit: bool = Field(
         default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
@@ -168,7 +171,10 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             asset_checks=[checks],
             sensors=[
                 build_checkpoint_sensor(
-                    assets, changelog=changelog, commit_job=commit_job if self.commit else None
+                    assets,
+                    changelog=changelog,
+                    commit_job=commit_job if self.commit else None,
+                    max_checkpoints_per_tick=self.max_checkpoints_per_tick,
                 )
             ],
             jobs=[

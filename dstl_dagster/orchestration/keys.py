@@ -21,10 +21,12 @@ __all__ = [
     "TAG_JOB",
     "TAG_PARENT",
     "TAG_REPORTER",
+    "TAG_RESTORED",
     "TAG_SLOT",
     "TAG_STEP",
     "TAG_TAKE_OVER",
     "TAG_TIMELINE",
+    "TAG_VERSION",
     "JobAssets",
     "dagster_name",
 ]
@@ -38,6 +40,10 @@ TAG_SLOT = "dstl/slot"
 """The slot of the `completed` record on the timeline."""
 TAG_TIMELINE = "dstl/timeline"
 """The timeline of the checkpoint, as `timeline_mark` names it."""
+TAG_VERSION = "dagster/data_version"
+"""Dagster's own tag, one of the few that its storage can search: what an event says is in here."""
+TAG_RESTORED = "dstl/restored_in"
+"""The slot of the `restored` record that an event tells of."""
 TAG_REPORTER = "dstl/reported_by"
 """`run` or `sensor`."""
 TAG_COMMIT = "dstl/commit"

@@ -7,6 +7,7 @@ objects are (`places`).
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,23 +26,28 @@ from dstl_dagster.orchestration.keys import (
     TAG_CHECKPOINT,
     TAG_PARENT,
     TAG_REPORTER,
+    TAG_RESTORED,
     TAG_SLOT,
     TAG_STEP,
     TAG_TIMELINE,
+    TAG_VERSION,
     JobAssets,
 )
 from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
 from dstl_dagster.orchestration.places import bucket_of, file_links, file_table, folder_of, store_location
 from dstl_dagster.settings import StoragePrices
-from dstl_dagster.timeline import Completed, TimelineView
+from dstl_dagster.timeline import Committed, Completed, TimelineView
 
 __all__ = [
     "STATE",
     "Reporter",
     "checkpoint_materialization",
-    "files_materialization",
+    "files_event",
+    "files_version",
     "operator_materialization",
+    "state_materialization",
     "state_metadata",
+    "state_version",
     "store_location",
     "subsumed_materialization",
     "timeline_mark",
@@ -59,12 +65,16 @@ _DATA_VERSION = "dagster/data_version"
 class Reporter:
     """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there.
 
-    `view`: of the timeline, for the picture of the chain; without it there is none. `now`: by the reporter.
+    `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
+    the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
+    chain; without it there is none. `now` is by the reporter.
     """
 
     kind: str
     store_uri: str
     prices: StoragePrices = field(default_factory=StoragePrices)
+    owner: str | None = None
+    restored_in: int | None = None
     view: TimelineView | None = None
     now: datetime = field(default_factory=lambda: SystemClock().now())
 
@@ -93,6 +103,7 @@ def checkpoint_materialization(
         "seconds": f"{manifest.persist_seconds:.1f} of the batch (steps 1 to 3), "
         f"{checkpoint.entry.completed.seconds:.3f} of step 5",
         "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
+        **_when_and_who(checkpoint.entry.completed, reporter),
         **_cost_measures(checkpoint, reporter.prices),
     }
     if manifest.cost is not None:
@@ -135,6 +146,7 @@ def subsumed_materialization(
             "files": len(completed.files),
             "checkpoint": str(completed.checkpoint_id),
             "parent": parent,
+            **_when_and_who(completed, reporter),
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
         },
     )
@@ -168,10 +180,10 @@ def operator_materialization(
     )
 
 
-def files_materialization(
+def files_event(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
-) -> dg.AssetMaterialization:
-    """The event of the files that a checkpoint published."""
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """The event of the files that a checkpoint published: a materialization once none is blocked any more."""
     files = checkpoint.manifest.files
     blocked = {file.name for file in checkpoint.blocked}
     commit = checkpoint.entry.committed
@@ -189,16 +201,22 @@ def files_materialization(
         "folder": store_location(home, folder_of(files)),
         _URI: f"{home.rstrip('/')}/{folder_of(files)}",
         "file names": file_links(checkpoint, reporter.store_uri),
+        **_when_and_who(checkpoint.entry.completed, reporter),
     }
     if blocked:
         metadata["blocked"] = dg.MetadataValue.md(
             "\n".join(f"* `{file.name}`: {file.reason}" for file in checkpoint.blocked)
         )
-    return dg.AssetMaterialization(
+    event = dg.AssetObservation if blocked else dg.AssetMaterialization
+    which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
+    return event(
         asset_key=assets.files_key,
         partition=partition,
-        description=f"files of checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(assets, checkpoint.entry.completed, reporter, step="6"),
+        description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
+        tags={
+            **_tags(assets, checkpoint.entry.completed, reporter, step="6"),
+            TAG_VERSION: files_version(checkpoint.attempt, commit),
+        },
         metadata=metadata,
     )
 
@@ -229,6 +247,43 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _page(key: dg.AssetKey, partition: str) -> dg.MetadataValue:
     return dg.MetadataValue.md(f"[{partition}]({partition_page(key, partition)})")
+
+
+def state_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
+) -> dg.AssetMaterialization:
+    """The event of the whole state, where no run of the state's own asset reports it."""
+    return dg.AssetMaterialization(
+        asset_key=assets.state_key,
+        partition=partition,
+        description=f"state at checkpoint {checkpoint.checkpoint_id}",
+        tags=_tags(assets, checkpoint.entry.completed, reporter),
+        metadata={
+            **state_metadata(checkpoint, reporter.prices),
+            **_when_and_who(checkpoint.entry.completed, reporter),
+        },
+    )
+
+
+def state_version(attempt: uuid.UUID) -> str:
+    """What the state is made of, as Dagster's data version: the attempt that completed its checkpoint."""
+    return str(attempt)
+
+
+def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
+    """What is published of a checkpoint's files: another outcome after a person resolved a blocked one."""
+    return f"{attempt}-{0 if committed is None else committed.slot}"
+
+
+def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
+    """An event's own time and reporter are those of the report, which may be days later."""
+    who: dict[str, Any] = {}
+    if reporter.owner is not None:
+        who["made by"] = reporter.owner
+    if completed.idempotency_key is not None:
+        who["batch"] = completed.idempotency_key
+    # Text: Dagster takes a timestamp for a measure.
+    return {"completed at": f"{completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC", **who}
 
 
 def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
@@ -294,9 +349,10 @@ def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str
         TAG_SLOT: str(completed.slot),
         TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
         TAG_REPORTER: reporter.kind,
-        # Another attempt is other data, also of the same day.
-        _DATA_VERSION: str(completed.attempt),
+        TAG_VERSION: state_version(completed.attempt),
     }
+    if reporter.restored_in is not None:
+        tags[TAG_RESTORED] = str(reporter.restored_in)
     if completed.parent is not None:
         tags[TAG_PARENT] = str(completed.parent)
     return tags

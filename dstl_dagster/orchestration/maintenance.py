@@ -1,7 +1,7 @@
-"""Jobs that a person or a schedule runs between batches: restore, clean up, materialize, verify.
+"""Jobs that a person or a schedule runs between batches: clean up, materialize, verify.
 
 Owns the Dagster jobs of one op, and their schedules, which ship stopped. Does not own what the op does
-(`steps`).
+(`steps`), or rolling back (`restore_job`).
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -15,14 +15,13 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_us
 from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.steps import Step, clean_up, materialize, restore, verify
+from dstl_dagster.orchestration.steps import Step, clean_up, materialize, verify
 
 __all__ = [
     "build_cleanup_job",
     "build_cleanup_schedule",
     "build_materialize_job",
     "build_materialize_schedule",
-    "build_restore_job",
     "build_verify_job",
     "build_verify_schedule",
 ]
@@ -37,19 +36,14 @@ class _Work:
         number: of the step, as a tag of the op.
         run: what the op does.
         description: of the job; `{job}` is the job that it works on.
-        by_checkpoint: the job is launched for the partition of a checkpoint.
     """
 
     name: str
     number: str
     run: Callable[[Step], None]
     description: str
-    by_checkpoint: bool = False
 
 
-_RESTORE = _Work(
-    "restore", "restore", restore, "Rolls {job} back to the checkpoint of the chosen partition.", True
-)
 _CLEANUP = _Work(
     "cleanup",
     "7",
@@ -63,21 +57,6 @@ _MATERIALIZE = _Work(
     "Folds the changelog of {job} into a base, to keep state quick to read.",
 )
 _VERIFY = _Work("verify", "verify", verify, "Reads back all that the last checkpoint of {job} references.")
-
-
-def build_restore_job(
-    job: str | JobAssets,
-    *,
-    name: str | None = None,
-    changelog: ChangelogStorageResource | None = None,
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-) -> dg.JobDefinition:
-    """Rolls the job back: launch it for the partition of a checkpoint, `chk-00000042`.
-
-    The job resumes from that checkpoint's state and positions. Later checkpoints are abandoned: their files
-    are retracted, and their batches may run again. Ends an open attempt, whoever owns it.
-    """
-    return _build_job(_RESTORE, job, name, changelog, retry_policy)
 
 
 def build_cleanup_job(
@@ -168,7 +147,6 @@ def _build_job(
     return steps.to_job(
         name=job_name,
         description=work.description.format(job=assets.job),
-        partitions_def=assets.partitions if work.by_checkpoint else None,
         resource_defs=None if changelog is None else {"changelog": changelog},
         tags={TAG_JOB: assets.job},
     )

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dagster as dg
 
-__all__ = ["OwnerRuns", "owner_of", "root_run_id"]
+from dstl_dagster.timeline import Completed, Opened, Timeline
+
+__all__ = ["OwnerRuns", "owner_in", "owner_of", "root_run_id"]
 
 _OWNER_PREFIX = "dagster-run:"
+_SLOTS_BEFORE = 32
+"""Between `opened` and `completed` stand only what people decided meanwhile, and a snapshot."""
 
 
 def root_run_id(run: dg.DagsterRun) -> str:
@@ -21,6 +25,16 @@ def root_run_id(run: dg.DagsterRun) -> str:
 def owner_of(run: dg.DagsterRun) -> str:
     """The owner of the attempts that this run opens, and of those that its re-executions continue."""
     return _OWNER_PREFIX + root_run_id(run)
+
+
+def owner_in(timeline: Timeline, completed: Completed) -> str | None:
+    """Who opened the attempt that completed this checkpoint, by its records; `None` if they are far apart."""
+    for record in timeline.records(max(0, completed.slot - _SLOTS_BEFORE)):
+        if record.slot >= completed.slot:
+            break
+        if isinstance(record, Opened) and record.attempt == completed.attempt:
+            return record.owner
+    return None
 
 
 class OwnerRuns:
@@ -37,6 +51,10 @@ class OwnerRuns:
     def are_alive(self, owner: str) -> bool:
         """The owner is a run of this instance, and it or one of its re-executions has not ended."""
         return any(not run.is_finished for run in self._of(owner))
+
+    def have_succeeded(self, owner: str) -> bool:
+        """The owner is a run of this instance, and it or one of its re-executions did all its steps."""
+        return any(run.is_success for run in self._of(owner))
 
     def _of(self, owner: str) -> list[dg.DagsterRun]:
         if not owner.startswith(_OWNER_PREFIX):

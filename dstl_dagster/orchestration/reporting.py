@@ -2,37 +2,56 @@
 
 Owns the question whether an event was written, and which partitions should exist. Reads only. Does not own
 what the events say (`lineage`), or who writes them (`steps`, `sensors`).
+
+An event is found by its data version, which Dagster's storage can search: however many events came after it.
+Those without one of ours (of earlier releases, and what a run of the state's asset reports as its output) are
+looked for among the newest ones of the partition.
 """
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_TIMELINE, JobAssets
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_TIMELINE,
+    TAG_VERSION,
+    JobAssets,
+)
 from dstl_dagster.orchestration.lineage import (
     STATE,
     Reporter,
     checkpoint_materialization,
-    files_materialization,
+    files_event,
+    files_version,
     operator_materialization,
+    state_materialization,
+    state_version,
     timeline_mark,
 )
-from dstl_dagster.timeline import TimelineView
+from dstl_dagster.orchestration.marks import Mark
+from dstl_dagster.timeline import Committed, Completed, TimelineView
 
 __all__ = [
     "PartitionChanges",
+    "are_files_reported",
+    "blocked_mark",
     "is_reported",
+    "names_checkpoint",
     "partition_changes",
     "unreported_checkpoint",
     "unreported_files",
+    "unreported_state",
 ]
 
 _NEWEST_EVENTS = 25
-"""Enough: a step or a tick that is repeated is repeated soon."""
+"""Of earlier releases: enough, because a step or a tick that is repeated is repeated soon."""
+_CHECKPOINT = "checkpoint"
+"""The metadata by which the state's own events have always named their checkpoint."""
 _STALE_AT_ONCE = 200
 """Each costs a query. The newest first; the next call finds the rest."""
 
@@ -44,17 +63,15 @@ def unreported_checkpoint(
 
     The checkpoint's own comes last: where it was written, all of them were.
     """
-    partition = assets.partition_key(checkpoint.checkpoint_id)
-    if is_reported(instance, assets.checkpoints_key, partition, checkpoint.attempt):
+    completed, partition = checkpoint.entry.completed, assets.partition_key(checkpoint.checkpoint_id)
+    if is_reported(instance, assets.checkpoints_key, partition, completed):
         return []
     operators = [
         operator_materialization(assets, checkpoint, operator, reporter)
         for operator in assets.operators
         if operator in checkpoint.manifest.operators
     ]
-    missing = [
-        event for event in operators if not is_reported(instance, event.asset_key, None, checkpoint.attempt)
-    ]
+    missing = [event for event in operators if not is_reported(instance, event.asset_key, None, completed)]
     sizes = {} if reporter.view is None else _sizes_shown(instance, assets, reporter.view)
     return [*missing, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
 
@@ -80,29 +97,101 @@ def unreported_files(
     checkpoint: Checkpoint,
     reporter: Reporter,
     partition: str | None,
-) -> list[dg.AssetMaterialization]:
+) -> list[dg.AssetMaterialization | dg.AssetObservation]:
     """The event of a committed checkpoint's files, if it has any and the instance lacks the event."""
-    if not checkpoint.manifest.files or is_reported(
-        instance, assets.files_key, partition, checkpoint.attempt
+    entry = checkpoint.entry
+    if not checkpoint.manifest.files or are_files_reported(
+        instance, assets, partition, entry.completed, entry.committed
     ):
         return []
-    return [files_materialization(assets, checkpoint, reporter, partition)]
+    return [files_event(assets, checkpoint, reporter, partition)]
+
+
+def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str | None) -> Mark | None:
+    """What lets Dagster show a partition with blocked files as failed; `None` where nothing is blocked."""
+    if partition is None or not checkpoint.blocked:
+        return None
+    names = ", ".join(file.name for file in checkpoint.blocked)
+    return Mark(
+        cause=f"blocked/{checkpoint.attempt}",
+        why=f"Files of checkpoint {checkpoint.checkpoint_id} are blocked: {names}. "
+        f"`dstl checkpoints resolve {checkpoint.checkpoint_id} NAME` with `--keep` or `--replace`",
+        job_name=f"{assets.group_name}_commit",
+        partitions={assets.files_key: (partition,)},
+        tags={TAG_CHECKPOINT: str(checkpoint.checkpoint_id), TAG_ATTEMPT: str(checkpoint.attempt)},
+    )
+
+
+def unreported_state(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    checkpoint: Checkpoint,
+    reporter: Reporter,
+    partition: str | None,
+) -> list[dg.AssetMaterialization]:
+    """The event of the state, if the instance lacks it: the run died, or was none of Dagster's."""
+    if is_reported(instance, assets.state_key, partition, checkpoint.entry.completed):
+        return []
+    return [state_materialization(assets, checkpoint, reporter, partition)]
 
 
 def is_reported(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, attempt: uuid.UUID
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, completed: Completed
 ) -> bool:
-    """Whether the event of this attempt was written: by an earlier try, the sensor or the run."""
+    """Whether the event of this checkpoint was written: by an earlier try, the sensor or the run."""
+    return _holds(instance, key, partition, completed, state_version(completed.attempt))
+
+
+def are_files_reported(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    partition: str | None,
+    completed: Completed,
+    committed: Committed | None,
+) -> bool:
+    """Whether this outcome of step 6 was written: a resolved file makes it another one."""
+    return _holds(
+        instance, assets.files_key, partition, completed, files_version(completed.attempt, committed)
+    )
+
+
+def _holds(
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    partition: str | None,
+    completed: Completed,
+    version: str,
+) -> bool:
+    if instance.get_event_tags_for_asset(key, {TAG_VERSION: version}):
+        return True
     found = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
         limit=_NEWEST_EVENTS,
     )
-    # By attempt: without partitions the events of all checkpoints belong to the same asset.
+    # What has a data version of ours would have been found by it.
+    events = [record.asset_materialization for record in found.records]
     return any(
-        record.asset_materialization is not None
-        and (record.asset_materialization.tags or {}).get(TAG_ATTEMPT) == str(attempt)
-        for record in found.records
+        event is not None and _has_no_version_of_ours(event) and names_checkpoint(event, completed)
+        for event in events
     )
+
+
+def names_checkpoint(event: dg.AssetMaterialization, completed: Completed) -> bool:
+    """Whether the event tells of this checkpoint, in whichever release's words."""
+    tags, version = event.tags or {}, state_version(completed.attempt)
+    if TAG_ATTEMPT in tags:
+        return tags[TAG_ATTEMPT] == str(completed.attempt)
+    if tags.get(TAG_VERSION, "").startswith(version):
+        return True
+    number = event.metadata.get(_CHECKPOINT)
+    return (
+        _has_no_version_of_ours(event) and number is not None and number.value == str(completed.checkpoint_id)
+    )
+
+
+def _has_no_version_of_ours(event: dg.AssetMaterialization) -> bool:
+    """A data version that Dagster made up itself has no dashes, and one of ours begins with a UUID."""
+    return "-" not in (event.tags or {}).get(TAG_VERSION, "")
 
 
 @dataclass(frozen=True)

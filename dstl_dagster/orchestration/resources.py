@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.applied import tell_applied
@@ -195,7 +195,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
         `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
         """
-        with without_useless_retries(), _naming_the_tag():
+        with without_useless_retries():
             with self._batch(context, job, source, idempotency_key, check, options) as batch:
                 if batch.already_in is not None:
                     tell_applied(context, job, batch.already_in)
@@ -378,18 +378,6 @@ def _require_uri(resource: Any, field: str) -> None:
 def _literal(resource: Any, field: str) -> dict[str, str]:
     """The options of a field that no environment variable gives."""
     return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
-
-
-@contextmanager
-def _naming_the_tag() -> Iterator[None]:
-    """Where another owner's attempt is open, say how a run takes over in Dagster."""
-    try:
-        yield
-    except ConflictError as error:
-        if error.kind != ErrorKind.ATTEMPT_OPEN:
-            raise
-        advice = f"In Dagster: launch the run with the tag `{TAG_TAKE_OVER}: true`, if that owner is gone"
-        raise ConflictError(f"{error.message}. {advice}", kind=ErrorKind.ATTEMPT_OPEN) from error
 
 
 def may_take_over(

@@ -1,12 +1,13 @@
 """Sensors: reporting checkpoints that no run of Dagster reported, and aborting attempts of dead runs.
 
-Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, run requests, and one
-line for the page. Does not own what is new (`tick`) or how a checkpoint is committed (`commit`).
+Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, and one line for the
+page. Does not own what is new (`tick`), when a run is requested (`committing`) or what it does (`commit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -15,19 +16,17 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.orchestration.agreement import findings_beside
-from dstl_dagster.orchestration.commit import commit_run_config
-from dstl_dagster.orchestration.cursor import Uncommitted
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
+from dstl_dagster.orchestration.committing import Committing
+from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
+from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
 from dstl_dagster.orchestration.reporting import PartitionChanges, partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
+from dstl_dagster.orchestration.tick import Limits, StateShown, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
-_MAX_COMMIT_RUNS = 3
-"""Runs requested to commit one checkpoint before a person has to look."""
 _TO_COME = PartitionChanges([], [])
 """The tick itself asks for what the partitions of checkpoints lack."""
 
@@ -39,8 +38,9 @@ def build_checkpoint_sensor(
     changelog: ChangelogStorageResource | None = None,
     commit_job: dg.JobDefinition | None = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
-    max_checkpoints_per_tick: int = 50,
+    max_checkpoints_per_tick: int = 500,
     budget_seconds: float = 30.0,
+    patience: timedelta = Limits.patience,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     clock: Clock | None = None,
@@ -59,21 +59,32 @@ def build_checkpoint_sensor(
         partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
             the checkpoint's files.
         max_checkpoints_per_tick, budget_seconds: where a tick stops; the next one continues there. Dagster
-            gives a tick 60 seconds.
+            gives a tick 60 seconds, and writes its events after that.
+        patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its
+            host may have died. What it does later changes nothing, and is reported once all the same.
     """
     assets = JobAssets.of(job)
-    limits = Limits(max_checkpoints_per_tick, budget_seconds)
+    limits = Limits(max_checkpoints_per_tick, budget_seconds, patience)
     tick_clock = clock or SystemClock()
 
     def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
         coordinator = resource.coordinator(assets.job)
         follower = TimelineFollower(
-            context.instance, assets, coordinator, tick_clock, partitions_def=partitions_def
+            context.instance,
+            assets,
+            coordinator,
+            tick_clock,
+            partitions_def=partitions_def,
+            state=_state_shown(context, assets),
+            patience=limits.patience,
         )
         start = follower.start(context.cursor)
         tick = follower.follow(start, limits)
-        requests = [] if commit_job is None else _commit_requests(context, assets, tick)
-        summary = _summary(assets, tick, requests)
+        for mark in tick.marks:
+            mark_partitions(context.instance, assets, mark)
+        commit = Committing(context.instance, assets, coordinator, tick_clock, limits.patience)
+        requests = [] if commit_job is None else commit.requests(tick)
+        summary = _summary(assets, tick, requests, commit.waiting)
         context.log.info(summary)
         partitions = _partition_requests(context.instance, assets, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
@@ -212,55 +223,38 @@ def _partition_requests(
     return requests
 
 
-def _commit_requests(
-    context: dg.SensorEvaluationContext, assets: JobAssets, tick: Tick
-) -> list[dg.RunRequest]:
-    """A run for the checkpoint that waits for step 6, unless one is alive or has succeeded."""
-    pending, owner = tick.cursor.uncommitted, tick.cursor.owner
-    if pending is None or not tick.at_end:
-        return []
-    if owner is not None and OwnerRuns(context.instance).are_alive(owner):
-        return []
-    commit = f"{assets.job}/{pending.checkpoint_id}/{pending.attempt}"
-    # The runs decide, not the run key alone: Dagster scopes a run key to the sensor's name, and never
-    # launches the key of a failed run again.
-    runs = list(context.instance.get_runs(dg.RunsFilter(tags={TAG_COMMIT: commit})))
-    if any(not run.is_finished or run.is_success for run in runs):
-        return []
-    if len(runs) >= _MAX_COMMIT_RUNS:
-        context.log.warning(
-            f"step 6 of checkpoint {pending.checkpoint_id}: {len(runs)} runs failed; find out why in the "
-            f"last one, {runs[0].run_id}, then re-execute it"
-        )
-        return []
-    return [_commit_request(assets, pending, commit, len(runs) + 1)]
+def _state_shown(context: dg.SensorEvaluationContext, assets: JobAssets) -> StateShown | None:
+    """Whether the definitions around the sensor have an asset for the job's state."""
+    repository = context.repository_def
+    if repository is None or not repository.asset_graph.has(assets.state_key):
+        return None
+    return StateShown(repository.asset_graph.get(assets.state_key).partitions_def)
 
 
-def _commit_request(assets: JobAssets, pending: Uncommitted, commit: str, number: int) -> dg.RunRequest:
-    return dg.RunRequest(
-        run_key=f"{commit}/{number}",
-        run_config=commit_run_config(assets.job, pending.checkpoint_id),
-        tags={
-            TAG_COMMIT: commit,
-            TAG_CHECKPOINT: str(pending.checkpoint_id),
-            TAG_ATTEMPT: str(pending.attempt),
-        },
-    )
-
-
-def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) -> str:
+def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:
     """One line for the page, where a tick that only reported would look idle."""
     parts = []
     if tick.reported:
         first, last = assets.partition_key(tick.reported[0]), assets.partition_key(tick.reported[-1])
         span = first if first == last else f"{first} to {last}"
         parts.append(f"reported {span}")
-    elif tick.events:
-        parts.append(f"reported the files of {len(tick.events)} checkpoints")
+    elif tick.published:
+        parts.append(f"reported the files of {len(tick.published)} checkpoints")
+    parts += [
+        f"reported the restore to {assets.partition_key(checkpoint_id)}"
+        for checkpoint_id in tick.rolled_back_to
+    ]
+    if tick.events and not parts:
+        parts.append("reported the state")
     if requests:
         parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
+    if waiting:
+        parts.append(waiting)
     if tick.waiting_for:
-        parts.append(f"waiting for {tick.waiting_for}, which is alive, to report its checkpoint")
+        parts.append(
+            f"waiting for {tick.waiting_for}, which is alive, to report its checkpoint "
+            f"of {tick.waiting_since:%H:%M:%S} UTC"
+        )
     elif not tick.at_end:
         parts.append("more in the next tick")
     return f"slot {tick.cursor.slot}: " + ("; ".join(parts) if parts else "nothing new")

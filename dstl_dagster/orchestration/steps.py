@@ -1,17 +1,16 @@
 """The steps of a checkpoint and the work between batches, as Dagster runs them: act, report, log.
 
 Owns what each step logs and which events it writes. Does not own which op runs it (`ops`, `commit`,
-`maintenance`), what an event says (`lineage`), or any rule of the protocol (`checkpoint`). Every step reads
+`maintenance`), restoring (`restore_job`), what an event says (`lineage`), or any rule of the protocol
+(`checkpoint`). Every step reads
 the truth from the store and may run any number of times. The docstring of a step is what Dagster shows as
 the description of its op.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
@@ -23,19 +22,24 @@ from dstl_dagster.checkpoint import (
     Verification,
     load_report,
 )
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.agreement import findings_beside
-from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
-from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.marks import mark_partitions
+from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.reporting import (
     PartitionChanges,
+    are_files_reported,
+    blocked_mark,
+    is_reported,
     partition_changes,
     unreported_checkpoint,
     unreported_files,
+    unreported_state,
 )
 
 __all__ = [
@@ -43,12 +47,12 @@ __all__ = [
     "clean_up",
     "compose_commit",
     "confirm",
+    "match_partitions",
     "materialize",
     "persist",
     "report_checkpoint",
     "report_checks",
     "report_files",
-    "restore",
     "verify",
 ]
 
@@ -66,8 +70,9 @@ class Step:
 
     @property
     def reporter(self) -> Reporter:
-        coordinator = self.coordinator
-        return Reporter("run", coordinator.store.uri, coordinator.prices, view=coordinator.timeline.seen())
+        coordinator, owner = self.coordinator, owner_of(self.context.run)
+        view = coordinator.timeline.seen()
+        return Reporter("run", coordinator.store.uri, coordinator.prices, owner, view=view)
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
@@ -106,6 +111,7 @@ def confirm(step: Step, attempt: Attempt) -> None:
         f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {spending.in_words()}"
     )
     _show_cost(step, 5, spending)
+    _catch_up_parent(step, checkpoint)
     report_checkpoint(step, checkpoint)
 
 
@@ -137,45 +143,11 @@ def clean_up(step: Step) -> None:
     report = step.coordinator.clean_up()
     spent = spending.in_words()
     _show_cost(step, 7, spending)
-    _drop_stale_partitions(step)
+    match_partitions(step)
     step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
 
 # ---- between batches ----
-
-
-def restore(step: Step) -> None:
-    """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
-    context, assets, coordinator = step.context, step.assets, step.coordinator
-    if not context.has_partition_key:
-        raise InvalidInputError(
-            "no checkpoint chosen: launch this job for its partition, for example chk-00000042"
-        )
-    checkpoint_id = assets.checkpoint_of(context.partition_key)
-    # The same for every try of this run and its re-executions: a late one must not undo newer checkpoints.
-    request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{owner_of(context.run)}/{checkpoint_id}")
-    checkpoint = coordinator.restore(checkpoint_id, request_id=request_id)
-    _drop_stale_partitions(step)
-    last = coordinator.timeline.tail().last_completed_id
-    if last != checkpoint_id:
-        context.log.warning(
-            f"restore: this run already rolled {assets.job} back to checkpoint {checkpoint_id}, and the job "
-            f"has since advanced to checkpoint {last}: nothing to do. Launch a new run to roll back again"
-        )
-        return
-    context.log.info(
-        f"restore: {assets.job} resumes from checkpoint {checkpoint_id}, "
-        f"positions {dict(checkpoint.positions)}"
-    )
-    context.log_event(
-        dg.AssetObservation(
-            asset_key=assets.checkpoints_key,
-            partition=context.partition_key,
-            description=f"{assets.job} was rolled back to checkpoint {checkpoint_id}",
-            tags={TAG_CHECKPOINT: str(checkpoint_id)},
-            metadata={"positions": dg.MetadataValue.json(dict(checkpoint.positions))},
-        )
-    )
 
 
 def materialize(step: Step) -> None:
@@ -225,7 +197,15 @@ def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
 def report_files(step: Step, checkpoint: Checkpoint) -> None:
     """Write the event of a committed checkpoint's files, where the instance lacks it."""
     partition = partition_of(step.context)
-    for event in unreported_files(step.context.instance, step.assets, checkpoint, step.reporter, partition):
+    _report_files(step, checkpoint, step.reporter, partition)
+
+
+def _report_files(step: Step, checkpoint: Checkpoint, reporter: Reporter, partition: str | None) -> None:
+    instance = step.context.instance
+    mark = blocked_mark(step.assets, checkpoint, partition)
+    if mark is not None:
+        mark_partitions(instance, step.assets, mark)
+    for event in unreported_files(instance, step.assets, checkpoint, reporter, partition):
         step.context.log_event(event)
 
 
@@ -236,20 +216,61 @@ def report_checks(step: Step) -> None:
         step.assets,
         step.coordinator.timeline.seen(),
         PartitionChanges([], []),  # clean-up, the next step, makes them
-        _partitions_def_of(step.context),
+        step.context.assets_def.partitions_def if step.context.has_assets_def else None,
     ):
         step.context.log_event(finding.evaluation(step.assets))  # type: ignore[arg-type] # it does take one
 
 
-def _partitions_def_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:
-    """Of the asset that the op belongs to; `None` in a job of another kind, whose partitions mean others."""
-    return context.assets_def.partitions_def if context.has_assets_def else None
+def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
+    """Report the checkpoint before, if its run died after step 5: this run published it, and knows."""
+    coordinator, instance, assets = step.coordinator, step.context.instance, step.assets
+    entry = (
+        None if checkpoint.parent is None else coordinator.timeline.seen().checkpoints.get(checkpoint.parent)
+    )
+    if entry is None:
+        return
+    completed, key = entry.completed, entry.completed.idempotency_key
+    definition = _partitions_def(step.context)
+    partitioned = definition is not None and key is not None and definition.has_partition_key(key)
+    partition = key if partitioned else None
+    has_state = step.context.has_assets_def and (partitioned or definition is None)
+    own = assets.partition_key(entry.checkpoint_id)
+    if (
+        is_reported(instance, assets.checkpoints_key, own, completed)
+        and (
+            not completed.files or are_files_reported(instance, assets, partition, completed, entry.committed)
+        )
+        and (not has_state or is_reported(instance, assets.state_key, partition, completed))
+    ):
+        return
+    owner = owner_in(coordinator.timeline, completed)
+    if owner is not None and OwnerRuns(instance).are_alive(owner):
+        return  # it reports it itself
+    parent = coordinator.get(entry.checkpoint_id)
+    reporter = replace(step.reporter, owner=owner)
+    # Before the next one's: the page lists partitions as they were added.
+    instance.add_dynamic_partitions(assets.partitions_name, [own])
+    for event in unreported_checkpoint(instance, assets, parent, reporter):
+        step.context.log_event(event)
+    if parent.committed:
+        _report_files(step, parent, reporter, partition)
+    for event in unreported_state(instance, assets, parent, reporter, partition) if has_state else ():
+        step.context.log_event(event)
+    step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose run {owner} did not")
 
 
-def _drop_stale_partitions(step: Step) -> None:
-    # By what is retained, not by what this call subsumed: an earlier try may have died in between.
+def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[str] | None:
+    return context.assets_def.partitions_def if context.has_assets_def else context.job_def.partitions_def
+
+
+def match_partitions(step: Step) -> None:
+    """Make the dynamic partitions those of the checkpoints that can be restored now."""
+    # By what is retained, not by what this run did: an earlier try, or another run, may have died in between.
     instance, name = step.context.instance, step.assets.partitions_name
-    for partition in partition_changes(instance, step.assets, step.coordinator).stale:
+    changes = partition_changes(instance, step.assets, step.coordinator)
+    if changes.missing:
+        instance.add_dynamic_partitions(name, changes.missing)
+    for partition in changes.stale:
         instance.delete_dynamic_partition(name, partition)
 
 

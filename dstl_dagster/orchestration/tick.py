@@ -5,8 +5,11 @@ it (`sensors`), what events say (`lineage`), or whether they were written before
 
 Why this is safe. Dagster writes the events of a tick one by one, then partitions, then runs, and the cursor
 last: killed in between, the next tick follows the same records again. An event is left out where the
-instance holds one of the same attempt, partitions are compared with what can be restored at that moment,
-and a run is requested only if no other run for the same checkpoint is alive or has succeeded.
+instance holds the same one, partitions are compared with what can be restored at that moment, and a run is
+requested only if no other run for the same checkpoint is alive or has succeeded.
+
+It waits for a run that is alive to report what it did itself, but not for ever: a host that dies takes its
+runs along without a word, and Dagster shows them as started until `run_monitoring` looks after them.
 
 Why it is cheap. It reads the record that the cursor names, the records after it, one page of a listing, one
 manifest for each new checkpoint, and the timeline's newest snapshot, however long the timeline is.
@@ -14,7 +17,9 @@ manifest for each new checkpoint, and the timeline's newest snapshot, however lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -25,8 +30,17 @@ from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.cursor import CheckpointCursor
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
 from dstl_dagster.orchestration.lineage import Reporter, subsumed_materialization
+from dstl_dagster.orchestration.marks import Mark
 from dstl_dagster.orchestration.owners import OwnerRuns
-from dstl_dagster.orchestration.reporting import is_reported, unreported_checkpoint, unreported_files
+from dstl_dagster.orchestration.reporting import (
+    are_files_reported,
+    blocked_mark,
+    is_reported,
+    unreported_checkpoint,
+    unreported_files,
+    unreported_state,
+)
+from dstl_dagster.orchestration.restores import is_restore_told, tell_restore
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -38,7 +52,7 @@ from dstl_dagster.timeline import (
     TimelineRecord,
 )
 
-__all__ = ["Limits", "Tick", "TimelineFollower"]
+__all__ = ["Limits", "StateShown", "Tick", "TimelineFollower"]
 
 _SENSOR = "sensor"
 _EVENTS_SEARCHED = 50
@@ -46,10 +60,18 @@ _EVENTS_SEARCHED = 50
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a tick stops; the next one continues there."""
+    """Where a tick stops; the next one continues there. `patience`: how long it waits for a run to report."""
 
     checkpoints: int
     seconds: float
+    patience: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class StateShown:
+    """The job's state is an asset in these definitions, with these partitions."""
+
+    partitions_def: dg.PartitionsDefinition[str] | None
 
 
 @dataclass
@@ -60,16 +82,24 @@ class Tick:
         cursor: where the next tick begins.
         events: to be written in this order.
         restorable_changed: the set of checkpoints that can be restored may have changed.
+        marks: to be written before `events`.
         reported: the checkpoints that `events` report.
+        published: those whose files they report.
+        rolled_back_to: the checkpoints of the restores that they report.
         waiting_for: the owner whose run is alive and will report its checkpoint itself.
+        waiting_since: when there was something to report.
         at_end: every record was followed.
     """
 
     cursor: CheckpointCursor
-    events: list[dg.AssetMaterialization] = field(default_factory=list)
+    events: list[dg.AssetMaterialization | dg.AssetObservation] = field(default_factory=list)
     restorable_changed: bool = False
+    marks: list[Mark] = field(default_factory=list)
     reported: list[int] = field(default_factory=list)
+    published: list[int] = field(default_factory=list)
+    rolled_back_to: list[int] = field(default_factory=list)
     waiting_for: str | None = None
+    waiting_since: datetime | None = None
     at_end: bool = False
 
 
@@ -78,6 +108,8 @@ class TimelineFollower:
 
     Args:
         partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
+        state: where these definitions have an asset for the job's state.
+        patience: how long a run that is alive is waited for, from the record that it should report.
     """
 
     def __init__(
@@ -88,12 +120,16 @@ class TimelineFollower:
         clock: Clock,
         *,
         partitions_def: dg.PartitionsDefinition[str] | None = None,
+        state: StateShown | None = None,
+        patience: timedelta = Limits.patience,
     ) -> None:
         self._instance = instance
         self._assets = assets
         self._coordinator = coordinator
         self._clock = clock
         self._partitions_def = partitions_def
+        self._state = state
+        self._patience = patience
         self._reporter = Reporter(_SENSOR, coordinator.store.uri, coordinator.prices)
         self._owners = OwnerRuns(instance)
 
@@ -133,13 +169,15 @@ class TimelineFollower:
         return tick
 
     def _take(self, record: TimelineRecord, tick: Tick) -> bool:
-        """Add to the tick what follows from the record; False where a live run has to report it first."""
+        """Add to the tick what follows from the record; False where the tick has to end before it."""
         match record:
             case Completed():
                 return self._completed(record, tick)
             case Committed():
                 return self._committed(record, tick)
-            case Subsumed() | Restored() | Savepoint() | Released():
+            case Restored():
+                return self._restored(record, tick)
+            case Subsumed() | Savepoint() | Released():
                 tick.restorable_changed = True
             case _:
                 pass  # does not change what Dagster shows
@@ -147,17 +185,22 @@ class TimelineFollower:
 
     def _completed(self, record: Completed, tick: Tick) -> bool:
         assets, partition = self._assets, self._assets.partition_key(record.checkpoint_id)
-        if self._run_will_report(tick.cursor.owner, assets.checkpoints_key, partition, record, tick):
+        owner = tick.cursor.owner
+
+        def reported() -> bool:
+            return is_reported(self._instance, assets.checkpoints_key, partition, record)
+
+        if self._run_will_report(owner, record.recorded_at, reported, tick):
             return False
         tick.restorable_changed = True
-        checkpoint = self._checkpoint(record)
+        checkpoint, reporter = self._checkpoint(record), replace(self._reporter, owner=owner)
         if checkpoint is None:
-            if not is_reported(self._instance, assets.checkpoints_key, partition, record.attempt):
-                tick.events.append(subsumed_materialization(assets, record, self._reporter))
+            if not reported():
+                tick.events.append(subsumed_materialization(assets, record, reporter))
                 tick.reported.append(record.checkpoint_id)
             return True
         # One look at the tail a tick, for the picture of the chain.
-        reporter = replace(self._reporter, view=self._coordinator.timeline.seen())
+        reporter = replace(reporter, view=self._coordinator.timeline.seen())
         events = unreported_checkpoint(self._instance, assets, checkpoint, reporter)
         if events:
             tick.events += events
@@ -165,32 +208,77 @@ class TimelineFollower:
         return True
 
     def _committed(self, record: Committed, tick: Tick) -> bool:
-        pending = tick.cursor.uncommitted
-        if pending is None or pending.checkpoint_id != record.checkpoint_id:
+        """Report the files, and the state, whose run ends with step 7. A resolved file commits once more."""
+        pending, owner = tick.cursor.uncommitted, tick.cursor.owner
+        first = pending is not None and pending.checkpoint_id == record.checkpoint_id
+        completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
+        if not isinstance(completed, Completed):
             return True
-        completed = self._record_at(pending.slot)
-        if not isinstance(completed, Completed) or not completed.files:
-            return True
-        partition = self._file_partition(completed)
-        if self._run_will_report(tick.cursor.owner, self._assets.files_key, partition, completed, tick):
-            return False
-        checkpoint = self._checkpoint(completed, record)
-        if checkpoint is not None:
-            tick.events += unreported_files(
-                self._instance, self._assets, checkpoint, self._reporter, partition
+        files_partition, state = self._partition_in(self._partitions_def, completed), self._state
+        in_state = self._partition_in(None if state is None else state.partitions_def, completed)
+        shows_state = state is not None and (state.partitions_def is None or in_state is not None)
+        if first and owner is not None and self._owners.have_succeeded(owner):
+            shows_state = False  # a run that did all its steps reported the state as its own output
+
+        def reported() -> bool:
+            return (
+                not completed.files
+                or are_files_reported(self._instance, self._assets, files_partition, completed, record)
+            ) and (
+                not shows_state or is_reported(self._instance, self._assets.state_key, in_state, completed)
             )
+
+        if first and self._run_will_report(owner, record.recorded_at, reported, tick):
+            return False
+        checkpoint = None if reported() else self._checkpoint(completed, record)
+        if checkpoint is None:
+            return True
+        given = (
+            self._instance,
+            self._assets,
+            checkpoint,
+            replace(self._reporter, owner=owner if first else None),
+        )
+        files = unreported_files(*given, files_partition)
+        mark = blocked_mark(self._assets, checkpoint, files_partition)
+        if files and mark is not None:
+            tick.marks.append(mark)
+        tick.events += [*files, *(unreported_state(*given, in_state) if shows_state else ())]
+        tick.published += [record.checkpoint_id] if files else []
+        return True
+
+    def _restored(self, record: Restored, tick: Tick) -> bool:
+        tick.restorable_changed = True
+        if tick.events:
+            return False  # what was taken away is seen in what the instance holds: so write that first
+
+        def told() -> bool:
+            return is_restore_told(self._instance, self._assets, record)
+
+        if self._run_will_report(record.by, record.recorded_at, told, tick):
+            return False
+        restore = tell_restore(self._instance, self._assets, self._coordinator, record, self._reporter)
+        if restore.events:
+            tick.events += restore.events
+            tick.marks.append(restore.mark(self._assets))
+            tick.rolled_back_to.append(record.checkpoint_id)
         return True
 
     def _run_will_report(
-        self, owner: str | None, key: dg.AssetKey, partition: str | None, record: Completed, tick: Tick
+        self, owner: str | None, since: datetime, is_reported: Callable[[], bool], tick: Tick
     ) -> bool:
-        """The run that made the checkpoint is alive and has not reported it yet."""
-        if owner is None or not self._owners.are_alive(owner):
+        """The run behind the record is alive, has not reported it yet, and there is still time."""
+        if owner is None or not self._owners.are_alive(owner) or is_reported():
             return False
-        if is_reported(self._instance, key, partition, record.attempt):
+        if self._clock.now() - since > self._patience:
             return False
-        tick.waiting_for = owner
+        tick.waiting_for, tick.waiting_since = owner, since
         return True
+
+    def _completed_of(self, record: Committed) -> Completed | None:
+        """Where the cursor does not say whose files: it was set by hand, or they were blocked before."""
+        entry = self._coordinator.timeline.tail().checkpoints.get(record.checkpoint_id)
+        return None if entry is None else entry.completed
 
     def _checkpoint(self, completed: Completed, committed: Committed | None = None) -> Checkpoint | None:
         """The checkpoint; `None` where clean-up deleted its manifest."""
@@ -200,11 +288,12 @@ class TimelineFollower:
             return None
         return Checkpoint(CheckpointEntry(completed=completed, committed=committed), manifest)
 
-    def _file_partition(self, completed: Completed) -> str | None:
+    @staticmethod
+    def _partition_in(definition: dg.PartitionsDefinition[str] | None, completed: Completed) -> str | None:
         key = completed.idempotency_key
-        if self._partitions_def is None or key is None:
-            return None
-        return key if self._partitions_def.has_partition_key(key) else None
+        return (
+            key if definition is not None and key is not None and definition.has_partition_key(key) else None
+        )
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)

@@ -35,12 +35,15 @@ from dstl_dagster.timeline.refusals import (
     refuse_abandoned,
     refuse_applied,
     refuse_gone,
+    refuse_moved,
     refuse_unresolved,
 )
 from dstl_dagster.timeline.view import Ending, TimelineView
 
 __all__ = [
     "UNFINISHED",
+    "entry_of",
+    "refuse_abandoned",
     "refuse_gone",
     "require_open",
     "to_abort",
@@ -338,14 +341,21 @@ def to_release(view: TimelineView, name: str) -> Released | None:
     return None if kept is None else Released(checkpoint_id=kept, name=name)
 
 
-def to_restore(view: TimelineView, checkpoint_id: int, owner: str) -> Restored:
+def to_restore(
+    view: TimelineView, checkpoint_id: int, owner: str, expected_last: int | None = None
+) -> Restored:
     """Resume from an earlier checkpoint. Ends the open attempt, whoever owns it.
 
-    Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first).
+    With `expected_last` only from exactly that checkpoint: a person confirmed what goes.
+
+    Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first; kind
+    `parent_moved`).
     """
     entry = entry_of(view, checkpoint_id)
     refuse_gone(entry)
     refuse_abandoned(view, checkpoint_id, "restore to")
+    if expected_last is not None:
+        refuse_moved(view, expected_last)
     refuse_unresolved(view)
     return Restored(checkpoint_id=checkpoint_id, by=owner)
 

@@ -17,6 +17,7 @@ __all__ = [
     "refuse_abandoned",
     "refuse_applied",
     "refuse_gone",
+    "refuse_moved",
     "refuse_unresolved",
 ]
 
@@ -45,6 +46,16 @@ def entry_of(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
     if 1 <= checkpoint_id <= view.highest_id:
         raise NotFoundError(f"checkpoint {checkpoint_id} was cleaned up", kind=ErrorKind.CHECKPOINT_GONE)
     raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT)
+
+
+def refuse_moved(view: TimelineView, expected_last: int) -> None:
+    """Raises: ConflictError (kind `parent_moved`) unless the last checkpoint is the confirmed one."""
+    if view.last_completed_id != expected_last:
+        raise ConflictError(
+            f"the job's last checkpoint is now {view.last_completed_id}, but the restore was confirmed from "
+            f"{expected_last}: nothing was changed; look at what it would undo now, then confirm that",
+            kind=ErrorKind.PARENT_MOVED,
+        )
 
 
 def refuse_gone(entry: CheckpointEntry) -> None:

@@ -120,6 +120,7 @@ class Daemon:
     cursor: str | None = None
     runs: list[tuple[str, int]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+    definitions: dg.Definitions | None = None
 
     def tick(self, rng: random.Random | None = None) -> str | None:
         """One tick, killed before one of its effects or not at all; returns what the page would show."""
@@ -134,12 +135,14 @@ class Daemon:
         sensor = build_checkpoint_sensor(
             code.JOB,
             name=self.name,
-            partitions_def=code.DAYS,
             commit_job=build_commit_job(code.JOB) if self.commit else None,
-            **self.options,
+            **{"partitions_def": code.DAYS, **self.options},
         )
         with dg.build_sensor_context(
-            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
+            instance=self.days.instance,
+            cursor=self.cursor,
+            resources={"changelog": self.days.resource()},
+            definitions=self.definitions,
         ) as context:
             result = sensor(context)
         assert isinstance(result, dg.SensorResult)

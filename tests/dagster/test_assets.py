@@ -15,7 +15,7 @@ from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
-    files_materialization,
+    files_event,
     operator_materialization,
     store_location,
 )
@@ -107,7 +107,7 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     """A file's name is relative to its bucket, not to the store's prefix within it."""
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    event = files_materialization(days.code.JOB, checkpoint, Reporter("run", "gs://box/job"), None)
+    event = files_event(days.code.JOB, checkpoint, Reporter("run", "gs://box/job"), None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
     assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
@@ -132,7 +132,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
             checkpoint_materialization(assets, checkpoint, reporter),
             operator_materialization(assets, checkpoint, "totals", reporter),
         ],
-        "6": [files_materialization(assets, checkpoint, reporter, "2024-01-02")],
+        "6": [files_event(assets, checkpoint, reporter, "2024-01-02")],
     }
     for step, reported in events.items():
         for event in reported:

@@ -254,7 +254,8 @@ def test_a_blocked_file_fails_its_step_and_no_other_file(days: Days, monkeypatch
     assert days.retries(result) == []
     assert days.store.get("out/2024-01-01/1.txt") == b"foreign"
     assert days.store.get("out/2024-01-01/0.txt") == days.store.get("out/2024-01-01/2.txt")
-    (files,) = days.events("files")
+    (record,) = days.instance.fetch_observations(days.code.JOB.files_key, limit=5).records
+    files = record.asset_observation
     states = sorted(row.data["state"] for row in files.metadata["published"].value.records)
     assert states == ["blocked", "published", "published"]
     # The way out that the message names works.

@@ -21,6 +21,7 @@ from dstl_dagster import (
     build_state_asset,
     build_verify_job,
     build_verify_schedule,
+    restore_run_config,
 )
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.storage import ANY
@@ -34,15 +35,28 @@ AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 
 
 def run_job(
-    days: Days, build: Callable[..., dg.JobDefinition], partition: str | None = None
+    days: Days,
+    build: Callable[..., dg.JobDefinition],
+    partition: str | None = None,
+    *,
+    config: dict[str, Any] | None = None,
+    tags: dict[str, str] | None = None,
 ) -> dg.ExecuteInProcessResult:
     """One run of one of the jobs, in this process."""
     return build(days.code.JOB, retry_policy=AT_ONCE).execute_in_process(
         instance=days.instance,
         resources={"changelog": days.resource()},
         partition_key=partition,
+        run_config=config or {},
+        tags=tags,
         raise_on_error=False,
     )
+
+
+def roll_back(days: Days, last: int, checkpoint_id: int) -> dg.ExecuteInProcessResult:
+    """A confirmed run of the restore job."""
+    config = restore_run_config(last, checkpoint_id)
+    return run_job(days, build_restore_job, f"chk-{checkpoint_id:08}", config=config)
 
 
 def three_days(days: Days) -> None:
@@ -56,7 +70,7 @@ def three_days(days: Days) -> None:
 def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
     """State, positions and files go back to the checkpoint; the day after it can run again."""
     three_days(days)
-    result = run_job(days, build_restore_job, "chk-00000001")
+    result = roll_back(days, 3, 1)
     assert result.success
     latest = days.coordinator().latest()
     assert latest is not None
@@ -73,13 +87,11 @@ def test_a_restore_rolls_the_job_back_to_its_partition(days: Days) -> None:
 def test_a_restore_takes_the_abandoned_partitions_away(days: Days) -> None:
     """Abandoned checkpoints cannot be restored, so Dagster does not offer them."""
     three_days(days)
-    run_job(days, build_restore_job, "chk-00000002")
+    assert roll_back(days, 3, 2).success
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
-    found = days.instance.fetch_observations(days.code.JOB.checkpoints_key, limit=5)
-    (said,) = [record.asset_observation for record in found.records]
-    assert said is not None
-    assert said.partition == "chk-00000002"
-    assert "rolled back" in str(said.description)
+    *_, newest = days.events("checkpoints")
+    assert newest.partition == "chk-00000002"
+    assert "rolled back" in str(newest.description)
 
 
 def test_a_retried_restore_happens_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +106,7 @@ def test_a_retried_restore_happens_once(days: Days, monkeypatch: pytest.MonkeyPa
         return checkpoint
 
     monkeypatch.setattr(CheckpointCoordinator, "restore", crashing)
-    result = run_job(days, build_restore_job, "chk-00000001")
+    result = roll_back(days, 3, 1)
     assert result.success
     assert days.retries(result) == ["restore"]
     assert days.kinds().count("restored") == 1
@@ -113,7 +125,7 @@ def test_a_restore_run_again_throws_nothing_away(days: Days, monkeypatch: pytest
         return checkpoint
 
     monkeypatch.setattr(CheckpointCoordinator, "restore", crashing)
-    result = run_job(days, build_restore_job, "chk-00000001")
+    result = roll_back(days, 3, 1)
     assert result.success
     latest = days.coordinator().latest()
     assert latest is not None

@@ -28,12 +28,13 @@ def _said(pattern: str) -> int:
 
 
 def _tick(
-    store: LongTimeline, cursor: str | None, monkeypatch: pytest.MonkeyPatch
+    store: LongTimeline, cursor: str | None, monkeypatch: pytest.MonkeyPatch, **options: int
 ) -> tuple[dg.SensorResult, Counter[str]]:
     """One tick over the store, and its requests by method."""
     watched = FaultStore(store)
     monkeypatch.setattr(resources, "open_store", lambda *_: watched)
-    sensor = build_checkpoint_sensor("days", changelog=ChangelogStorageResource(uri=store.uri))
+    changelog = ChangelogStorageResource(uri=store.uri)
+    sensor = build_checkpoint_sensor("days", changelog=changelog, **options)
     with (
         dg.DagsterInstance.ephemeral() as instance,
         dg.build_sensor_context(instance=instance, cursor=cursor) as context,
@@ -71,7 +72,7 @@ def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_first_tick_over_a_long_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sensor that starts late reads a hundred thousand checkpoints in order, not in one tick."""
     store = LongTimeline(100_000)
-    result, requests = _tick(store, None, monkeypatch)
+    result, requests = _tick(store, None, monkeypatch, max_checkpoints_per_tick=50)
     assert [event.partition for event in result.asset_events] == [
         f"chk-{number:08}" for number in range(1, 51)
     ]

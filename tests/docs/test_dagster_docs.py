@@ -70,7 +70,7 @@ def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance:
     for day in ("2024-01-01", "2024-01-02"):
         assert day_job.execute_in_process(partition_key=day, instance=instance).success
     assert instance.get_dynamic_partitions("orders_checkpoints") == ["chk-00000001", "chk-00000002"]
-    assert program["roll_back"](instance, "chk-00000001")
+    assert program["roll_back"](instance, 2, 1)
     assert instance.get_dynamic_partitions("orders_checkpoints") == ["chk-00000001"]
     assert day_job.execute_in_process(partition_key="2024-01-02", instance=instance).success
     for job in ("orders_cleanup", "orders_materialize", "orders_verify"):
@@ -129,7 +129,8 @@ def test_the_yaml_has_every_field_and_loads(monkeypatch: pytest.MonkeyPatch) -> 
     credentials = SimpleNamespace(gcs=SimpleNamespace(get_client=lambda: None))
     monkeypatch.setitem(sys.modules, "shop.resources", credentials)
 
-    (example,) = (yaml.safe_load(block) for block in blocks("yaml"))
+    documents = [yaml.safe_load(block) for block in blocks("yaml")]
+    (example,) = (each for each in documents if "attributes" in each)
     assert example["type"] == "dstl_dagster.components.CheckpointLineageComponent"
     assert set(example["attributes"]) == set(dstl.CheckpointLineageComponent.model_fields)
     component = dstl.CheckpointLineageComponent(**example["attributes"])

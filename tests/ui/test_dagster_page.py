@@ -183,19 +183,23 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
     browser_page.get_by_text("Materialized (5)").wait_for()
 
 
-def test_a_job_is_rolled_back_from_the_page(site: Site, browser_page: Page) -> None:
-    """The launchpad offers exactly the checkpoints that there are; a run of one leaves later ones behind."""
+def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, picture: Any) -> None:
+    """The launchpad offers exactly the checkpoints; a run that nobody confirmed leaves all of them."""
     _open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
     offered = browser_page.get_by_text(re.compile(r"^chk-\d+$"))
     assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
     offered.nth(2).click()
-    launch = browser_page.get_by_role("button", name="Launch Run")
-    launch.click()
-    browser_page.wait_for_url("**/runs/**")
-    browser_page.get_by_text("restore: nyc_flights resumes from checkpoint 3").first.wait_for(timeout=90_000)
-    browser_page.get_by_text("Success", exact=True).first.wait_for(timeout=90_000)
+    _launch(browser_page)
+    browser_page.get_by_text("nothing was changed").first.wait_for(timeout=120_000)
+    assert browser_page.get_by_text("2013-01-04, 2013-01-05").count()
+    picture("restore-preview")
     browser_page.goto(site.asset("checkpoints", "partitions"))
-    browser_page.get_by_text("Materialized (3)").wait_for()
+    browser_page.get_by_text("Materialized (5)").wait_for()
+
+
+def _launch(page: Page) -> None:
+    page.get_by_role("button", name="Launch Run").click()
+    page.wait_for_url("**/runs/**")
 
 
 def _open_partitions(page: Page, launchpad: str, name: str) -> None:

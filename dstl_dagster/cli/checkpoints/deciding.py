@@ -9,7 +9,7 @@ import click
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
 from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
 from dstl_dagster.cli.checkpoints.rows import export_to
-from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines
+from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines, plan_json, plan_lines
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.timeline import AsOf
@@ -47,6 +47,7 @@ def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
 @click.option(
     "--newest-verified", is_flag=True, help="Instead of ID: the newest checkpoint whose state is undamaged."
 )
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @job_options
 @as_json_option
@@ -54,6 +55,7 @@ def restore_command(
     coordinator: CheckpointCoordinator,
     at: AsOf | None,
     newest_verified: bool,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -64,15 +66,16 @@ def restore_command(
     if newest_verified == (at is not None):
         raise click.UsageError("give either ID or --newest-verified")
     checkpoint_id = _newest_verified(coordinator) if at is None else coordinator.at(at).checkpoint_id
-    if not yes:
-        last = coordinator.timeline.tail().last_completed_id or 0
-        click.confirm(
-            f"Roll back to checkpoint {checkpoint_id}, abandon later ones (the last is {last}) and retract "
-            "their files?",
-            abort=True,
-            err=True,
-        )
-    restored = coordinator.restore(checkpoint_id)
+    expected_last = None
+    if dry_run or not yes:
+        plan = coordinator.plan_restore(checkpoint_id)
+        if dry_run:
+            click.echo(json.dumps(plan_json(plan)) if as_json else "\n".join(plan_lines(plan)))
+            return
+        click.echo("\n".join(plan_lines(plan)), err=True)
+        click.confirm(f"Roll back from checkpoint {plan.last} to {checkpoint_id}?", abort=True, err=True)
+        expected_last = plan.last
+    restored = coordinator.restore(checkpoint_id, expected_last=expected_last)
     if as_json:
         click.echo(json.dumps(checkpoint_json(restored)))
         return

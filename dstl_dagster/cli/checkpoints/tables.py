@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, Verification
+from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.timeline import (
     Aborted,
@@ -32,6 +32,8 @@ __all__ = [
     "clean_up_json",
     "clean_up_lines",
     "plain_table",
+    "plan_json",
+    "plan_lines",
     "timeline_table",
     "verification_json",
     "verification_lines",
@@ -262,4 +264,37 @@ def verification_json(found: Verification) -> dict[str, Any]:
         "notes": [vars(note) for note in found.notes],
         "objects": found.objects,
         "bytes": found.bytes,
+    }
+
+
+def plan_lines(plan: RestorePlan) -> Iterator[str]:
+    """What a restore would undo, line by line."""
+    for completed in plan.left_behind:
+        manifest = plan.manifests.get(completed.checkpoint_id)
+        size = "cleaned up" if manifest is None else f"{readable_bytes(manifest.state_bytes)} of changelog"
+        batch = "" if completed.idempotency_key is None else f", batch {completed.idempotency_key}"
+        yield f"checkpoint {completed.checkpoint_id} goes: {size}{batch}, {len(completed.files)} files"
+    for file in plan.files[:_SHOWN_NAMES]:
+        yield f"  retracted: {file.name}"
+    if len(plan.files) > _SHOWN_NAMES:
+        yield f"  and {len(plan.files) - _SHOWN_NAMES:,} more"
+    if plan.open_attempt is not None:
+        yield f"the open attempt of {plan.open_attempt.owner} ends"
+    read = f"{plan.read_objects:,} objects, {readable_bytes(plan.read_bytes)}"
+    yield f"the job would resume from checkpoint {plan.checkpoint_id}; {read} are read first"
+
+
+def plan_json(plan: RestorePlan) -> dict[str, Any]:
+    """The same for programs; sizes in bytes."""
+    return {
+        "checkpoint_id": plan.checkpoint_id,
+        "last": plan.last,
+        "left_behind": [completed.checkpoint_id for completed in plan.left_behind],
+        "batches": list(plan.batches),
+        "files": [file.name for file in plan.files],
+        "state_bytes": plan.state_bytes,
+        "file_bytes": plan.file_bytes,
+        "open_attempt": None if plan.open_attempt is None else str(plan.open_attempt.attempt),
+        "read_objects": plan.read_objects,
+        "read_bytes": plan.read_bytes,
     }

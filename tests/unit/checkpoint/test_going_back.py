@@ -41,6 +41,55 @@ def test_files_of_later_checkpoints_are_retracted(job):
     assert [each.checkpoint_id for each in coordinator.list()] == [1]
 
 
+def test_a_plan_is_what_a_restore_undoes(job):
+    """Which checkpoints, batches and files go, what is read, who is ended; nothing is changed by asking."""
+    coordinator = job.coordinator()
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    opened = coordinator.trigger()
+    before = job.names("")
+    plan = job.coordinator().plan_restore(1)
+    assert (plan.checkpoint_id, plan.last) == (1, 3)
+    assert [each.checkpoint_id for each in plan.left_behind] == [2, 3]
+    assert [file.name for file in plan.files] == ["out/2.txt", "out/3.txt"]
+    gone = [coordinator.get(number).manifest for number in (2, 3)]
+    assert plan.state_bytes == sum(manifest.state_bytes for manifest in gone)
+    assert plan.file_bytes == sum(manifest.file_bytes for manifest in gone)
+    assert plan.positions == {"source": 1}
+    assert plan.open_attempt is not None
+    assert plan.open_attempt.attempt == opened.attempt
+    assert plan.read_objects == 1
+    assert job.names("") == before
+
+
+def test_a_plan_leaves_out_what_went_before(job):
+    """A restore in between abandoned some: the next one does not undo them again."""
+    coordinator = job.coordinator()
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    coordinator.restore(2)
+    job.checkpoint(coordinator, 3)
+    assert [each.checkpoint_id for each in coordinator.plan_restore(1).left_behind] == [2, 4]
+    coordinator.restore(1)
+    *_, restored = (record for record in coordinator.timeline.records() if record.kind == "restored")
+    assert [each.checkpoint_id for each in coordinator.left_behind(restored)] == [2, 4]
+    with pytest.raises(ConflictError, match="abandoned"):
+        coordinator.plan_restore(2)
+
+
+def test_a_restore_that_was_confirmed_undoes_nothing_else(job):
+    """Another checkpoint completed since the person looked: refused; a repeated request is still answered."""
+    coordinator, request = job.coordinator(), uuid.uuid4()
+    for position in (1, 2, 3):
+        job.checkpoint(coordinator, position)
+    with pytest.raises(ConflictError, match="last checkpoint is now 3") as caught:
+        coordinator.restore(1, expected_last=2)
+    assert caught.value.kind == "parent_moved"
+    coordinator.restore(1, request_id=request, expected_last=3)
+    coordinator.restore(1, request_id=request, expected_last=3)
+    assert [record.kind for record in coordinator.timeline.records()].count("restored") == 1
+
+
 def test_a_half_deleted_checkpoint_is_subsumed_and_not_damaged(job):
     """A killed clean-up leaves a manifest whose changelog files are gone: the restore reports why."""
     coordinator = job.coordinator()

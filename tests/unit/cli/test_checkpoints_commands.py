@@ -92,6 +92,10 @@ def test_the_timeline_is_shown(store):
 
 def test_a_restore_asks_first(store):
     """Without --yes and without an answer nothing happens; with it the job goes back."""
+    planned = json.loads(run(store, "restore", "1", "--dry-run", "--json"))
+    assert (planned["last"], planned["checkpoint_id"]) == (3, 1)
+    assert planned["left_behind"] == [2, 3]
+    assert "checkpoint 3 goes" in run(store, "restore", "1", "--dry-run")
     run(store, "restore", "1", code=1)
     assert json.loads(run(store, "restore", "1", "--yes", "--json"))["checkpoint_id"] == 1
     assert [stat.name for stat in store.list("out/")] == ["out/1"]
