@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-import tomllib
-from pathlib import Path
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sphinx.addnodes import pending_xref
@@ -14,11 +13,9 @@ if TYPE_CHECKING:
     from docutils.nodes import document
     from sphinx.application import Sphinx
 
-ROOT = Path(__file__).parents[1]
-
 project = "dstl-dagster"
 author = "dstl-dagster developers"
-release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+release = version(project)
 html_title = f"{project} {release}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

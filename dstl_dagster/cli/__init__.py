@@ -55,10 +55,12 @@ _MAP = """
 \b
 Look     checkpoints list, show, timeline, diff, history, schema
          changelog show
+         jobs list
 Check    checkpoints audit, verify
          storage check
-Decide   checkpoints savepoint, release, restore, resolve
+Decide   checkpoints savepoint, release, restore, correct, resolve
 Tidy     checkpoints gc, materialize, export
+         jobs drop
          storage forget-taken
 Try      demo
          gcs-server
