@@ -28,8 +28,9 @@ from dstl_dagster.orchestration.keys import (
 )
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.reporting import partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.restore_job import report_restore
+from dstl_dagster.orchestration.steps import Step, match_partitions
 
 __all__ = ["build_correct_job"]
 
@@ -95,9 +96,14 @@ def _correct(
     plan = plan_correction(coordinator, partition)
     _log_plan(context, plan)
     definition = day_job()
+    # The same for every try of this run and its re-executions: a late one must not undo what ran since.
+    request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
 
     def run(each: str) -> None:
-        _drop_stale_partitions(context, assets, changelog)
+        if each == plan.batches[0]:  # the restore is behind us: the page shows what is to run again
+            step = Step(context, assets, coordinator)
+            match_partitions(step)
+            report_restore(step, request_id)
         result = definition.execute_in_process(
             instance=context.instance,
             partition_key=each,
@@ -120,10 +126,7 @@ def _correct(
             f"correct: {done} of {count} partitions: {each} is in checkpoint {coordinator.applied(each)}"
         )
 
-    # The same for every try of this run and its re-executions: a late one must not undo what ran since.
-    request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
     correct(coordinator, plan, run, request_id=request_id, progress=progress)
-    _drop_stale_partitions(context, assets, changelog)
     context.add_output_metadata(
         {"partitions": len(plan.batches), "first": partition, "last": plan.batches[-1]}
     )
@@ -141,11 +144,3 @@ def _log_plan(context: dg.OpExecutionContext, plan: Correction) -> None:
             f"correct: no batch made the checkpoints {', '.join(map(str, plan.not_batches))}: if they "
             "changed columns, change them again"
         )
-
-
-def _drop_stale_partitions(
-    context: dg.OpExecutionContext, assets: JobAssets, changelog: ChangelogStorageResource
-) -> None:
-    """What the restore abandoned cannot be restored, so Dagster must not offer it."""
-    for partition in partition_changes(context.instance, assets, changelog.coordinator(assets.job)).stale:
-        context.instance.delete_dynamic_partition(assets.partitions_name, partition)

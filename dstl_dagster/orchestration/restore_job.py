@@ -25,7 +25,7 @@ from dstl_dagster.orchestration.restores import tell_restore
 from dstl_dagster.orchestration.steps import Step, match_partitions
 from dstl_dagster.timeline import Restored
 
-__all__ = ["RestoreConfig", "build_restore_job", "restore_run_config"]
+__all__ = ["RestoreConfig", "build_restore_job", "report_restore", "restore_run_config"]
 
 _RESTORE_OP = "restore"
 _BACKFILL = "dagster/backfill"
@@ -117,7 +117,7 @@ def restore(step: Step, config: RestoreConfig) -> None:
         context.log.info(f"restore: {_in_words(assets, plan)}")
     checkpoint = coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
     match_partitions(step)
-    _tell(step, request_id)
+    report_restore(step, request_id)
     last = coordinator.timeline.tail().last_completed_id
     if last != checkpoint_id:
         context.log.warning(
@@ -131,7 +131,7 @@ def restore(step: Step, config: RestoreConfig) -> None:
     )
 
 
-def _tell(step: Step, request_id: uuid.UUID) -> None:
+def report_restore(step: Step, request_id: uuid.UUID) -> None:
     """Write what the instance lacks about this restore, and mark the partitions that it took away."""
     timeline, instance = step.coordinator.timeline, step.context.instance
     slot = timeline.tail().answer(request_id)

@@ -9,6 +9,7 @@ import pytest
 
 from dstl_dagster import build_correct_job
 from dstl_dagster.orchestration.keys import TAG_CORRECTION
+from tests.dagster.shown import failed_partitions
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -49,9 +50,11 @@ def test_a_day_is_corrected_with_those_after_it(days: Days) -> None:
     assert not failed.success
     assert days.failure(failed)[1].startswith(f"partition {WEEK[2]} failed (run ")
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000005"]
+    assert failed_partitions(days, "state") == set(WEEK[2:])
     bad.clear()
     again = correct(days, WEEK[2])
     assert again.success, days.failure(again)
+    assert failed_partitions(days, "state") == set()
     assert ran == list(WEEK[1:])
     logged = days.logged(again)
     assert f"correct: 2 of 2 partitions: {WEEK[3]} is in checkpoint 7" in logged
