@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from importlib.metadata import version
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from sphinx.addnodes import pending_xref
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 project = "dstl-dagster"
 author = "dstl-dagster developers"
-release = version(project)
+release = metadata.version(project)
 html_title = f"{project} {release}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -23,6 +23,8 @@ source_suffix = {".md": "markdown"}
 root_doc = "index"
 html_theme = "furo"
 html_copy_source = False
+# Fields of the same name in several classes: docstrings name none of them as a link.
+suppress_warnings = ["ref.python"]
 
 # Headings are link targets as they are on GitHub.
 myst_heading_anchors = 3

@@ -34,6 +34,7 @@ from dstl_dagster.orchestration.keys import (
     JobAssets,
 )
 from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
+from dstl_dagster.orchestration.owners import run_of_owner
 from dstl_dagster.orchestration.places import bucket_of, file_links, file_table, folder_of, store_location
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, TimelineView
@@ -279,7 +280,8 @@ def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
     """An event's own time and reporter are those of the report, which may be days later."""
     who: dict[str, Any] = {}
     if reporter.owner is not None:
-        who["made by"] = reporter.owner
+        run_id = run_of_owner(reporter.owner)
+        who["made by"] = reporter.owner if run_id is None else dg.MetadataValue.dagster_run(run_id)
     if completed.idempotency_key is not None:
         who["batch"] = completed.idempotency_key
     # Text: Dagster takes a timestamp for a measure.

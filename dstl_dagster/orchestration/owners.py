@@ -10,7 +10,7 @@ import dagster as dg
 
 from dstl_dagster.timeline import Completed, Opened, Timeline
 
-__all__ = ["OwnerRuns", "owner_in", "owner_of", "root_run_id"]
+__all__ = ["OwnerRuns", "owner_in", "owner_of", "root_run_id", "run_of_owner"]
 
 _OWNER_PREFIX = "dagster-run:"
 _SLOTS_BEFORE = 32
@@ -37,6 +37,11 @@ def owner_in(timeline: Timeline, completed: Completed) -> str | None:
     return None
 
 
+def run_of_owner(owner: str) -> str | None:
+    """The id of the (first) run that owns attempts under this name; `None` for an owner that is no run."""
+    return owner.removeprefix(_OWNER_PREFIX) if owner.startswith(_OWNER_PREFIX) else None
+
+
 class OwnerRuns:
     """The runs of an instance by the owner name under which they open attempts."""
 
@@ -57,9 +62,9 @@ class OwnerRuns:
         return any(run.is_success for run in self._of(owner))
 
     def _of(self, owner: str) -> list[dg.DagsterRun]:
-        if not owner.startswith(_OWNER_PREFIX):
+        root = run_of_owner(owner)
+        if root is None:
             return []
-        root = owner.removeprefix(_OWNER_PREFIX)
         runs = list(self._instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root})))
         root_run = self._instance.get_run_by_id(root)
         # Unknown here may still be alive in another instance, hence neither alive nor ended.

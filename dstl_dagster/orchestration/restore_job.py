@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import RestorePlan
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets
+from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
@@ -69,7 +69,7 @@ def build_restore_job(
     Ends an open attempt, whoever owns it.
     """
     assets = JobAssets.of(job)
-    job_name = name or f"{assets.group_name}_restore"
+    job_name = dagster_name(name or f"{assets.group_name}_restore", "name")
 
     # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
     @dg.op(

@@ -16,6 +16,7 @@ from dstl_dagster.orchestration.lineage import (
     Reporter,
     checkpoint_materialization,
     files_event,
+    files_version,
     operator_materialization,
     store_location,
 )
@@ -235,7 +236,8 @@ def test_events_tell_dagster_what_it_shows_by_itself(days: Days) -> None:
     assert first.metadata["dagster/partition_row_count"].value == 2
     assert str(first.metadata["dagster/uri"].value) == f"{days.uri}/out/2024-01-01/"
     versions = {(event.tags or {})["dagster/data_version"] for event in (first, second)}
-    assert versions == {str(days.coordinator().get(number).attempt) for number in (1, 2)}
+    made = [days.coordinator().get(number) for number in (1, 2)]
+    assert versions == {files_version(each.attempt, each.entry.committed) for each in made}
 
 
 def test_a_jobs_steps_share_a_pool(days: Days) -> None:

@@ -76,7 +76,7 @@ def test_an_open_attempt_of_somebody_else_stops_the_run(days: Days) -> None:
     step, message = days.failure(result)
     assert step == "update"
     assert "'somebody else'" in message
-    assert "tag `dstl/take_over: true`" in message
+    assert "tag the run dstl/take_over: true" in message
     assert days.retries(result) == []
     assert days.kinds() == ["opened"]
 

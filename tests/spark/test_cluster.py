@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
+DAEMON_MODULE = "spark.python.daemon.module"
 
 PROGRAM = """
 import sys
@@ -76,7 +77,9 @@ def site_packages() -> str:
     return installed
 
 
-def test_workers_get_the_package_with_the_application(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_the_package_with_the_application(
+    job: Job, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Planner, tasks and commit of the data source run in a Python that cannot import it but from the zip."""
     package = zipped_package(job.folder.parent)
     bare = job.folder.parent / "python"
@@ -84,6 +87,11 @@ def test_workers_get_the_package_with_the_application(job: Job, monkeypatch: pyt
     bare.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages()}" exec "{sys.executable}" -S -P "$@"\n')
     bare.chmod(0o755)
     context = job.spark.sparkContext
+    # A local session's daemon is ours; an executor without the package has Spark's.
+    conf = context._jvm.org.apache.spark.SparkEnv.get().conf()
+    daemon = conf.get(DAEMON_MODULE)
+    conf.set(DAEMON_MODULE, "pyspark.daemon")
+    request.addfinalizer(lambda: conf.set(DAEMON_MODULE, daemon))
     monkeypatch.setattr(context, "pythonExec", str(bare))
     monkeypatch.setattr(context, "_python_includes", list(context._python_includes))
     monkeypatch.setattr(sys, "path", list(sys.path))
