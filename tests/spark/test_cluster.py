@@ -88,7 +88,7 @@ def test_workers_get_the_package_with_the_application(
     bare.chmod(0o755)
     context = job.spark.sparkContext
     # A local session's daemon is ours; an executor without the package has Spark's.
-    conf = context._jvm.org.apache.spark.SparkEnv.get().conf()
+    conf = context._jsc.sc().conf()
     daemon = conf.get(DAEMON_MODULE)
     conf.set(DAEMON_MODULE, "pyspark.daemon")
     request.addfinalizer(lambda: conf.set(DAEMON_MODULE, daemon))
