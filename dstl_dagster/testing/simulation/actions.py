@@ -9,7 +9,6 @@ and returns the notes for later ones: like ops, which pass small values and shar
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from typing import NamedTuple
@@ -28,7 +27,6 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
-from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request, SimulatedCrash
 from dstl_dagster.testing.simulation import batches
 from dstl_dagster.testing.simulation.oracle import JOB, read_ledger
 from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process
@@ -49,7 +47,6 @@ __all__ = [
     "release",
     "resolve",
     "restore",
-    "restore_cut_off",
     "rows_of",
     "savepoint",
     "state_read",
@@ -296,33 +293,6 @@ def restore(batch: int, request: str) -> Action:
         return {**notes, "attempt": None}
 
     return act
-
-
-def restore_cut_off(batch: int, request: str) -> Action:
-    """A restore whose process dies right after the decision, and is not restarted."""
-
-    def act(process: Process, notes: Notes) -> Notes:
-        dying = Process(
-            process.world,
-            process.setting,
-            f"{process.name}/cut off",
-            _CrashAfterRecord(),
-            before_request=process.before_request,
-            trace=process.trace,
-        )
-        with contextlib.suppress(SimulatedCrash):
-            restore(batch, request)(dying, notes)
-        return {**notes, "attempt": None}
-
-    return act
-
-
-class _CrashAfterRecord(NoFaults):
-    """The process dies once its first record is on the timeline."""
-
-    def decide(self, request: Request) -> Fault | None:
-        writes = request.method == "put" and "/timeline/" in request.name
-        return Fault.CRASH_AFTER if writes else None
 
 
 def one_after_another(*acts: Action) -> Action:
