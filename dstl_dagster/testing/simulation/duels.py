@@ -23,6 +23,33 @@ _BUCKET = Setting(num_retained=1, temporary_bucket="temporary")
 _GRACE = Setting(num_retained=1, reader_grace=timedelta(hours=1))
 
 
+def _restore_cut_off(batch: int, request: str) -> Action:
+    """A restore whose process dies right after the decision, and is not restarted."""
+
+    def act(process: Process, notes: Notes) -> Notes:
+        dying = Process(
+            process.world,
+            process.setting,
+            f"{process.name}/cut off",
+            _CrashAfterRecord(),
+            before_request=process.before_request,
+            trace=process.trace,
+        )
+        with contextlib.suppress(SimulatedCrash):
+            actions.restore(batch, request)(dying, notes)
+        return {**notes, "attempt": None}
+
+    return act
+
+
+class _CrashAfterRecord(NoFaults):
+    """The process dies once its first record is on the timeline."""
+
+    def decide(self, request: Request) -> Fault | None:
+        writes = request.method == "put" and "/timeline/" in request.name
+        return Fault.CRASH_AFTER if writes else None
+
+
 def _duels() -> list[History]:
     """The last two steps of each are the duel."""
     back_and_on = actions.one_after_another(_restore_cut_off(1, "cut off"), actions.append(2))
@@ -106,30 +133,3 @@ def duels_of(simulation: Simulation, every: int = 1, further: int = 1) -> list[D
         for second in range(simulation.requests_of(step + 1) + 1)
     ]
     return duels[::every]
-
-
-def _restore_cut_off(batch: int, request: str) -> Action:
-    """A restore whose process dies right after the decision, and is not restarted."""
-
-    def act(process: Process, notes: Notes) -> Notes:
-        dying = Process(
-            process.world,
-            process.setting,
-            f"{process.name}/cut off",
-            _CrashAfterRecord(),
-            before_request=process.before_request,
-            trace=process.trace,
-        )
-        with contextlib.suppress(SimulatedCrash):
-            actions.restore(batch, request)(dying, notes)
-        return {**notes, "attempt": None}
-
-    return act
-
-
-class _CrashAfterRecord(NoFaults):
-    """The process dies once its first record is on the timeline."""
-
-    def decide(self, request: Request) -> Fault | None:
-        writes = request.method == "put" and "/timeline/" in request.name
-        return Fault.CRASH_AFTER if writes else None
