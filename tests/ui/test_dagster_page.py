@@ -64,7 +64,6 @@ def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> Non
     for shown in ("Passing", "team:flights", "origin, dest, carrier", "checkpoint 3", "2013-01-04"):
         assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
     assert not raw_numbers(browser_page)
-    picture("checkpoint")
 
 
 def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> None:
