@@ -51,7 +51,7 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
     browser_page.set_viewport_size(SIZE)
 
 
-def test_a_checkpoints_page(site: Site, browser_page: Page, picture: Any) -> None:
+def test_a_checkpoints_page(site: Site, browser_page: Page) -> None:
     """Status, checks, freshness, sizes, and a row for each operator; nothing raw."""
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("chk-00000004").first.wait_for()
