@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -18,6 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.assets import build_state_asset, op_prefix
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.settings import parse_names
 
@@ -34,38 +34,6 @@ _BATCH: Final = "batch"
 _CHANGELOG: Final = "changelog"
 
 _Keyword = inspect.Parameter.KEYWORD_ONLY
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """What the DataFrame becomes: rows that replace those of their keys, or a merge."""
-
-    operator: str
-    keys: tuple[str, ...]
-    update: Mapping[str, str | Column] | None
-    schema: StructType | str | None
-    delete: str | Column | None
-    max_parallelism: int | None
-
-    def apply(self, batch: CheckpointBatch, rows: DataFrame) -> None:
-        if self.update is None:
-            batch.write_state(
-                rows,
-                operator=self.operator,
-                keys=self.keys,
-                deleted=typing.cast("str | None", self.delete),
-                max_parallelism=self.max_parallelism,
-            )
-            return
-        batch.merge_state(
-            rows,
-            operator=self.operator,
-            keys=self.keys,
-            update=self.update,
-            schema=typing.cast("StructType | str", self.schema),
-            delete=self.delete,
-            max_parallelism=self.max_parallelism,
-        )
 
 
 def checkpointed_asset(
@@ -112,7 +80,7 @@ def checkpointed_asset(
         name = function.__name__
         rule = None
         if names:
-            rule = _Rule(operator or name, names, update, schema, delete, max_parallelism)
+            rule = MergeRule(operator or name, names, update, schema, delete, max_parallelism)
         parameters = _parameters(function)
         _require_rule(
             name, rule, takes_batch=_BATCH in parameters, update=update, schema=schema, delete=delete
@@ -175,20 +143,20 @@ def _call(
     return function(**{name: known[name] for name in parameters})
 
 
-def _add(batch: CheckpointBatch, rule: _Rule | None, name: str, result: Any) -> None:
+def _add(batch: CheckpointBatch, rule: MergeRule | None, name: str, result: Any) -> None:
     if result is None and rule is None:
         return
-    if not hasattr(result, "sparkSession"):  # a DataFrame, classic or of Spark Connect
+    if not is_spark_rows(result):
         wanted = "None, because it has no keys" if rule is None else "the DataFrame of its rows"
         raise InvalidInputError(f"{name}() returned {type(result).__name__}: expected {wanted}")
     if rule is None:
         raise InvalidInputError(f"{name}() returned a DataFrame: name its keys, or write it by `batch`")
-    rule.apply(batch, result)
+    rule.write(result, batch.write_state, batch.merge_state)
 
 
 def _require_rule(
     name: str,
-    rule: _Rule | None,
+    rule: MergeRule | None,
     takes_batch: bool,
     update: Mapping[str, Any] | None,
     schema: StructType | str | None,

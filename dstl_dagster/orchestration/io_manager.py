@@ -8,7 +8,7 @@ life (`checkpoint.Batch`), merging (`spark`), or the forms that state is read in
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -18,6 +18,7 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, Op
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.lineage import state_metadata
+from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.orchestration.resources import ChangelogStorageResource, may_take_over
@@ -38,11 +39,7 @@ class _Target:
     """Where an asset's rows are kept, and by which rule: from its key and its `dstl/` metadata."""
 
     job: str
-    operator: str
-    keys: tuple[str, ...]
-    update: Mapping[str, str] | None
-    schema: str | None
-    delete: str | None
+    rule: MergeRule
 
     @classmethod
     def of(cls, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "_Target":
@@ -59,12 +56,14 @@ class _Target:
         if ("update" in given) != ("schema" in given):
             raise InvalidInputError(f"{where}: {_PREFIX}update and {_PREFIX}schema belong together")
         return cls(
-            job=given.get("job") or ".".join(key.path),
-            operator=given.get("operator") or key.path[-1],
-            keys=parse_names(f"{where}: {_PREFIX}keys", given.get("keys", ())),
-            update=given.get("update"),
-            schema=given.get("schema"),
-            delete=given.get("delete"),
+            given.get("job") or ".".join(key.path),
+            MergeRule(
+                operator=given.get("operator") or key.path[-1],
+                keys=parse_names(f"{where}: {_PREFIX}keys", given.get("keys", ())),
+                update=given.get("update"),
+                schema=given.get("schema"),
+                delete=given.get("delete"),
+            ),
         )
 
 
@@ -92,27 +91,27 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Complete a checkpoint with the rows."""
         target = _Target.of(context.asset_key, context.definition_metadata)
-        if not target.keys:
+        if not target.rule.keys:
             raise InvalidInputError(
                 f"asset {context.asset_key.to_user_string()}: name the key columns of its state, as "
                 'metadata={"dstl/keys": ["customer"]}'
             )
         with without_useless_retries(f"state of asset {context.asset_key.to_user_string()}"):
-            checkpoint = self._complete(context, target, obj)
-        context.add_output_metadata(state_metadata(checkpoint, self._coordinator(target).prices))
+            owner = owner_of(context.step_context.dagster_run)
+            coordinator = self.changelog.coordinator(target.job, owner=owner)
+            checkpoint = self._complete(context, coordinator, target.rule, obj)
+        context.add_output_metadata(state_metadata(checkpoint, coordinator.prices))
 
-    def _coordinator(self, target: _Target, owner: str | None = None) -> CheckpointCoordinator:
-        return self.changelog.coordinator(target.job, owner=owner)
-
-    def _complete(self, context: dg.OutputContext, target: _Target, rows: Any) -> Checkpoint:
-        step = context.step_context
+    def _complete(
+        self, context: dg.OutputContext, coordinator: CheckpointCoordinator, rule: MergeRule, rows: Any
+    ) -> Checkpoint:
+        step, job = context.step_context, coordinator.job
         run = step.dagster_run
-        coordinator = self._coordinator(target, owner_of(run))
         partition = context.asset_partition_key if context.has_asset_partitions else None
         key = f"run:{root_run_id(run)}/{step.step.key}" if partition is None else partition
         applied = coordinator.applied(key)
         if applied is not None:
-            context.log.warning(f"already in checkpoint {applied} of job {target.job!r}: nothing was changed")
+            context.log.warning(f"already in checkpoint {applied} of job {job!r}: nothing was changed")
             coordinator.compose_commit()
             return coordinator.get(applied)
         definition = context.asset_partitions_def if partition is not None else None
@@ -121,7 +120,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         def check(parent: Checkpoint | None) -> None:
             if ordered and partition is not None:
                 position = None if parent is None else parent.positions.get(_POSITION)
-                require_next_partition(definition, partition, position, job=target.job)
+                require_next_partition(definition, partition, position, job=job)
 
         batch = Batch.open(
             coordinator,
@@ -132,7 +131,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         try:
             if partition is not None:
                 batch.move_position(_POSITION, partition)
-            batch.add(_written(batch, target, rows))
+            batch.add(_written(batch, rule, rows))
         except Exception as error:
             batch.abort(f"{type(error).__name__}: {error}")
             raise
@@ -144,17 +143,17 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         upstream = context.upstream_output
         metadata = {} if upstream is None else upstream.definition_metadata
         target = _Target.of(context.asset_key, metadata)
-        coordinator = self._coordinator(target)
+        coordinator = self.changelog.coordinator(target.job)
         at = None
         if context.has_asset_partitions and context.asset_partition_keys:
             at = f"partition:{context.asset_partition_keys[-1]}"
         wanted = _form_of(context.dagster_type.typing_type)
         if wanted == "spark":
-            return self._read_by_spark(coordinator, target, at)
-        scan = coordinator.read_state(target.operator, at)
+            return self._read_by_spark(coordinator, target.rule.operator, at)
+        scan = coordinator.read_state(target.rule.operator, at)
         return _FORMS[wanted](scan)
 
-    def _read_by_spark(self, coordinator: CheckpointCoordinator, target: _Target, at: str | None) -> Any:
+    def _read_by_spark(self, coordinator: CheckpointCoordinator, operator: str, at: str | None) -> Any:
         from dstl_dagster.spark import read_state, running_session  # PySpark: only for who asks for it
 
         session = running_session() if self.spark is None else self.spark.spark_session
@@ -163,41 +162,27 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
                 "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` resource"
             )
         checkpoint = coordinator.at(at)
-        if target.operator not in checkpoint.manifest.operators:
+        if operator not in checkpoint.manifest.operators:
             raise NotFoundError(
-                f"checkpoint {checkpoint.checkpoint_id} of {target.job!r} has no {target.operator!r}"
+                f"checkpoint {checkpoint.checkpoint_id} of {coordinator.job!r} has no {operator!r}"
             )
         return read_state(
-            session, checkpoint, target.operator, store=coordinator.store, job_options=coordinator.job_options
+            session, checkpoint, operator, store=coordinator.store, job_options=coordinator.job_options
         )
 
 
-def _written(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
+def _written(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
     """Steps 2 and 3 of the rows, by Spark if they are its."""
-    if hasattr(rows, "sparkSession"):
-        return _written_by_spark(batch, target, rows)
-    if target.update is not None:
+    if is_spark_rows(rows):
+        from dstl_dagster.spark import merge_state, write_state  # PySpark: only where rows are its
+
+        return rule.write(rows, partial(write_state, attempt=batch), partial(merge_state, attempt=batch))
+    if rule.update is not None:
         raise InvalidInputError(f"{_PREFIX}update merges a Spark DataFrame, not {type(rows).__name__}")
-    return _written_here(batch, target, rows)
+    return _written_here(batch, rule, rows)
 
 
-def _written_by_spark(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
-    from dstl_dagster.spark import merge_state, write_state  # PySpark: only where rows are its
-
-    if target.update is None:
-        return write_state(rows, batch, operator=target.operator, keys=target.keys, deleted=target.delete)
-    return merge_state(
-        rows,
-        batch,
-        operator=target.operator,
-        keys=target.keys,
-        update=target.update,
-        schema=target.schema or "",
-        delete=target.delete,
-    )
-
-
-def _written_here(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
+def _written_here(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
     import pyarrow as pa  # Arrow: not while definitions load
 
     from dstl_dagster.keyed import write_rows
@@ -213,16 +198,16 @@ def _written_here(batch: Batch, target: _Target, rows: Any) -> OperatorReport:
             "or Polars, or an Arrow table"
         )
     deleted = None
-    if target.delete is not None:
-        deleted = table[target.delete]
-        table = table.drop_columns([target.delete])
-    schema, known = StateSchema.of(table.schema, target.keys), batch.schema(target.operator)
+    if rule.delete is not None:
+        deleted = table[rule.delete]
+        table = table.drop_columns([rule.delete])
+    schema, known = StateSchema.of(table.schema, rule.keys), batch.schema(rule.operator)
     if known is not None:
         schema = known.evolved_to(schema)
     return write_rows(
         batch.coordinator.store,
         batch.attempt,
-        target.operator,
+        rule.operator,
         schema,
         table,
         deleted=deleted,
@@ -251,14 +236,9 @@ def _form_of(hint: Any) -> str:
     return form
 
 
-def _collected(scan: "StateScan") -> Any:
-    import_module("polars")
-    return scan.to_polars().collect()
-
-
 _FORMS: Final[dict[str, Callable[["StateScan"], Any]]] = {
     "pandas": lambda scan: scan.to_pandas(),
-    "polars": _collected,
+    "polars": lambda scan: scan.to_polars().collect(),
     "lazy": lambda scan: scan.to_polars(),
     "arrow": lambda scan: scan.to_arrow(),
     "scan": lambda scan: scan,
