@@ -59,7 +59,6 @@ STATE = "state size"
 _COLUMN_SCHEMA = "dagster/column_schema"
 _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
 """The keys that Dagster shows in places of their own."""
-_DATA_VERSION = "dagster/data_version"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 Reference = dict[str, Any]
-Body = Callable[[Step, Attempt], None]
 
 
 @dataclass(frozen=True)

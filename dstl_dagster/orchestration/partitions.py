@@ -7,8 +7,9 @@ from typing import Any
 from dagster import OpExecutionContext, PartitionsDefinition, TimeWindowPartitionsDefinition
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.timeline import Completed
 
-__all__ = ["next_partition", "partition_of", "require_next_partition"]
+__all__ = ["next_partition", "partition_in", "partition_of", "require_next_partition"]
 
 
 def partition_of(context: OpExecutionContext) -> str | None:
@@ -36,6 +37,12 @@ def next_partition(definition: TimeWindowPartitionsDefinition, position: str | N
         return definition.get_first_partition_key()
     window = definition.get_next_partition_window(definition.time_window_for_partition_key(position).end)
     return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
+
+
+def partition_in(definition: PartitionsDefinition[str] | None, completed: Completed) -> str | None:
+    """The partition of a completed checkpoint: its idempotency key, where that is one of the definition's."""
+    key = completed.idempotency_key
+    return key if definition is not None and key is not None and definition.has_partition_key(key) else None
 
 
 def require_next_partition(

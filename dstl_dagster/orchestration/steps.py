@@ -30,7 +30,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
 from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
-from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.partitions import partition_in, partition_of
 from dstl_dagster.orchestration.reporting import (
     PartitionChanges,
     are_files_reported,
@@ -229,11 +229,9 @@ def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
     )
     if entry is None:
         return
-    completed, key = entry.completed, entry.completed.idempotency_key
-    definition = _partitions_def(step.context)
-    partitioned = definition is not None and key is not None and definition.has_partition_key(key)
-    partition = key if partitioned else None
-    has_state = step.context.has_assets_def and (partitioned or definition is None)
+    completed, definition = entry.completed, _partitions_def(step.context)
+    partition = partition_in(definition, completed)
+    has_state = step.context.has_assets_def and (definition is None or partition is not None)
     own = assets.partition_key(entry.checkpoint_id)
     if (
         is_reported(instance, assets.checkpoints_key, own, completed)

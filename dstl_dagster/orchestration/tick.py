@@ -32,6 +32,7 @@ from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT,
 from dstl_dagster.orchestration.lineage import Reporter, subsumed_materialization
 from dstl_dagster.orchestration.marks import Mark
 from dstl_dagster.orchestration.owners import OwnerRuns
+from dstl_dagster.orchestration.partitions import partition_in
 from dstl_dagster.orchestration.reporting import (
     are_files_reported,
     blocked_mark,
@@ -214,8 +215,8 @@ class TimelineFollower:
         completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
         if not isinstance(completed, Completed):
             return True
-        files_partition, state = self._partition_in(self._partitions_def, completed), self._state
-        in_state = self._partition_in(None if state is None else state.partitions_def, completed)
+        files_partition, state = partition_in(self._partitions_def, completed), self._state
+        in_state = partition_in(None if state is None else state.partitions_def, completed)
         shows_state = state is not None and (state.partitions_def is None or in_state is not None)
         if first and owner is not None and self._owners.have_succeeded(owner):
             shows_state = False  # a run that did all its steps reported the state as its own output
@@ -287,13 +288,6 @@ class TimelineFollower:
         except NotFoundError:
             return None
         return Checkpoint(CheckpointEntry(completed=completed, committed=committed), manifest)
-
-    @staticmethod
-    def _partition_in(definition: dg.PartitionsDefinition[str] | None, completed: Completed) -> str | None:
-        key = completed.idempotency_key
-        return (
-            key if definition is not None and key is not None and definition.has_partition_key(key) else None
-        )
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,20 +21,9 @@ from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
 from tests.dagster.bad_day import Page, command_says, defs, differences
 from tests.dagster.conftest import Daemon, Days
+from tests.dagster.later_clock import LaterClock
 
 pytestmark = pytest.mark.dagster
-
-
-class Clock:
-    """Of the wall, and as much later as the test says."""
-
-    later = timedelta()
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self.later
-
-    def monotonic_seconds(self) -> float:
-        return 0.0
 
 
 class BadDay:
@@ -43,7 +32,7 @@ class BadDay:
     def __init__(self, days: Days, page: Page) -> None:
         self.days = days
         self.page = page
-        self.clock = Clock()
+        self.clock = LaterClock()
         self.sensor = Daemon(days, definitions=defs, options={"clock": self.clock})
         checks = build_checkpoint_checks(days.code.JOB, changelog=days.resource())
         looks = [dg.define_asset_job("look", selection=dg.AssetSelection.checks(checks))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -13,6 +13,7 @@ from dstl_dagster import checkpoint_asset_specs
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
+from tests.dagster.later_clock import LaterClock
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -26,18 +27,6 @@ pytestmark = pytest.mark.dagster
 
 FIRST, SECOND = "2024-01-01", "2024-01-02"
 MANY = 28
-
-
-class Clock:
-    """Of the wall, and as much later as a test says."""
-
-    later = timedelta()
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self.later
-
-    def monotonic_seconds(self) -> float:
-        return 0.0
 
 
 # ---- what is reported once ----
@@ -168,7 +157,7 @@ def test_a_blocked_day_is_red_until_it_is_resolved(
 
 def test_a_commit_run_on_a_dead_host_is_replaced(days: Days, daemon_of: DaemonOf) -> None:
     """It stays `started` for ever: the tick says that it waits, and after its patience asks again."""
-    clock = Clock()
+    clock = LaterClock()
     daemon = daemon_of(commit=True, options={"clock": clock, "patience": timedelta(minutes=30)})
     days.code.make_outside(days.uri, FIRST, until="completed")
     daemon.tick()
@@ -183,7 +172,7 @@ def test_a_commit_run_on_a_dead_host_is_replaced(days: Days, daemon_of: DaemonOf
 
 def test_a_run_on_a_dead_host_is_not_waited_for_for_ever(days: Days, daemon_of: DaemonOf) -> None:
     """The owner of a checkpoint never reports it: after the patience of the sensor, it does."""
-    clock = Clock()
+    clock = LaterClock()
     daemon = daemon_of(options={"clock": clock, "patience": timedelta(minutes=30)})
     run_id = str(uuid.uuid4())
     days.instance.add_run(dg.DagsterRun(job_name="days", run_id=run_id, status=dg.DagsterRunStatus.STARTED))
