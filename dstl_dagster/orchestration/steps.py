@@ -2,9 +2,8 @@
 
 Owns what each step logs and which events it writes. Does not own which op runs it (`ops`, `commit`,
 `maintenance`), restoring (`restore_job`), what an event says (`lineage`), or any rule of the protocol
-(`checkpoint`). Every step reads
-the truth from the store and may run any number of times. The docstring of a step is what Dagster shows as
-the description of its op.
+(`checkpoint`). Every step reads the truth from the store and may run any number of times. The docstring of a
+step is what Dagster shows as the description of its op.
 """
 
 from __future__ import annotations
