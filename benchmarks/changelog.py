@@ -1,7 +1,7 @@
 """How fast a writer's log is appended, made durable and read back, on local disk.
 
 Owns the workload and the table. Sets no targets. Run: `python benchmarks/changelog.py [--quick] [--synced]`,
-or with `--flink JAR_FOLDER` for both sides in turns (`flink/README.md` explains how to get the jars).
+or with `--flink` for both sides in turns (`flink/README.md` says what that fetches).
 
 Workload: 1,000,000 changes over 128 key groups, values of 100 and 1,000 bytes, in batches of 10,000; a
 persist every 50,000, waited for. Medians of 7 runs after a warm-up, after the machine's own limits (memcpy,
@@ -34,6 +34,7 @@ import cramjam
 import google_crc32c
 import numpy as np
 import pyarrow as pa
+from flink.jars import jar_folder
 from flink_side import FlinkSide
 from folders import fresh_folder
 from machine import bare_steps, machine_limits, timed
@@ -301,7 +302,14 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="3 repetitions of a fifth of the rows")
     parser.add_argument("--synced", action="store_true", help="sync every file to disk")
-    parser.add_argument("--flink", type=Path, metavar="JAR_FOLDER", help="run Flink's own too, in turns")
+    parser.add_argument(
+        "--flink",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="JAR_FOLDER",
+        help="run Flink's own too, in turns; default: jars from the cache, fetched where it has none",
+    )
     arguments = parser.parse_args()
     row_count = ROWS // 5 if arguments.quick else ROWS
     bench = Bench(repetitions=3 if arguments.quick else 7, durable=arguments.synced)
@@ -314,7 +322,7 @@ def main() -> None:
     )
     machine_limits()
     if arguments.flink is not None:
-        with FlinkSide(arguments.flink) as flink:
+        with FlinkSide(arguments.flink if arguments.flink.name else jar_folder()) as flink:
             print(f"Flink {flink.version} with its defaults and the JVM's default heap, in turns")
             beside_flink(flink, bench.repetitions, row_count)
         return

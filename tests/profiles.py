@@ -1,8 +1,9 @@
-"""How long Hypothesis looks: three profiles, and a test's share of the one in force.
+"""How long Hypothesis looks: four profiles, and a test's share of the one in force.
 
     python -m pytest --hypothesis-profile=quick     a tenth, while one works
     python -m pytest                                `ci`: the same examples on every machine and in every run
     python -m pytest --hypothesis-profile=soak      a hundred times as many, new ones in every run
+    python -m pytest --hypothesis-profile=fuzz      five hundred times: a million documents in `test_document_fuzz`
 
 A failure prints how to repeat it: the smallest example, and under `soak` the `@reproduce_failure` line that
 holds it. `--hypothesis-seed=N` repeats a whole run.
@@ -29,13 +30,14 @@ def register() -> None:
     fixed: dict[str, Any] = {"derandomize": True, "database": None}
     settings.register_profile("quick", max_examples=_CI_EXAMPLES // 10, **always, **fixed)
     settings.register_profile("ci", max_examples=_CI_EXAMPLES, **always, **fixed)
-    settings.register_profile(
-        "soak",
-        max_examples=_CI_EXAMPLES * 100,
-        suppress_health_check=[HealthCheck.too_slow],
-        derandomize=False,
-        **always,
-    )
+    for name, times in (("soak", 100), ("fuzz", 500)):
+        settings.register_profile(
+            name,
+            max_examples=_CI_EXAMPLES * times,
+            suppress_health_check=[HealthCheck.too_slow],
+            derandomize=False,
+            **always,
+        )
     settings.load_profile("ci")
 
 

@@ -1,7 +1,7 @@
 """Does Flink's own reader read back from our files what our writer wrote?
 
-Owns the comparison only. Run: `python benchmarks/flink/read_ours.py JAR_FOLDER`; `README.md` explains how to
-get the jars. Exit status 1 if anything differs.
+Owns the comparison only. Run: `python benchmarks/flink/read_ours.py [JAR_FOLDER]`; `README.md` says what that
+fetches. Exit status 1 if anything differs.
 
 Two writers share files, with rows, columns, metadata, empty changes and changes of several blocks; each set
 is read at its offset, as a handle names it. Our footer follows the body, where Flink must not see it.
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from flink.jars import jar_folder
 from flink_side import FlinkSide
 
 from dstl_dagster.changelog import FsStateChangelogStorage
@@ -87,8 +88,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jar_folder", type=Path, metavar="JAR_FOLDER")
-    with FlinkSide(parser.parse_args().jar_folder) as flink:
+    parser.add_argument("jar_folder", type=Path, nargs="?", metavar="JAR_FOLDER")
+    with FlinkSide(parser.parse_args().jar_folder or jar_folder()) as flink:
         print(f"Flink {flink.version}")
         return 1 if sum(differences(flink, compression) for compression in ("none", "snappy")) else 0
 
