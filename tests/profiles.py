@@ -3,7 +3,7 @@
     python -m pytest --hypothesis-profile=quick     a tenth, while one works
     python -m pytest                                `ci`: the same examples on every machine and in every run
     python -m pytest --hypothesis-profile=soak      a hundred times as many, new ones in every run
-    python -m pytest --hypothesis-profile=fuzz      five hundred times: a million documents in `test_document_fuzz`
+    python -m pytest --hypothesis-profile=fuzz      five hundred times, for `test_document_fuzz`
 
 A failure prints how to repeat it: the smallest example, and under `soak` the `@reproduce_failure` line that
 holds it. `--hypothesis-seed=N` repeats a whole run.

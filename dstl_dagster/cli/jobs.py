@@ -17,10 +17,10 @@ from dstl_dagster.cli.checkpoints.looking import console
 from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.working import open_working
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage import open_store
 
 __all__ = ["jobs_group"]
 
@@ -44,7 +44,7 @@ def jobs_group() -> None:
 @as_json_option
 def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
     """List the jobs of a store, each with its last checkpoint; with --json, one object a line."""
-    store = open_store(uri, job_options.files)
+    store = open_working(uri, job_options.files)
     found = list_jobs(store, job_options)
     if as_json:
         for each in found:
@@ -96,7 +96,7 @@ def drop_command(
     Run it again to finish a drop that was interrupted. Exits with 1 if objects were left, which a task of a
     dead run wrote meanwhile.
     """
-    store = open_store(uri, job_options.files)
+    store = open_working(uri, job_options.files)
     if dry_run or not yes:
         plan = plan_drop(store, job, job_options)
         if dry_run:

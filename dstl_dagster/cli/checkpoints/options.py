@@ -12,9 +12,9 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage import open_store
 from dstl_dagster.timeline import AsOf
 
 __all__ = ["AT", "as_json_option", "id_argument", "job_options", "user_name"]
@@ -53,7 +53,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_coordinator(uri: str, job: str, job_options: JobOptions, **others: Any) -> Any:
         coordinator = CheckpointCoordinator(
-            job, open_store(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
+            job, open_working(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
         )
         return command(coordinator=coordinator, **others)
 

@@ -1,0 +1,93 @@
+"""A store opened for a command, and the sign of life of a command that takes long.
+
+Owns when a line is printed, and what it says. Does not own the progress that a command knows itself
+(`checkpoints.looking.progress_of`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.storage import NO_TRAFFIC, ObjectStore, Traffic, TrafficMeter, metered, open_store
+
+__all__ = ["Working", "moments", "open_working"]
+
+
+def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
+    """The store at `uri`; what is requested of it is told on stderr while the current command runs."""
+    meter = TrafficMeter()
+    store = metered(open_store(uri, options), meter)
+    working = Working(lambda: meter.traffic, moments(at_terminal=sys.stderr.isatty()))
+    working.start()
+    click.get_current_context().call_on_close(working.stop)
+    return store
+
+
+def moments(*, at_terminal: bool) -> Iterator[float]:
+    """Seconds after the start at which to print: a person waits for 2 seconds, a log for 30."""
+    yield from (2.0, 5.0) if at_terminal else ()
+    step = 10.0 if at_terminal else 30.0
+    moment = step
+    while True:
+        yield moment
+        moment += step
+
+
+class Working:
+    """Prints what was requested so far, at each moment by which there was more of it.
+
+    No line is printed while nothing is requested, as when the command waits for an answer. `start` and `stop`
+    are the owner's; a daemon thread prints.
+
+    Args:
+        traffic: all so far.
+        moments: seconds after `start`, ascending.
+        wait: waits for an event for some seconds, and says whether it is set.
+    """
+
+    def __init__(
+        self,
+        traffic: Callable[[], Traffic],
+        moments: Iterator[float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._traffic, self._moments = traffic, moments
+        self._clock, self._wait = clock, wait
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dstl-working", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No line is printed any more. Idempotent."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began, told = self._clock(), NO_TRAFFIC
+        for moment in self._moments:
+            if self._wait(self._ended, max(0.0, began + moment - self._clock())):
+                return
+            now = self._traffic()
+            if now.requests != told.requests:
+                with contextlib.suppress(OSError):  # nobody reads it
+                    click.echo(_line(self._clock() - began, now), err=True)
+                told = now
+
+
+def _line(seconds: float, traffic: Traffic) -> str:
+    moved = ((traffic.bytes_down, "read"), (traffic.bytes_up, "written"))
+    bytes_moved = "".join(f", {readable_bytes(size)} {way}" for size, way in moved if size)
+    requests = "1 request" if traffic.requests == 1 else f"{traffic.requests:,} requests"
+    return f"... {seconds:.0f} s, {requests}{bytes_moved}"
