@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from dstl_dagster.errors import ClosedError, ConflictError, FormatError, InvalidInputError
-from dstl_dagster.storage import ABSENT, ObjectStore, summed_write
+from dstl_dagster.storage import ABSENT, Generation, ObjectStore, summed_write
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead, crc32c_of
 
 __all__ = ["StreamsConformance"]
@@ -120,6 +120,22 @@ class StreamsConformance(ConformanceFixtures):
             upload.close()
         upload.abort()
         assert raw_read("a") == b"early"
+
+    @pytest.mark.parametrize("replaces", [False, True])
+    def test_long_stream_checks_its_precondition(
+        self, store: ObjectStore, raw_read: RawRead, replaces: bool
+    ) -> None:
+        """A stream of several requests keeps its precondition until it is closed, as a single one does."""
+        seen = store.put("a", b"seen", precondition=ABSENT) if replaces else None
+        wanted = ABSENT if seen is None else Generation(seen.generation)
+        upload = store.open_write("a", precondition=wanted, chunk_size=256 * 1024)
+        upload.write(b"x" * 300_000)
+        upload.flush()
+        store.put("a", b"meanwhile", precondition=wanted)
+        with pytest.raises(ConflictError):
+            upload.close()
+        upload.abort()
+        assert raw_read("a") == b"meanwhile"
 
     @pytest.mark.parametrize("chunk_size", [0, -1, 1000, 256 * 1024 + 1])
     def test_bad_chunk_size_is_refused(self, store: ObjectStore, chunk_size: int) -> None:
