@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
@@ -130,17 +130,21 @@ class Batch:
         *,
         trigger: StepCost | None = None,
         spending: Spending | None = None,
-    ) -> Batch:
+        clock: Clock | None = None,
+    ) -> Self:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
 
-        `trigger`: what step 1 cost there. `spending`: as for the class.
+        `trigger`: what step 1 cost there. `spending`: as for the class. `clock`: the report's seconds count
+        from here.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
         spending = spending or coordinator.spending()
         coordinator.timeline.start_at(attempt.snapshot_slot)
         parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-        return cls(coordinator, attempt, parent, trigger=trigger, spending=spending)
+        batch = cls(coordinator, attempt, parent, clock=clock, trigger=trigger, spending=spending)
+        batch._began_seconds = None if clock is None else clock.monotonic_seconds()
+        return batch
 
     def schema(self, operator: str) -> StateSchema | None:
         """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
@@ -210,7 +214,7 @@ class Batch:
             )
 
     def report(self) -> AttemptReport:
-        """What has been added so far. Seconds count from `open`; 0 if the attempt was opened elsewhere."""
+        """What has been added so far. Seconds count from `open`, or from `resume` with a clock; else 0."""
         began = self._began_seconds
         return AttemptReport(
             operators=tuple(self._operators),

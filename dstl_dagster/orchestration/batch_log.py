@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import dagster as dg
 
+from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
 from dstl_dagster.format import readable_bytes
-
-if TYPE_CHECKING:
-    from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["log_opened", "log_persisted"]
 
 _LINES = 20
 
 
-def log_opened(context: dg.OpExecutionContext, batch: CheckpointBatch) -> None:
+class LoggedBatch(Protocol):
+    """A batch, whoever writes it."""
+
+    @property
+    def already_in(self) -> int | None: ...
+    @property
+    def attempt(self) -> Attempt: ...
+    @property
+    def parent(self) -> Checkpoint | None: ...
+    @property
+    def report(self) -> AttemptReport | None: ...
+
+
+def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     """After step 1: which checkpoint, on which one, by which attempt and try, and where the sources stand."""
     if batch.already_in is not None:
         context.log.info(
@@ -34,7 +45,7 @@ def log_opened(context: dg.OpExecutionContext, batch: CheckpointBatch) -> None:
     )
 
 
-def log_persisted(context: dg.OpExecutionContext, batch: CheckpointBatch) -> None:
+def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     """After step 3: what was appended, by operator and file, and the requests and seconds of each step."""
     report = batch.report
     if report is None:

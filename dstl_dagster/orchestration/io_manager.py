@@ -19,9 +19,10 @@ from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.lineage import state_metadata
 from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
+from dstl_dagster.orchestration.opening import may_take_over
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import require_next_partition
-from dstl_dagster.orchestration.resources import ChangelogStorageResource, may_take_over
+from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.settings import parse_names
 
 if TYPE_CHECKING:

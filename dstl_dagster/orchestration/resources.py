@@ -8,8 +8,7 @@ of a `gs://` bucket.
 
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,17 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.by_hand import HandWork
+from dstl_dagster.orchestration.elsewhere import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
-from dstl_dagster.orchestration.owners import OwnerRuns, owner_of, root_run_id
-from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
+from dstl_dagster.orchestration.opening import BatchRequest, Check, request_batch
+from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
@@ -176,7 +175,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         *,
         source: str | None = None,
         idempotency_key: str | None = None,
-        check: Callable[[Checkpoint | None], None] | None = None,
+        check: Check | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Iterator["CheckpointBatch"]:
         """One batch of `job`, as a context manager.
@@ -195,56 +194,67 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
         `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
         """
+        from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
+
         with without_useless_retries():
-            with self._batch(context, job, source, idempotency_key, check, options) as batch:
+            request = self._request(context, job, source, idempotency_key, check, options)
+            batch = CheckpointBatch(
+                request.coordinator,
+                idempotency_key=request.idempotency_key,
+                take_over=request.take_over,
+                check=request.check,
+            )
+            for name, position in request.positions.items():
+                batch.move_position(name, position)
+            with batch:
                 if batch.already_in is not None:
                     tell_applied(context, job, batch.already_in)
                 log_opened(context, batch)
                 yield batch
             log_persisted(context, batch)
 
-    def _batch(
+    @contextmanager
+    def pipes_checkpoint(
+        self,
+        context: dg.OpExecutionContext,
+        job: str,
+        *,
+        source: str | None = None,
+        idempotency_key: str | None = None,
+        check: Check | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator[PipesBatch]:
+        """One batch of `job` that another process writes, which the block launches and waits for.
+
+        Give `batch.extras` to a Pipes client; the launched program takes the batch up by
+        `dstl_dagster.pipes.open_batch`. Needs no Spark here. Launch nothing if `batch.already_in` is set.
+        Arguments and ownership are those of `checkpoint`; credentials of `gcs` are not handed on.
+
+        A process that fails, or ends without a hand-over, leaves nothing: the attempt is aborted. A retry
+        opens another one.
+        """
+        with (
+            without_useless_retries(),
+            open_elsewhere(
+                context, self._request(context, job, source, idempotency_key, check, options)
+            ) as batch,
+        ):
+            yield batch
+
+    def _request(
         self,
         context: dg.OpExecutionContext,
         job: str,
         source: str | None,
         idempotency_key: str | None,
-        check: Callable[[Checkpoint | None], None] | None,
+        check: Check | None,
         options: Mapping[str, str] | None,
-    ) -> "CheckpointBatch":
-        from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
-
-        run = context.run
-        coordinator = self.coordinator(job, owner=owner_of(run), options=options)
+    ) -> BatchRequest:
+        coordinator = self.coordinator(job, owner=owner_of(context.run), options=options)
         _require_files_inside(context, coordinator.store)
-        partition = partition_of(context)
-        if source is not None and partition is None:
-            raise InvalidInputError(
-                f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
-                "a partition, or leave `source` out and call `batch.move_position`"
-            )
-        if idempotency_key is None:
-            # By the op too: two updates of one job in one run are two batches.
-            by_run = f"run:{root_run_id(run)}/{context.op_handle}"
-            idempotency_key = by_run if partition is None else partition
-
-        def check_all(parent: Checkpoint | None) -> None:
-            if source is not None and partition is not None:
-                position = None if parent is None else parent.positions.get(source)
-                target = context.assets_def if context.has_assets_def else context.job_def
-                require_next_partition(target.partitions_def, partition, position, job=job)
-            if check is not None:
-                check(parent)
-
-        batch = CheckpointBatch(
-            coordinator,
-            idempotency_key=idempotency_key,
-            take_over=may_take_over(run, context.instance, coordinator),
-            check=check_all,
+        return request_batch(
+            context, coordinator, source=source, idempotency_key=idempotency_key, check=check
         )
-        if source is not None and partition is not None:
-            batch.move_position(source, partition)
-        return batch
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):
@@ -378,19 +388,3 @@ def _require_uri(resource: Any, field: str) -> None:
 def _literal(resource: Any, field: str) -> dict[str, str]:
     """The options of a field that no environment variable gives."""
     return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
-
-
-def may_take_over(
-    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
-) -> bool | uuid.UUID:
-    """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
-
-    A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
-    another one that opens meanwhile has an owner of its own.
-    """
-    if run.tags.get(TAG_TAKE_OVER) == "true":
-        return True
-    opened = coordinator.timeline.tail().open_attempt
-    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
-        return False
-    return opened.attempt

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.local.session import local_session, running_session, stop_session
     from dstl_dagster.spark.merge import merge_state
     from dstl_dagster.spark.partitioning import by_key_group
+    from dstl_dagster.spark.resumed import ResumedBatch
     from dstl_dagster.spark.state import read_state, write_state
 
 __all__ = [
     "CheckpointBatch",
+    "ResumedBatch",
     "by_key_group",
     "checkpointed_batches",
     "lines",
@@ -45,6 +47,7 @@ __getattr__, __dir__ = lazy_face(
         "local.session": ["local_session", "running_session", "stop_session"],
         "merge": ["merge_state"],
         "partitioning": ["by_key_group"],
+        "resumed": ["ResumedBatch"],
         "state": ["read_state", "write_state"],
     },
 )

@@ -24,6 +24,7 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.files import write_files
@@ -125,14 +126,7 @@ class CheckpointBatch:
         if self._applied is not None:
             log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
             return self
-        self._batch = Batch.open(
-            self._coordinator,
-            idempotency_key=self._key,
-            take_over=self._take_over,
-            check=self._check,
-            clock=self._clock,
-            spending=spending,
-        )
+        self._batch = self._begin(spending)
         for source, position in self._positions.items():
             self._batch.move_position(source, position)
         return self
@@ -153,6 +147,17 @@ class CheckpointBatch:
 
     def _find_applied(self) -> Attempt | None:
         return None if self._key is None else self._coordinator.applied_attempt(self._key)
+
+    def _begin(self, spending: Spending) -> Batch:
+        """Step 1. `spending`: since before the look-up."""
+        return Batch.open(
+            self._coordinator,
+            idempotency_key=self._key,
+            take_over=self._take_over,
+            check=self._check,
+            clock=self._clock,
+            spending=spending,
+        )
 
     def _end(self, batch: Batch) -> None:
         """End step 3, after the user's code."""

@@ -145,8 +145,8 @@ def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
     if file_format == "jsonl":
         if options.get("pretty", "false").lower() != "false":
             raise InvalidInputError("pretty JSON has several lines per row; a jsonl file has one")
-        return F.to_json(row, options)
-    return F.to_csv(row, options)
+        return F.to_json(row, options or None)  # Spark Connect cannot send an empty mapping
+    return F.to_csv(row, options or None)
 
 
 def _header(df: DataFrame, options: dict[str, str]) -> bytes:
@@ -157,7 +157,7 @@ def _header(df: DataFrame, options: dict[str, str]) -> bytes:
     literals = F.struct(
         *[F.lit(name).alias(field.name) for name, field in zip(df.columns, names, strict=True)]
     )
-    line = df.sparkSession.range(1).select(F.to_csv(literals, options)).head()
+    line = df.sparkSession.range(1).select(F.to_csv(literals, options or None)).head()
     assert line is not None
     return f"{line[0]}\n".encode()
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import InternalError
+from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
@@ -28,6 +29,11 @@ from dstl_dagster.spark.stores import open_shared_store
 __all__ = ["checkpointed_batches"]
 
 log = logging.getLogger(__name__)
+
+_NOT_BY_CONNECT: Final = (
+    "Spark Connect runs foreachBatch on its server, and does not tell there which query it serves: write the "
+    'stream with format("dstl"), or run the query in a driver of its own (spark-submit)'
+)
 
 
 def checkpointed_batches(
@@ -53,11 +59,13 @@ def checkpointed_batches(
         options: of the job: for its checkpoints and for the tasks of `update`'s writes.
         adopt_after, take_over, clean_up_every: as in the options of the sink.
 
-    Raises: InvalidInputError for an option that is none, or cannot be used.
+    Raises: InvalidInputError for an option that is none, or cannot be used, and in a client of Spark Connect.
 
     The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
+    if is_remote():
+        raise InvalidInputError(_NOT_BY_CONNECT)
     job_options = JobOptions.resolve(options)
     kept = _Kept(store, job, job_options)
 
@@ -167,7 +175,10 @@ class _CompletingBatch(CheckpointBatch):
 
 
 def _query_id(rows: DataFrame) -> str:
-    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    context = getattr(rows.sparkSession, "sparkContext", None)
+    if context is None:
+        raise InvalidInputError(_NOT_BY_CONNECT)
+    query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         raise InternalError("these rows are not of a streaming query: use the function in foreachBatch")
     return query_id

@@ -1,7 +1,7 @@
 """Progress of a long action, while it runs.
 
-Owns polling Spark from a thread beside the action. A hint for people: nothing is decided by it, and it
-neither slows nor changes the action.
+Owns polling Spark from a thread beside the action; Spark Connect tells it by itself. A hint for people:
+nothing is decided by it, and it neither slows nor changes the action.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 __all__ = ["Progress", "watched"]
@@ -23,16 +23,27 @@ Progress = Callable[[int, int], None]
 """Called with (finished tasks, known tasks); the second may grow."""
 
 _POLL_SECONDS = 0.5
+_NO_LONGER = "progress is no longer reported"
 
 
 @contextmanager
 def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
     """Report to `progress` the Spark jobs that this thread runs in the block: on each change, and at the end.
 
-    `progress` is called from another thread. If it raises, the error is logged, and it is not called again.
+    `progress` is called from another thread; with Spark Connect from this one, with what the server tells of
+    all that the session runs. If it raises, the error is logged, and it is not called again.
     """
     if progress is None:
         yield
+        return
+    if getattr(spark, "sparkContext", None) is None:
+        teller = _Teller(progress)
+        spark.registerProgressHandler(teller)  # type: ignore[arg-type] # its base class needs grpc
+        try:
+            yield
+            teller.end()
+        finally:
+            spark.removeProgressHandler(teller)  # type: ignore[arg-type] # as above
         return
     tag = f"dstl-{uuid.uuid4()}"
     over = threading.Event()
@@ -49,7 +60,43 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
         watcher.join()
 
 
+class _Teller:
+    """A progress handler of Spark Connect."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress: Progress | None = progress
+        self._told: tuple[int, int] | None = None
+
+    def __call__(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        del inflight_tasks, operation_id, done
+        counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
+        self._tell((sum(ended for ended, _ in counts), sum(known for _, known in counts)))
+
+    def end(self) -> None:
+        """The action went well, so its tasks have: the server may not have told the last of them."""
+        if self._told is not None:
+            self._tell((self._told[1], self._told[1]))
+
+    def _tell(self, found: tuple[int, int]) -> None:
+        if self._progress is None or not found[1] or found == self._told:
+            return
+        self._told = found
+        try:
+            self._progress(*found)
+        except Exception:
+            log.warning(_NO_LONGER, exc_info=True)
+            self._progress = None
+
+
 def _watch(spark: SparkSession, tag: str, progress: Progress, over: threading.Event) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped] # no client of Connect has it
+
     reported: tuple[int, int] | None = None
     try:
         while True:
@@ -63,7 +110,7 @@ def _watch(spark: SparkSession, tag: str, progress: Progress, over: threading.Ev
     except Py4JError as error:
         log.info("cannot read the progress from Spark: %s", error)
     except Exception:
-        log.warning("progress is no longer reported", exc_info=True)
+        log.warning(_NO_LONGER, exc_info=True)
 
 
 def _tasks(spark: SparkSession, tag: str) -> tuple[int, int]:

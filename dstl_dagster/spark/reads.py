@@ -1,48 +1,19 @@
-"""The sum of what tasks that read state have requested, by one accumulator for each Spark context.
+"""Where the requests of tasks that read are counted, if they are.
 
-Owns the accumulator. Does not own what is counted (`spending`), or which batch it belongs to: a batch takes
-what came in while it was open, so two that read at once in one driver count each other's reads too.
+Owns that choice. Does not own the count (`accumulated`), which a client of Spark Connect cannot even import:
+its tasks run in a Spark that it does not see, and count for nobody.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
-from pyspark import Accumulator, SparkContext
-from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from dstl_dagster.storage import NO_TRAFFIC, Traffic
+if TYPE_CHECKING:
+    from dstl_dagster.spark.accumulated import SparkReads
 
-__all__ = ["SparkReads", "reads_of"]
-
-
-class _Sum(AccumulatorParam[Traffic]):
-    def zero(self, value: Traffic) -> Traffic:  # noqa: ARG002 - Spark's signature
-        return NO_TRAFFIC
-
-    def addInPlace(self, value1: Traffic, value2: Traffic) -> Traffic:  # noqa: N802 - Spark's name
-        return value1 + value2
-
-
-@dataclass(frozen=True, eq=False)
-class SparkReads:
-    """A `ReadCounter` by an accumulator."""
-
-    total: Accumulator[Traffic]
-
-    def add(self, traffic: Traffic) -> None:
-        self.total.add(traffic)
-
-    @property
-    def traffic(self) -> Traffic:
-        """So far. On the driver alone."""
-        return self.total.value
-
-
-_reads: WeakKeyDictionary[SparkContext, SparkReads] = WeakKeyDictionary()
-"""Not one for each batch: PySpark keeps every accumulator for ever."""
+__all__ = ["reads_of"]
 
 
 def reads_of(spark: SparkSession) -> SparkReads | None:
@@ -50,6 +21,6 @@ def reads_of(spark: SparkSession) -> SparkReads | None:
     context = getattr(spark, "sparkContext", None)
     if context is None:
         return None
-    if context not in _reads:
-        _reads[context] = SparkReads(context.accumulator(NO_TRAFFIC, _Sum()))
-    return _reads[context]
+    from dstl_dagster.spark.accumulated import reads_in  # as told above
+
+    return reads_in(context)

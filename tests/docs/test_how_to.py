@@ -31,6 +31,7 @@ RUN_BY = {
     "docs/tutorial.md": ("tests/docs/test_tutorial.py", "python console"),
     **{f"docs/how-to/{name}.md": ("tests/docs/test_how_to.py", "python console") for name in PLAIN},
     "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),
+    "docs/how-to/driver-elsewhere.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),
 }
 """Which test runs the blocks of a page, each page in its own way, and of which languages."""
 

@@ -29,7 +29,7 @@ sys.modules.update(dict.fromkeys(["dagster", "dagster_shared", "google.cloud", "
 """
 NEED_NO_EXTRA = [
     "changelog", "checkpoint", "errors", "format", "keyed", "metrics", "recoverable", "registry", "settings",
-    "state", "storage", "timeline", "upload",
+    "pipes", "state", "storage", "timeline", "upload",
 ]  # fmt: skip
 ALL_NAMES = f"""
 import importlib

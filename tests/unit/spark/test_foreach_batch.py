@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import ConflictError, UnavailableError
+from dstl_dagster.errors import ConflictError, InvalidInputError, UnavailableError
 from dstl_dagster.spark import foreach_batch
 from dstl_dagster.spark.foreach_batch import checkpointed_batches
 from dstl_dagster.spark.sink.micro_batches import POSITION
@@ -166,3 +166,14 @@ def test_a_variant_that_believes_what_it_saw_is_caught(
     monkeypatch.setattr(Timeline, "tail", Timeline.seen)
     with pytest.raises(UnavailableError):
         zombie.batch(1)
+
+
+def test_spark_connect_is_refused_before_a_query_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends the function to its server, where nothing tells which query it serves; there it fails too."""
+    refusal = r'write the stream with format\("dstl"\)'
+    sent = checkpointed_batches(print, store="file:///nowhere", job="job")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=refusal):
+        sent(SimpleNamespace(sparkSession=SimpleNamespace()), 0)  # type: ignore[arg-type]
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as a session of Connect sets it
+    with pytest.raises(InvalidInputError, match=refusal):
+        checkpointed_batches(print, store="file:///nowhere", job="job")  # type: ignore[arg-type]

@@ -1,0 +1,150 @@
+"""A batch that Dagster opens and another process writes: what is handed to that process, and taken up there.
+
+Owns the hand-over: the extras of Dagster Pipes, and any JSON that carries them. Does not own opening the
+attempt (`orchestration`), writing (`spark`), or Pipes itself: needs no Dagster, and dagster-pipes only in the
+type of an argument. What comes back goes through the store, as everything between steps does: a report there
+is the batch, and no message of Pipes is needed or trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.keyed import StepCost
+from dstl_dagster.settings import JobOptions
+from dstl_dagster.storage import open_store
+
+if TYPE_CHECKING:
+    from dagster_pipes import PipesContext
+
+    from dstl_dagster.spark import ResumedBatch
+
+__all__ = ["EXTRA", "HandedBatch", "open_batch"]
+
+EXTRA: Final = "dstl"
+"""The one key of the extras that is ours."""
+
+_VERSION: Final = 1
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True)
+class HandedBatch:
+    """What another process needs to do steps 2 and 3 of an attempt. Holds no secret.
+
+    Attributes:
+        attempt: as opened by step 1.
+        positions: of sources, once the batch is complete.
+        options: the job's, by which the process and its tasks write.
+        trigger: what step 1 cost.
+    """
+
+    attempt: Attempt
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    options: JobOptions = field(default_factory=JobOptions)
+    trigger: StepCost = field(default_factory=StepCost)
+
+    def to_extras(self) -> dict[str, Any]:
+        """For `extras=` of a Pipes client, or as JSON for a program that is started otherwise."""
+        return {
+            EXTRA: {
+                "version": _VERSION,
+                "attempt": self.attempt.to_json(),
+                "positions": dict(self.positions),
+                "options": self.options.to_json(),
+                "trigger": self.trigger.to_json(),
+            }
+        }
+
+    @classmethod
+    def from_extras(cls, extras: Mapping[str, Any]) -> HandedBatch:
+        """The inverse of `to_extras`; other keys are the caller's.
+
+        Raises: InvalidInputError for extras without a batch, or with one that is none; FormatError (kind
+        `newer_version`) for one of a later release.
+        """
+        given = extras.get(EXTRA)
+        if given is None:
+            raise InvalidInputError(
+                f"the extras hold no batch under {EXTRA!r}: launch this process with `extras=batch.extras`, "
+                "of `with changelog.pipes_checkpoint(context, job=...) as batch:`"
+            )
+        if not isinstance(given, Mapping):
+            raise _no_batch(given)
+        version = given.get("version")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise _no_batch(given)
+        if version > _VERSION:
+            raise FormatError(
+                f"Dagster's side has a later release of dstl-dagster than this process: its batch has "
+                f"version {version}, and the last known here is {_VERSION}. Install the same release here",
+                kind=ErrorKind.NEWER_VERSION,
+            )
+        return cls._parsed(given)
+
+    @classmethod
+    def _parsed(cls, given: Mapping[str, Any]) -> HandedBatch:
+        parts = [given.get(name) for name in ("attempt", "positions", "options", "trigger")]
+        if not all(isinstance(part, Mapping) for part in parts):
+            raise _no_batch(given)
+        attempt, positions, options, trigger = parts
+        try:
+            return cls(
+                Attempt.from_json(attempt or {}),
+                dict(positions or {}),
+                JobOptions.from_json(options or {}),
+                StepCost.from_json(trigger or {}),
+            )
+        except FormatError as error:
+            raise _no_batch(given) from error
+
+
+def open_batch(
+    pipes: PipesContext | Mapping[str, Any], *, progress: Callable[[int, int], None] | None = None
+) -> ResumedBatch:
+    """The batch that Dagster opened for this process, as a context manager: steps 2 and 3.
+
+    It has the methods of `CheckpointBatch`. Leaving the block normally makes the batch durable and stores its
+    report, with which Dagster goes on once this process ends; nothing is sent by `pipes`. Leaving it by an
+    exception hands nothing over: Dagster aborts the attempt when the process ends. If `already_in` is set, an
+    earlier start of this program has handed the batch over, and there is nothing to write.
+
+    Args:
+        pipes: what `open_dagster_pipes()` yields, or the extras themselves, as parsed JSON.
+        progress: called with (finished tasks, known tasks) while a write runs.
+
+    Raises: InvalidInputError for a process that was handed no batch; FormatError (kind `newer_version`) for
+    a batch of a later release. Entering raises FencedError if the attempt has ended meanwhile, and
+    NotFoundError (kind `no_attempt`) if this machine sees another store under the URI.
+    """
+    from dstl_dagster.spark import ResumedBatch  # PySpark: not where Dagster makes the extras
+
+    handed = HandedBatch.from_extras(_extras_of(pipes))
+    attempt, options = handed.attempt, handed.options
+    coordinator = CheckpointCoordinator(
+        attempt.job, open_store(attempt.store_uri, options.files), options, owner=f"pipes-{attempt.attempt}"
+    )
+    return ResumedBatch(
+        coordinator, attempt, positions=handed.positions, trigger=handed.trigger, progress=progress
+    )
+
+
+def _extras_of(pipes: PipesContext | Mapping[str, Any]) -> Mapping[str, Any]:
+    extras = pipes if isinstance(pipes, Mapping) else getattr(pipes, "extras", None)
+    if not isinstance(extras, Mapping):  # outside of a launch, dagster-pipes hands out a mock
+        raise InvalidInputError(
+            "no Pipes client has started this process, or its context did not get here "
+            "(DAGSTER_PIPES_CONTEXT): run it by `pipes.run(context=context, extras=batch.extras, ...)`"
+        )
+    return extras
+
+
+def _no_batch(given: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"what the extras hold under {EXTRA!r} is no batch: {repr(given)[:_SHOWN]}. Hand on `batch.extras` "
+        "as it is"
+    )

@@ -1,0 +1,122 @@
+"""Steps 2 and 3 of a batch that another process opened, and whose steps 4 to 7 run elsewhere.
+
+Owns what a driver does that shares its attempt with a platform's retries of itself. Does not own how it hears
+of the attempt (`dstl_dagster.pipes`), or the batch's methods (`batch`).
+
+Why this is safe. Whoever opened the attempt waits for this process, and ends the attempt if it fails. A
+platform may start a driver again, beside a zombie of the first: both write under one attempt, under names of
+their own, and only one report of an attempt can be stored, which is one driver's whole work. So a driver that
+fails leaves the attempt as it is, for the next one; it aborts it only where the next one would fail alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Literal
+
+from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, load_report
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import (
+    ClosedError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+)
+from dstl_dagster.keyed import Spending, StepCost
+from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.spark.progress import Progress
+
+__all__ = ["ResumedBatch"]
+
+log = logging.getLogger(__name__)
+
+_FINAL: Final = (InvalidInputError, NotFoundError, FormatError, ClosedError, InternalError)
+"""Another try of the same program meets them again. Not a ConflictError: that is the other driver's."""
+
+
+class ResumedBatch(CheckpointBatch):
+    """The batch of an attempt that is open already. Leaving normally stores its report, where step 4 looks.
+
+    `already_in` is set, and there is nothing to write, if the attempt has its report or has completed its
+    checkpoint: a driver before this one did the work.
+
+    Args:
+        coordinator: of the attempt's job, on a store that is the attempt's.
+        positions: of sources, once the batch is complete.
+        trigger: what step 1 cost where it was done.
+        clock, progress: as for `CheckpointBatch`.
+    """
+
+    def __init__(
+        self,
+        coordinator: CheckpointCoordinator,
+        attempt: Attempt,
+        *,
+        positions: Mapping[str, Any] | None = None,
+        trigger: StepCost | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(coordinator, idempotency_key=attempt.idempotency_key, clock=clock, progress=progress)
+        self._given = attempt
+        self._trigger = trigger
+        for source, position in (positions or {}).items():
+            self.move_position(source, position)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        if isinstance(error, _FINAL):
+            self._give_up(error)
+        try:
+            return super().__exit__(kind, error, trace)
+        except _FINAL as failed:
+            self._give_up(failed)
+            raise
+
+    def _find_applied(self) -> Attempt | None:
+        try:
+            self._coordinator.require_open(self._given)
+        except ConflictError as error:
+            if error.kind != ErrorKind.ALREADY_COMPLETED:
+                raise
+            return self._given
+        try:
+            load_report(self._coordinator.store, self._given)
+        except NotFoundError:
+            return None
+        return self._given
+
+    def _begin(self, spending: Spending) -> Batch:
+        return _Batch.resume(
+            self._coordinator,
+            self._given,
+            trigger=self._trigger,
+            spending=spending,
+            clock=self._clock or SystemClock(),
+        )
+
+    def _end(self, batch: Batch) -> None:
+        try:
+            super()._end(batch)
+        except ConflictError as error:
+            if error.kind != ErrorKind.OTHER_REPORT:
+                raise
+            log.warning("another driver has handed over attempt %s: its work counts", self._given.attempt)
+
+    def _give_up(self, error: BaseException) -> None:
+        if self._batch is not None:
+            Batch.abort(self._batch, f"{type(error).__name__}: {error}")
+
+
+class _Batch(Batch):
+    def abort(self, reason: str) -> None:
+        log.info("attempt %s stays open for whoever opened it: %s", self.attempt.attempt, reason)
