@@ -50,6 +50,7 @@ from dstl_dagster.keyed.reports import (
     load_report,
     store_report,
 )
+from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
@@ -140,6 +141,7 @@ __all__ = [
     "operator_layers",
     "operator_state",
     "paired_rows",
+    "refuse_wrong_ttl",
     "require_same_manifest",
     "schema_of",
     "split_count",
