@@ -17,6 +17,7 @@ __all__ = ["StateTtlConfig"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_DISABLED = "disabled"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,23 @@ class StateTtlConfig:
         Raises: InvalidInputError.
         """
         return cls(parse_text("ttl_column", column), _lifetime(ttl), is_processing_time=True)
+
+    @classmethod
+    def from_texts(cls, ttl: str | None, column: str | None) -> Self | None:
+        """By event time, from the options `ttl` and `ttl_column`; `None` without both.
+
+        `disabled` as the first alone ends a TTL. Raises: InvalidInputError, also if one of them is missing.
+        """
+        if ttl is None and column is None:
+            return None
+        if (ttl or "").strip().lower() == _DISABLED and column is None:
+            return cls.disabled()
+        if ttl is None or column is None:
+            raise InvalidInputError(
+                "a TTL takes both, ttl (such as 30 d) and ttl_column, the column with a row's time; "
+                f"ttl={_DISABLED} alone ends one"
+            )
+        return cls.event_time(column, ttl)
 
     @classmethod
     def disabled(cls) -> Self:

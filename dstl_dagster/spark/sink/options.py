@@ -23,7 +23,6 @@ _KNOWN = (
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _BATCH = "{batch}"
-_NO_TTL = "disabled"
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class SinkOptions:
             keys=names_of(given.get("keys", ""), "keys"),
             deleted=given.get("deleted"),
             max_parallelism=parse_int("max_parallelism", groups) if groups else None,
-            ttl=_ttl_of(given),
+            ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
             file_format=file_format,
@@ -127,20 +126,6 @@ class SinkOptions:
                 "a batch needs option idempotency_key, a name for what it holds, such as its day: written "
                 "again under the same key, it changes nothing"
             )
-
-
-def _ttl_of(given: Mapping[str, str]) -> StateTtlConfig | None:
-    ttl, column = given.get("ttl"), given.get("ttl_column")
-    if ttl is None and column is None:
-        return None
-    if (ttl or "").strip().lower() == _NO_TTL and column is None:
-        return StateTtlConfig.disabled()
-    if ttl is None or column is None:
-        raise InvalidInputError(
-            "a TTL takes both options, ttl (such as 30 d) and ttl_column, the column with a row's time; "
-            f"ttl={_NO_TTL} alone ends one"
-        )
-    return StateTtlConfig.event_time(column, ttl)
 
 
 def names_of(text: str, option: str) -> tuple[str, ...]:

@@ -181,6 +181,16 @@ MISTAKES: list[tuple[Any, str]] = [
 ]
 
 
+def test_options_of_a_ttl() -> None:
+    """As texts, such as those of a data source."""
+    assert StateTtlConfig.from_texts(None, None) is None
+    assert StateTtlConfig.from_texts("Disabled", None) == StateTtlConfig.disabled()
+    assert StateTtlConfig.from_texts("30 days", "seen") == MONTH
+    for ttl, column in (("30 d", None), (None, "seen")):
+        with pytest.raises(InvalidInputError, match="takes both"):
+            StateTtlConfig.from_texts(ttl, column)
+
+
 @pytest.mark.parametrize(("asked", "said"), MISTAKES)
 def test_a_mistake_is_told(asked: Any, said: str) -> None:
     """In one sentence, when the value is made."""
