@@ -312,8 +312,11 @@ def _based(
 ) -> OperatorReport | None:
     """A base of these key groups; `None`: of all."""
     found = operator_state(store, parent, operator, key_groups)
-    if found is None:
+    if found is None and key_groups is not None:
         return None
+    if found is None:  # no row was ever written: the base says so
+        newest = next(operator_layers(parent, operator, loading(store, parent, operator)))
+        found = OperatorState(operator, (newest,))
     state = _state_of(store, parent, operator, found, options)
     base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups)
     log.info(

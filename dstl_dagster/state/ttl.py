@@ -85,7 +85,7 @@ def filled_column(
     `before`, `schema`: the TTL of the state that the batch builds on, and its columns.
     """
     if config is not None:
-        return config.column if config.is_processing_time else None
+        return config.column if _required(config).is_processing_time else None
     if before is None or schema is None or before.ttl_us is None or not before.processing_time:
         return None
     return _name_of(before, schema)
@@ -103,8 +103,8 @@ def ttl_to_write(
         before: the TTL of the state that it builds on.
         time_us: the batch's.
 
-    Raises: InvalidInputError naming the column that cannot be the TTL's; kind `schema_change` if the state's
-    TTL needs a column that `schema` lacks.
+    Raises: InvalidInputError for what is no TTL, and naming a column that cannot be one's; kind
+    `schema_change` if the state's TTL needs a column that `schema` lacks.
     """
     active = before if before is not None and before.ttl_us is not None else None
     if config is None:
@@ -117,7 +117,7 @@ def ttl_to_write(
                 ErrorKind.SCHEMA_CHANGE,
             )
         return active.at(time_us if active.processing_time else None)
-    if config.ttl_us is None:
+    if _required(config).ttl_us is None:
         return None if active is None else StateTtl(active.column, None)
     column = _checked_column(config, schema)
     same = active is not None and (active.column, active.processing_time) == (
@@ -127,6 +127,12 @@ def ttl_to_write(
     now_us = active.now_us if active is not None and same else None
     ttl = StateTtl(column, config.ttl_us, now_us, config.is_processing_time)
     return ttl.at(time_us if config.is_processing_time else config.watermark_us)
+
+
+def _required(config: StateTtlConfig) -> StateTtlConfig:
+    if not isinstance(config, StateTtlConfig):
+        raise InvalidInputError(f"ttl takes StateTtlConfig.event_time('seen_at', '30 days'), not {config!r}")
+    return config
 
 
 def _name_of(ttl: StateTtl, schema: StateSchema) -> str:

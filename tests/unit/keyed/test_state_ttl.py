@@ -173,6 +173,12 @@ def test_without_materialization_a_longer_ttl_still_folds(coordinator: Checkpoin
     assert names(coordinator, written(coordinator, {}, StateTtlConfig.disabled())) == ["b"]
 
 
+def test_a_ttl_of_a_state_without_rows_ends(coordinator: CheckpointCoordinator) -> None:
+    """There is nothing to fold, and the checkpoint says so."""
+    written(coordinator, {}, replace(MONTH, watermark=day(40)))
+    assert names(coordinator, written(coordinator, {"a": 0}, StateTtlConfig.disabled())) == ["a"]
+
+
 MISTAKES: list[tuple[Any, str]] = [
     (lambda: StateTtlConfig.event_time("", "30 d"), "ttl_column"),
     (lambda: StateTtlConfig.event_time("seen", "0 s"), "more than 0"),
@@ -203,12 +209,13 @@ def test_a_mistake_is_told(asked: Any, said: str) -> None:
     [
         (StateTtlConfig.event_time("sen", "1 d"), "'sen' is not a column of the state: name, seen, note"),
         (StateTtlConfig.event_time("note", "1 d"), "time stamp or a date"),
+        ("30 days", "takes StateTtlConfig.event_time"),
         (StateTtlConfig.processing_time("name", "1 d"), "cannot be a key"),
         (StateTtlConfig.processing_time("note", "1 d"), "cannot be of type string"),
     ],
 )
 def test_a_column_that_holds_no_time_is_refused(
-    coordinator: CheckpointCoordinator, config: StateTtlConfig, said: str
+    coordinator: CheckpointCoordinator, config: Any, said: str
 ) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidInputError, match=said):

@@ -153,6 +153,18 @@ def test_a_micro_batch_for_each_checkpoint(source: Source) -> None:
     assert follower.reader.reportLatestOffset() == follower.log[-1]
 
 
+def test_an_idle_look_reads_the_tail_alone(source: Source) -> None:
+    """However long the job is: the query looks at it again and again."""
+    for n in range(12):
+        source.write({"a": n})
+    follower = Follower(source)
+    follower.follow()
+    before = follower.reader._job.traffic
+    assert not follower.planned()
+    spent = follower.reader._job.traffic - before
+    assert (spent.class_a, spent.class_b, spent.free) == (0, 0, 1)
+
+
 def test_several_checkpoints_in_a_micro_batch(source: Source) -> None:
     """Each row tells its checkpoint; `Trigger.Once` takes all, and `availableNow` none that came later."""
     first = source.write({"a": 1})
