@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, compared_runs
 from dstl_dagster.spark.source.options import SourceOptions
@@ -74,8 +74,8 @@ class Offset:
 def require_followed(view: TimelineView, start: Offset, job: str, *, follow_restores: bool) -> None:
     """Pass if what came after `start` can be told.
 
-    Raises: NotFoundError, kind `checkpoint_gone` (cleaned up), `no_checkpoint` (another job's), or, unless
-    `follow_restores`, `abandoned` (by a restore).
+    Raises: NotFoundError, kind `checkpoint_gone` (cleaned up) or `no_checkpoint` (another job's);
+    ConflictError, kind `abandoned` (by a restore), unless `follow_restores`.
     """
     if not start.checkpoint_id:
         return
@@ -98,7 +98,7 @@ def require_followed(view: TimelineView, start: Offset, job: str, *, follow_rest
             ErrorKind.CHECKPOINT_GONE,
         )
     if view.is_abandoned(start.checkpoint_id) and not follow_restores:
-        raise NotFoundError(
+        raise ConflictError(
             f"{at} was abandoned by a restore: set option followRestores=true to be told, with the job's "
             f"next checkpoint, what differs from it, or {anew}",
             ErrorKind.ABANDONED,

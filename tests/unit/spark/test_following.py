@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
-from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions, StateTtlConfig
 from dstl_dagster.spark.source.following import ChangesStreamReader, stream_reader
@@ -204,7 +204,7 @@ def test_a_restore_is_told_only_on_purpose(source: Source) -> None:
     follower = Follower(source)
     follower.follow()
     source.coordinator.restore(1)
-    with pytest.raises(NotFoundError, match="followRestores=true") as told:
+    with pytest.raises(ConflictError, match="followRestores=true") as told:
         follower.planned()
     assert told.value.kind == ErrorKind.ABANDONED
     follower.options = {"followRestores": "true"}
