@@ -50,7 +50,6 @@ from dstl_dagster.keyed.reports import (
     load_report,
     store_report,
 )
-from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
         write_rows,
     )
     from dstl_dagster.keyed.state_scan import Filters, KeyGroups, StateScan
+    from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
 __all__ = [
     "COMPOSE_COMMIT",
@@ -181,5 +181,6 @@ __getattr__, __dir__ = lazy_face(
         ],
         "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],
+        "ttl_rules": ["refuse_wrong_ttl"],
     },
 )

@@ -6,6 +6,8 @@ Owns these, and which columns can hold a row's time. Does not own the value that
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,8 +16,10 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import StateTtl
-from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state.schema import StateSchema
+
+if TYPE_CHECKING:
+    from dstl_dagster.settings import StateTtlConfig
 
 __all__ = [
     "PROCESSING_TIME_TYPE",
@@ -130,6 +134,8 @@ def ttl_to_write(
 
 
 def _required(config: StateTtlConfig) -> StateTtlConfig:
+    from dstl_dagster.settings import StateTtlConfig  # no task needs it
+
     if not isinstance(config, StateTtlConfig):
         raise InvalidInputError(f"ttl takes StateTtlConfig.event_time('seen_at', '30 days'), not {config!r}")
     return config
