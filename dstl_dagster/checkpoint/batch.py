@@ -23,6 +23,7 @@ from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import (
     OWN_WRITE,
     PERSIST,
@@ -38,7 +39,8 @@ from dstl_dagster.keyed import (
     store_report,
     with_due_bases,
 )
-from dstl_dagster.state import StateSchema
+from dstl_dagster.settings import StateTtlConfig
+from dstl_dagster.state import StateSchema, ttl_to_write
 from dstl_dagster.storage import Traffic, TrafficMeter
 from dstl_dagster.timeline import Attempt
 
@@ -87,6 +89,7 @@ class Batch:
         self.parent = parent
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
+        self._time_us: int | None = None
         self._trigger = trigger or StepCost()
         self._spending = spending or coordinator.spending()
         self._elsewhere = TrafficMeter()
@@ -166,6 +169,27 @@ class Batch:
             )
         return self._states[operator]
 
+    @property
+    def time_us(self) -> int:
+        """The batch's processing time: microseconds since 1970 by the driver's clock, the same all along."""
+        if self._time_us is None:
+            self._time_us = int(self._clock.now().timestamp() * 1_000_000)
+        return self._time_us
+
+    def ttl(self, operator: str) -> StateTtl | None:
+        """The TTL of `operator` at the parent; `None` if it has none. No request."""
+        entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
+        return None if entry is None else entry.report.ttl
+
+    def ttl_to_write(
+        self, operator: str, schema: StateSchema, config: StateTtlConfig | None = None
+    ) -> StateTtl | None:
+        """The TTL of this batch's report of `operator`; its watermark does not count the batch's rows yet.
+
+        `config`: what is asked for; `None`: as it is. Raises: as `state.ttl_to_write`.
+        """
+        return ttl_to_write(config, self.ttl(operator), schema, self.time_us)
+
     def add(self, report: OperatorReport | FileReport) -> None:
         """Add what tasks made durable under the attempt. Step 4 checks it against the store."""
         match report:
@@ -217,12 +241,25 @@ class Batch:
         """What has been added so far. Seconds count from `open`, or from `resume` with a clock; else 0."""
         began = self._began_seconds
         return AttemptReport(
-            operators=tuple(self._operators),
+            operators=tuple(map(self._timed, [*self._operators, *self._idle()])),
             files=tuple(self._files),
             positions=dict(self._positions),
             seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
             cost=self.cost(),
         )
+
+    def _idle(self) -> Iterator[OperatorReport]:
+        """Those of operators that the batch does not write, but whose rows expire as time goes on."""
+        own = {report.operator for report in self._operators}
+        for name, entry in () if self.parent is None else self.parent.manifest.operators.items():
+            if name not in own and entry.report.ttl is not None and entry.report.ttl.processing_time:
+                yield entry.report.unchanged()
+
+    def _timed(self, report: OperatorReport) -> OperatorReport:
+        ttl = report.ttl
+        if ttl is None or not ttl.processing_time:
+            return report
+        return replace(report, ttl=ttl.at(self.time_us))
 
     def hand_over(self) -> None:
         """End step 3: store the report, from which another process continues with step 4.

@@ -29,6 +29,7 @@ from dstl_dagster.keyed import (
     OperatorReport,
     as_file_reports,
     carried_on,
+    refuse_wrong_ttl,
 )
 from dstl_dagster.recoverable import (
     Component,
@@ -217,7 +218,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
 
     Raises: InvalidInputError if an operator changed its keys or its number of key groups, or (kind
     `schema_change`) if a new column differs from one of the state's only in case, or if the writer did not
-    know which columns were dropped and renamed before.
+    know which columns were dropped and renamed before, or the state's TTL.
     """
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
@@ -226,22 +227,14 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         sizes = None if sizes is None else sizes.with_report(operator)
         entries[operator.operator] = _entry(parent, operator, sizes)
+        refuse_wrong_ttl(None if parents is None else parents.report, operator)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
             _refuse_forgotten_ids(parents.report, operator)
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            unchanged = dataclasses.replace(
-                entry.report,
-                handles=(),
-                upserts=0,
-                deletes=0,
-                base=False,
-                base_range=None,
-                compaction=None,
-            )
-            entries[name] = _entry(parent, unchanged, entry.sizes)
+            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,

@@ -126,6 +126,7 @@ def change_columns(
             max_parallelism=schema.max_parallelism,
             schema=schema.arrow_message,
             column_ids=schema.column_ids,
+            ttl=batch.ttl_to_write(operator, schema),
         )
     )
     return batch.complete()

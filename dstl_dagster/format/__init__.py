@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.format.readable import readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
+    from dstl_dagster.format.state_ttl import StateTtl
 
 __all__ = [
     "COMPONENTS_PREFIX",
@@ -49,6 +50,7 @@ __all__ = [
     "SnapshotResult",
     "StateChange",
     "StateChangeSet",
+    "StateTtl",
     "StreamStateHandle",
     "attempt_half",
     "attempt_of_component",
@@ -77,5 +79,6 @@ __getattr__, __dir__ = lazy_face(
         ],
         "readable": ["readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],
+        "state_ttl": ["StateTtl"],
     },
 )

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         write_rows,
     )
     from dstl_dagster.keyed.state_scan import Filters, KeyGroups, StateScan
+    from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
 __all__ = [
     "COMPOSE_COMMIT",
@@ -140,6 +141,7 @@ __all__ = [
     "operator_layers",
     "operator_state",
     "paired_rows",
+    "refuse_wrong_ttl",
     "require_same_manifest",
     "schema_of",
     "split_count",
@@ -179,5 +181,6 @@ __getattr__, __dir__ = lazy_face(
         ],
         "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],
+        "ttl_rules": ["refuse_wrong_ttl"],
     },
 )

@@ -103,7 +103,10 @@ def due_operators(
 def _has_log(store: ObjectStore, manifest: Manifest, operator: str) -> bool:
     """Whether a fold of everything would leave something else than what is there."""
     state = operator_state(store, manifest, operator)
-    return state is not None and any(layer.changes or layer.compacted for layer in state.layers)
+    if state is None:
+        return False
+    hides = state.newest.ttl is not None and state.newest.ttl.hides is not None
+    return hides or any(layer.changes or layer.compacted for layer in state.layers)
 
 
 def write_base(
@@ -117,8 +120,8 @@ def write_base(
     """Write the state as ordinary changelog files of `attempt`, durably, and report it as a base.
 
     One handle for each range that fits in memory, one range at a time: the schema, then every row once, each
-    in the key group that it was written in. No tombstones. The same state produces the same changes. A state
-    without rows produces the schema alone.
+    in the key group that it was written in. No tombstones, and no row that has expired. The
+    same state produces the same changes. A state without rows produces the schema alone.
 
     Args:
         state: at the attempt's parent. Its options say how the changelog files are written, too.
@@ -136,7 +139,7 @@ def write_base(
         state.reading(cached=len(ranges) > 1) as reader,
     ):
         for count, each in enumerate(ranges, 1):
-            fold = folded(reader, state.handles, state.schema, each)
+            fold = folded(reader, state.at, each)
             changes = (_as_changes(state, run) for run in fold.runs())
             handles.append(write_range(storage, attempt, state.operator, state.schema, each, changes))
             if progress is not None:
@@ -151,6 +154,7 @@ def write_base(
         base=slice_ is None,
         column_ids=schema.column_ids,
         base_range=slice_,
+        ttl=state.at.ttl,
     )
 
 
@@ -203,18 +207,24 @@ def with_due_bases(
     options: JobOptions,
 ) -> list[OperatorReport]:
     """The reports, with a base ahead of the changes of each operator whose log at the parent is due, with the
-    slice of it that is, or with a compaction of its log.
+    slice of it that is, or with a compaction of its log. And, whatever is due, with a base of each operator
+    whose TTL ends or becomes longer in its report.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
     combined = list(reports)
-    if not options.checkpoint.materialize:
-        return combined
     for operator in sorted(parent.operators):
         own = [report for report in combined if report.operator == operator]
-        older = _compacted_if_due(store, attempt, parent, operator, own, options)
-        if older is None:
-            older = _based_if_due(store, attempt, parent, operator, own, options)
+        ttl, hidden = own[0].ttl if own else None, parent.operators[operator].report.ttl
+        if ttl is not None and not ttl.hides_what(hidden):
+            # What the parent hides would come back: it is left out for good, at once.
+            older = _based(store, attempt, parent, operator, own, options, None)
+        elif options.checkpoint.materialize:
+            older = _compacted_if_due(store, attempt, parent, operator, own, options)
+            if older is None:
+                older = _based_if_due(store, attempt, parent, operator, own, options)
+        else:
+            continue
         if older is None:
             continue
         # A second report of one operator is refused at step 4, and must not be hidden here.
@@ -288,16 +298,32 @@ def _based_if_due(
     key_groups = _due_next(store, parent, operator, own, options.checkpoint)
     if not key_groups.number_of_key_groups:
         return None
+    return _based(store, attempt, parent, operator, own, options, key_groups)
+
+
+def _based(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    operator: str,
+    own: list[OperatorReport],
+    options: JobOptions,
+    key_groups: KeyGroupRange | None,
+) -> OperatorReport | None:
+    """A base of these key groups; `None`: of all."""
     found = operator_state(store, parent, operator, key_groups)
-    if found is None:
+    if found is None and key_groups is not None:
         return None
+    if found is None:  # no row was ever written: the base says so
+        newest = next(operator_layers(parent, operator, loading(store, parent, operator)))
+        found = OperatorState(operator, (newest,))
     state = _state_of(store, parent, operator, found, options)
     base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups)
     log.info(
         "operator %s: wrote a base of checkpoint %d, of key groups %s",
         operator,
         parent.checkpoint_id,
-        key_groups,
+        key_groups or state.all_key_groups,
     )
     return base
 
@@ -311,7 +337,8 @@ def _state_of(
 ) -> KeyedState:
     """The rows in some of the operator's handles."""
     schema = evolved_schema(part.reports)
-    at = StateAt(store.uri, parent.job, parent.checkpoint_id, operator, schema, part.handles, options)
+    ttl = parent.operators[operator].report.ttl
+    at = StateAt(store.uri, parent.job, parent.checkpoint_id, operator, schema, part.handles, options, ttl)
     return at.opened(store)
 
 

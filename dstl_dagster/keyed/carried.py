@@ -111,7 +111,8 @@ def carried_on(
     then, now = _shared(before), _shared(own)
     whole = [(each.checkpoint_id, {**then, **each.fields}) for each in carried]
     if before.handles:
-        whole.insert(0, (checkpoint_id, before.to_json()))
+        # Of a state's TTL only the newest counts.
+        whole.insert(0, (checkpoint_id, replace(before, ttl=None).to_json()))
     every = [
         Carried(each, {name: value for name, value in fields.items() if now.get(name) != value})
         for each, fields in whole

@@ -5,7 +5,8 @@ log into a base (`bases`), or what a reader then still needs of older checkpoint
 
 A base is folded slice by slice, and a slice needs its part of every file of the log. So these files are made
 fewer first: every few checkpoints, for one quarter of the key groups in turn. It costs what those checkpoints
-wrote, whatever the size of the state. Of a key only the last change is kept, tombstones included.
+wrote, whatever the size of the state. Of a key only the last change is kept, tombstones included; a row that
+has expired becomes one.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def write_compaction(
         open_attempt_changelog(store, attempt, state.at.options) as storage,
         state.reading() as reader,
     ):
-        fold = folded(reader, state.handles, schema, plan.key_groups)
+        fold = folded(reader, state.at, plan.key_groups)
         changes = (_as_changes(schema, run) for run in fold.runs())
         handle = write_range(storage, attempt, state.operator, schema, plan.key_groups, changes)
     return OperatorReport(
@@ -138,6 +139,7 @@ def write_compaction(
         schema=schema.arrow_message,
         column_ids=schema.column_ids,
         compaction=Compaction(1, plan.replaced_bytes),
+        ttl=state.at.ttl,
     )
 
 

@@ -3,8 +3,8 @@
 Owns which key groups are compared, and whether each key was added, removed or changed. Does not own reading
 the state (`keyed_state`), or when two values are equal (`state.equality`).
 
-Compares states, not logs: a row rewritten with the same values is unchanged, and a base in between makes no
-difference. Any two checkpoints can be compared, in either direction.
+Compares states, not logs: a row rewritten with the same values is unchanged, one that expired was removed,
+and a base in between makes no difference. Any two checkpoints can be compared, in either direction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs, split_count
+from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows
 from dstl_dagster.storage import ObjectStore, OnceRead
@@ -78,8 +78,8 @@ def diff_checkpoints(
 def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
     """What turns the older state into the newer one, one run of key groups at a time, ascending.
 
-    Holds one run of both states in memory. Key groups with the same handles in both are not read; a run
-    without differences is not yielded.
+    Holds one run of both states in memory. Key groups with the same handles in both are not read, unless
+    rows may have expired in between; a run without differences is not yielded.
 
     Raises: InvalidInputError (kind `schema_change`) if the states have different keys; NotFoundError (kind
     `checkpoint_gone`), FormatError, UnavailableError during iteration.
@@ -95,7 +95,7 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
         stack.enter_context(older.reading())
         reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
-            logs = [(state.handles, [key_groups]) for state in (older, newer)]
+            logs = [Log(state.handles, [key_groups], state.at.ttl) for state in (older, newer)]
             before, after = map(partial(_rows, schema), folded_logs(reader, schema, logs))
             found = _compared(key_groups, schema, before, after)
             if found.rows:
@@ -106,7 +106,13 @@ def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
     """The runs of key groups that must be read, ascending. Pure."""
     count = max(split_count(state.handles, state.schema.max_parallelism) for state in (older, newer))
     runs = ranges_of_tasks(count, older.schema.max_parallelism)
-    different = [each for each in _segments(older, newer) if _handles(older, each) != _handles(newer, each)]
+    # Where one of them hides rows that the other has, rows may be gone that no handle tells of.
+    hides = [None if state.at.ttl is None else state.at.ttl.hides for state in (older, newer)]
+    different = [
+        each
+        for each in _segments(older, newer)
+        if hides[0] != hides[1] or _handles(older, each) != _handles(newer, each)
+    ]
     shared = [run.intersection(segment) for run in runs for segment in different]
     return [each for each in shared if each.number_of_key_groups]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dstl_dagster.keyed.keyed_state import KeyedState, folded_logs
+from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs
 from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
-from dstl_dagster.state import StateFold, python_rows
+from dstl_dagster.state import StateFold, expired_rows, python_rows
 from dstl_dagster.storage import ObjectStore, OnceRead
 
 __all__ = ["KeyChange", "key_history"]
@@ -30,13 +30,14 @@ class KeyChange:
     Attributes:
         checkpoint_id: that checkpoint.
         change: `upsert` and `delete` are changes made in that checkpoint. `from before`: its base, or its
-            compaction, holds what an older checkpoint wrote, whose changes it replaced.
+            compaction, holds what an older checkpoint wrote, whose changes it replaced. `expired`: the last
+            row is none any more at the checkpoint that was asked, by the state's TTL; no change says so.
         row: the row from then on, in the columns of the newest schema; `None` if it was deleted. Text
             that is not UTF-8 is `state.RawText`.
     """
 
     checkpoint_id: int
-    change: Literal["upsert", "delete", "from before"]
+    change: Literal["upsert", "delete", "from before", "expired"]
     row: dict[str, Any] | None
 
 
@@ -62,18 +63,20 @@ def key_history(
     wanted = key_table(state.schema, key)
     key_groups = touched_ranges(wanted, state.schema)
     logs = [
-        (handles, key_groups)
+        Log(handles, key_groups, None)
         for layer in found.layers
         for handles in (layer.base + layer.compacted, layer.changes)
     ]
     with state.reading() as reader:
         # Each checkpoint's changes are folded for themselves: all of a key's changes are wanted.
         folds = iter(folded_logs(reader, state.schema, logs, wanted))
-        return [
-            change
-            for layer in found.layers
-            for change in _changes(layer.checkpoint_id, *(_last_change(next(folds)) for _ in range(2)))
-        ]
+        changes: list[KeyChange] = []
+        expired = False
+        for layer in found.layers:
+            both = [_last_change(next(folds), state) for _ in range(2)]
+            changes += _changes(layer.checkpoint_id, *(held for held, _ in both))
+            expired = next((is_over for held, is_over in reversed(both) if held), expired)
+    return [*changes, KeyChange(state.checkpoint_id, "expired", None)] if expired else changes
 
 
 def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) -> Iterator[KeyChange]:
@@ -84,11 +87,13 @@ def _changes(checkpoint_id: int, held: list[_Change], changes: list[_Change]) ->
         yield KeyChange(checkpoint_id, "delete" if deleted else "upsert", row)
 
 
-def _last_change(fold: StateFold) -> list[_Change]:
-    """The change of the key that was folded, or an empty list."""
+def _last_change(fold: StateFold, state: KeyedState) -> tuple[list[_Change], bool]:
+    """The change of the key that was folded, or an empty list; and whether its row has expired by now."""
     changes: list[_Change] = []
+    expired = False
     for run in fold.runs():
+        expired = expired_rows(run.alive().rows, state.schema, state.at.ttl) is not None
         for row in python_rows(run.rows):
             deleted = row.pop(run.rows.schema.names[-1])
             changes.append((None, True) if deleted else (row, False))
-    return changes
+    return changes, expired

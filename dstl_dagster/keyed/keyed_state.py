@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
@@ -30,6 +30,7 @@ from dstl_dagster.upload import local_changelog_directory
 
 __all__ = [
     "KeyedState",
+    "Log",
     "StateAt",
     "evolved_schema",
     "folded",
@@ -84,40 +85,39 @@ def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -
     return int(min(max_parallelism, 1 + held_bytes // _SPLIT_BYTES))
 
 
-def folded(
-    reader: ChangelogReader,
-    handles: Iterable[ChangelogStateHandle],
-    schema: StateSchema,
-    key_groups: KeyGroupRange,
-) -> StateFold:
+def folded(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -> StateFold:
     """The changes of some key groups. Opens only files whose range intersects `key_groups`.
-
-    Args:
-        handles: of all changes, in log order.
-        schema: must be able to hold rows of every schema in the log.
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
-    (fold,) = folded_logs(reader, schema, [(handles, [key_groups])])
+    (fold,) = folded_logs(reader, state.schema, [Log(state.handles, [key_groups], state.ttl)])
     return fold
 
 
+class Log(NamedTuple):
+    """Changes to fold: their handles in log order, some key groups (ascending, disjoint), and the TTL by
+    which rows expire; `None`: all changes as they were written.
+    """
+
+    handles: Iterable[ChangelogStateHandle]
+    key_groups: Sequence[KeyGroupRange]
+    ttl: StateTtl | None
+
+
 def folded_logs(
-    reader: ChangelogReader,
-    schema: StateSchema,
-    logs: Sequence[tuple[Iterable[ChangelogStateHandle], Sequence[KeyGroupRange]]],
-    keys: pa.Table | None = None,
+    reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: pa.Table | None = None
 ) -> list[StateFold]:
-    """`folded` for several logs, each with its ranges (ascending, disjoint); all in memory on return.
+    """`folded` for several logs; all in memory on return.
 
     Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
+    `schema`: must be able to hold rows of every schema in the logs.
     """
-    wanted = [_reads(*log) for log in logs]
+    wanted = [_reads(log.handles, log.key_groups) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     folds = []
-    for (_, key_groups), log_reads in zip(logs, wanted, strict=True):
-        fold = StateFold(schema, key_groups, keys)
+    for log, log_reads in zip(logs, wanted, strict=True):
+        fold = StateFold(schema, log.key_groups, keys, log.ttl)
         for read in log_reads:
             fold.add(batches[read])
         folds.append(fold)
@@ -166,6 +166,7 @@ class StateAt:
         schema: evolved over all checkpoints that the state is made of.
         handles: of all changes, in log order; empty if the state is.
         options: of the job, by which tasks open the store and read: requests, cache, local copies.
+        ttl: at that checkpoint. What it hides is no row, whether a fold has dropped it or not.
     """
 
     store_uri: str
@@ -175,6 +176,7 @@ class StateAt:
     schema: StateSchema
     handles: tuple[ChangelogStateHandle, ...] = field(repr=False)
     options: JobOptions = field(default_factory=JobOptions)
+    ttl: StateTtl | None = None
 
     @classmethod
     def of(
@@ -195,7 +197,8 @@ class StateAt:
                 kind=ErrorKind.NOT_KEYED,
             )
         schema = evolved_schema(state.reports)
-        at = cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles)
+        ttl = state.newest.ttl
+        at = cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles, ttl=ttl)
         return at if options is None else replace(at, options=options)
 
     @property
@@ -297,7 +300,10 @@ class KeyedState:
                 yield alive.rows.select(self.schema.columns.names)
 
     def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[FoldedRun]:
-        """The last change of each key, tombstones included, with its key group; otherwise as `tables`."""
+        """The last change of each key, tombstones included, with its key group; otherwise as `tables`.
+
+        A row that has expired is a tombstone.
+        """
         return self._runs([key_groups or self.all_key_groups])
 
     def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
@@ -305,7 +311,7 @@ class KeyedState:
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             for each in wanted:
-                (fold,) = folded_logs(reader, self.schema, [(self.handles, each)], keys)
+                (fold,) = folded_logs(reader, self.schema, [Log(self.handles, each, self.at.ttl)], keys)
                 yield from fold.runs()
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:

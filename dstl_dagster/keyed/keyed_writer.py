@@ -19,18 +19,21 @@ from dstl_dagster.changelog import (
     limit_local_copies,
 )
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
+    PROCESSING_TIME_TYPE,
     EncodedChanges,
+    NewestTime,
     StateSchema,
     encode_changes,
     group_of_hashes,
     key_hashes,
     ranges_of_tasks,
     refuse_alike,
+    time_column,
 )
 from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.storage import ObjectStore
@@ -108,6 +111,7 @@ def write_rows(
     partitions: int = 1,
     case_sensitive: bool = False,
     options: JobOptions | None = None,
+    ttl: StateTtl | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
 
@@ -120,12 +124,17 @@ def write_rows(
         partitions: number of handles, each for its own range of key groups; a range without rows gets none.
         case_sensitive: whether column names may differ only in case (`spark.sql.caseSensitive`).
         options: the job's.
+        ttl: as `Batch.ttl_to_write` gives it for this state, which also tells what time goes into a column
+            that is filled; `None`: the state has none.
 
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, or one that says what does not fit. Then
     no report names anything that was appended.
     """
     if not case_sensitive:
         refuse_alike([*schema.columns.names, *rows.column_names], f"state of operator {operator!r}")
+    newest = NewestTime(time_column(schema, ttl))
+    newest.add(rows, deleted)
+    rows = _with_time(rows, schema, ttl)
     hashes = key_hashes(rows, schema)
     groups = group_of_hashes(hashes, schema.max_parallelism)
     # Rows are copied once, into write order, so that the rows of each range are contiguous.
@@ -160,4 +169,14 @@ def write_rows(
         column_ids=schema.column_ids,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
+        ttl=None if ttl is None else ttl.at(newest.us),
     )
+
+
+def _with_time(rows: pa.Table, schema: StateSchema, ttl: StateTtl | None) -> pa.Table:
+    """The rows with the checkpoint's time, where the TTL counts from it."""
+    if ttl is None or not ttl.processing_time or ttl.ttl_us is None:
+        return rows
+    name = schema.columns.names[schema.ids.index(ttl.column)]
+    others = rows.drop_columns([name]) if name in rows.column_names else rows
+    return others.append_column(name, pa.repeat(pa.scalar(ttl.now_us, PROCESSING_TIME_TYPE), rows.num_rows))

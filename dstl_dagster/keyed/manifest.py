@@ -21,6 +21,7 @@ from dstl_dagster.format.envelope import decode_document, encode_document, readi
 from dstl_dagster.keyed.carried import Carried
 from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.reports import (
+    NEWEST_VERSION,
     WITH_COMPACTION,
     FileReport,
     OperatorReport,
@@ -268,9 +269,10 @@ def _without_cost(manifest: Manifest) -> dict[str, Any]:
 def _version(manifest: Manifest) -> int:
     """An earlier release must refuse what it would misread."""
     entries = manifest.operators.values()
-    if any(repeated.has_compaction for each in entries for repeated in each.carried):
-        return WITH_COMPACTION
     own = report_version(each.report for each in entries)
+    repeats_compaction = any(repeated.has_compaction for each in entries for repeated in each.carried)
+    if own < WITH_COMPACTION and repeats_compaction:
+        return WITH_COMPACTION
     if own < _WITH_SLICES and any(
         each.carried or (each.sizes is not None and each.sizes.in_slices) for each in entries
     ):
@@ -296,7 +298,7 @@ def load_manifest(store: ObjectStore, name: str, crc32c: int | None = None) -> M
 def _decoded(payload: bytes, name: str, crc32c: int | None = None) -> Manifest:
     found = crc32c_of(payload)
     require_same_manifest(name, crc32c, found)
-    _, fields = decode_document(_KIND, WITH_COMPACTION, payload, name)
+    _, fields = decode_document(_KIND, NEWEST_VERSION, payload, name)
     return replace(Manifest.from_json(fields, name), crc32c=found)
 
 

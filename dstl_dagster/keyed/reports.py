@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange, StateTtl
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.coverage import Uncovered
@@ -34,7 +34,8 @@ __all__ = [
 ]
 
 _KIND = "report"
-_PLAIN, _WITH_IDS, _WITH_SLICES, WITH_COMPACTION = 1, 2, 3, 4
+_PLAIN, _WITH_IDS, _WITH_SLICES, WITH_COMPACTION, WITH_TTL = 1, 2, 3, 4, 5
+NEWEST_VERSION = WITH_TTL
 T = TypeVar("T")
 
 
@@ -77,6 +78,7 @@ class OperatorReport:
             come first and end with the range's last key group. `None` if `base`, or without any base.
         compaction: the first handles hold older changes again, tombstones included; the others are this
             attempt's. `None` if there are none such, and beside a base.
+        ttl: of the state from this checkpoint on, of older rows too; `None`: rows live until deleted.
     """
 
     operator: str
@@ -90,6 +92,7 @@ class OperatorReport:
     column_ids: ColumnIds = field(default_factory=ColumnIds)
     base_range: KeyGroupRange | None = None
     compaction: Compaction | None = None
+    ttl: StateTtl | None = None
 
     def __post_init__(self) -> None:
         compaction = self.compaction
@@ -145,6 +148,10 @@ class OperatorReport:
         """The handles of the attempt's own changes."""
         return self.handles[len(self.base_handles) + len(self.compacted_handles) :]
 
+    def unchanged(self) -> OperatorReport:
+        """The report of a later checkpoint that adds nothing."""
+        return replace(self, handles=(), upserts=0, deletes=0, base=False, base_range=None, compaction=None)
+
     def before(self, uncovered: Uncovered) -> Uncovered:
         """What is uncovered before what this added."""
         uncovered = uncovered.before(self.based, self.max_parallelism)
@@ -169,6 +176,8 @@ class OperatorReport:
             more["compaction"] = self.compaction.to_json()
         if self.column_ids:
             more["column_ids"] = self.column_ids.to_json()
+        if self.ttl is not None:
+            more["ttl"] = self.ttl.to_json()
         return {
             **more,
             "operator": self.operator,
@@ -201,6 +210,7 @@ class OperatorReport:
                     KeyGroupRange.from_json(fields["base_range"]) if "base_range" in fields else None
                 ),
                 compaction=Compaction.from_json(fields["compaction"]) if "compaction" in fields else None,
+                ttl=StateTtl.from_json(fields["ttl"]) if "ttl" in fields else None,
             ),
         )
 
@@ -332,16 +342,18 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
-    _, fields = decode_document(_KIND, WITH_COMPACTION, payload, name)
+    _, fields = decode_document(_KIND, NEWEST_VERSION, payload, name)
     return AttemptReport.from_json(fields)
 
 
 def report_version(operators: Iterable[OperatorReport]) -> int:
     """The version of a document with these reports: an earlier release must refuse it, where it would take a
-    renamed column for a new one, a slice of a base for changes, or changes that a compaction replaces for
-    needed.
+    renamed column for a new one, a slice of a base for changes, changes that a compaction replaces for
+    needed, or expired rows for rows.
     """
     reports = list(operators)
+    if any(each.ttl is not None and each.ttl.ttl_us is not None for each in reports):
+        return WITH_TTL
     if any(each.compaction is not None for each in reports):
         return WITH_COMPACTION
     if any(each.base_range is not None for each in reports):

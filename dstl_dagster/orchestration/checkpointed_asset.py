@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+    from dstl_dagster.settings import StateTtlConfig
     from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["checkpointed_asset"]
@@ -45,6 +46,7 @@ def checkpointed_asset(
     delete: str | Column | None = None,
     operator: str | None = None,
     max_parallelism: int | None = None,
+    ttl: StateTtlConfig | None = None,
     partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
     source: str = "input",
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
@@ -66,6 +68,7 @@ def checkpointed_asset(
         delete: which keys to delete: with `update` an expression over `old` and `new`, otherwise the name of
             a boolean column.
         operator: where the rows are kept; the function's name by default.
+        ttl: how long rows live, as in `batch.merge_state`.
         partitions_def: time partitions, which are applied in order, each once.
         source: the name under which the checkpoint holds the partition as a position.
         retry_policy: of all five ops.
@@ -80,7 +83,7 @@ def checkpointed_asset(
         name = function.__name__
         rule = None
         if names:
-            rule = MergeRule(operator or name, names, update, schema, delete, max_parallelism)
+            rule = MergeRule(operator or name, names, update, schema, delete, max_parallelism, ttl)
         parameters = _parameters(function)
         _require_rule(
             name, rule, takes_batch=_BATCH in parameters, update=update, schema=schema, delete=delete

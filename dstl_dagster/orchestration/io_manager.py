@@ -23,7 +23,7 @@ from dstl_dagster.orchestration.opening import may_take_over
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
 from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.settings import parse_names
+from dstl_dagster.settings import StateTtlConfig, parse_names
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyedStateIOManager"]
 
 _PREFIX: Final = "dstl/"
-_KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator")
+_KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator", "ttl", "ttl_column")
 _POSITION: Final = "partition"
 
 
@@ -64,6 +64,7 @@ class _Target:
                 update=given.get("update"),
                 schema=given.get("schema"),
                 delete=given.get("delete"),
+                ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
             ),
         )
 
@@ -72,7 +73,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     """Keeps what an asset returns as keyed state; a run of it is one whole checkpoint, steps 1 to 7.
 
     An asset's metadata says how: `dstl/keys` (required, the key columns), and for a Spark DataFrame
-    `dstl/update` with `dstl/schema`, and `dstl/delete`, as in `batch.merge_state`. Without `dstl/update` the
+    `dstl/update` with `dstl/schema`, and `dstl/delete`, as in `batch.merge_state`; `dstl/ttl` and
+    `dstl/ttl_column` end rows by event time. Without `dstl/update` the
     rows replace those of their keys; they may then be a Spark DataFrame, an Arrow table, or a DataFrame of
     pandas or Polars. Each asset is a job of its own, named after its key (or `dstl/job`).
 
@@ -213,6 +215,7 @@ def _written_here(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
         table,
         deleted=deleted,
         options=batch.coordinator.job_options,
+        ttl=batch.ttl_to_write(rule.operator, schema, rule.ttl),
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
+    from dstl_dagster.settings import StateTtlConfig
+
 __all__ = ["MergeRule", "is_spark_rows"]
 
 _Written = TypeVar("_Written")
@@ -37,12 +39,18 @@ class MergeRule:
     schema: StructType | str | None = None
     delete: str | Column | None = None
     max_parallelism: int | None = None
+    ttl: StateTtlConfig | None = None
 
     def write(
         self, rows: Any, write_state: Callable[..., _Written], merge_state: Callable[..., _Written]
     ) -> _Written:
         """Steps 2 and 3 of Spark's rows, by one of these functions."""
-        common = {"operator": self.operator, "keys": self.keys, "max_parallelism": self.max_parallelism}
+        common = {
+            "operator": self.operator,
+            "keys": self.keys,
+            "max_parallelism": self.max_parallelism,
+            "ttl": self.ttl,
+        }
         if self.update is None:
             return write_state(rows, deleted=self.delete, **common)
         return merge_state(rows, update=self.update, schema=self.schema, delete=self.delete, **common)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.gs import GSFileSystemOptions
     from dstl_dagster.settings.job import JobOptions, Options, parse_lines
     from dstl_dagster.settings.prices import CostBudget, StoragePrices
+    from dstl_dagster.settings.ttl import StateTtlConfig
     from dstl_dagster.settings.units import MemorySize, parse_bool, parse_duration, parse_int, parse_names
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LocalRecoveryConfig",
     "MemorySize",
     "Options",
+    "StateTtlConfig",
     "StoragePrices",
     "parse_bool",
     "parse_duration",
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazy_face(
         "gs": ["GSFileSystemOptions"],
         "job": ["JobOptions", "Options", "parse_lines"],
         "prices": ["CostBudget", "StoragePrices"],
+        "ttl": ["StateTtlConfig"],
         "units": ["MemorySize", "parse_bool", "parse_duration", "parse_int", "parse_names"],
     },
 )

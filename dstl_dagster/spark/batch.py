@@ -26,7 +26,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
-from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
@@ -189,6 +189,7 @@ class CheckpointBatch:
         deleted: str | None = None,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
+        ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`)."""
@@ -202,6 +203,7 @@ class CheckpointBatch:
             deleted=deleted,
             drop_columns=drop_columns,
             rename_columns=rename_columns,
+            ttl=ttl,
             job_options=job_options,
             progress=self._progress,
         )
@@ -220,6 +222,7 @@ class CheckpointBatch:
         max_parallelism: int | None = None,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
+        ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
         """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
@@ -235,6 +238,7 @@ class CheckpointBatch:
             max_parallelism=max_parallelism,
             drop_columns=drop_columns,
             rename_columns=rename_columns,
+            ttl=ttl,
             job_options=job_options,
             progress=self._progress,
         )

@@ -5,6 +5,7 @@ Owns the classes that Spark calls, and which process calls what. Does not own th
     schema               planner of a read, when the DataFrame is created; the source is pickled afterwards
     reader               planner of a read, when a query runs
     registered class     pickled by reference: every Python process of the session must import the package
+    streamReader         process that plans a query's micro-batches; another one is pickled for the tasks
     writer, streamWriter planner of a write, once per write or micro-batch: created, then pickled for the
                          tasks and, by `writer`, for the commit
     streamWriter again   commit process of a micro-batch: created anew, and never pickled
@@ -17,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
 )
 from pyspark.sql.types import StructType
 
@@ -81,7 +84,7 @@ class DstlDataSource(DataSource):
         return StructType([columns[name] for name in options.columns or columns.names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = SourceOptions.of(self.options)
+        options = SourceOptions.of(self.options, streaming=False)
         if options.table == CHECKPOINTS:
             return CheckpointsReader(options)
         if options.table == CHANGES:
@@ -89,6 +92,14 @@ class DstlDataSource(DataSource):
         stays = options.checkpoint if self._checkpoint_id is None else AsOf.of(self._checkpoint_id)
         state = state_at(options, stays, schema)
         return StateReader(options, state, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = SourceOptions.of(self.options, streaming=True)
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+            raise InvalidInputError("following a job as a stream needs PySpark 4.2 or later")
+        from dstl_dagster.spark.source.following import stream_reader  # of PySpark 4.2
+
+        return stream_reader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         _refuse_overwrite(overwrite, 'mode("append")')

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StateAt
-from dstl_dagster.settings import JobOptions, Options, parse_names
+from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
@@ -25,6 +27,8 @@ from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import (
     as_spelled,
+    batch_time,
+    column_of_newest,
     expected_schema,
     new_names,
     report_of,
@@ -33,7 +37,14 @@ from dstl_dagster.spark.state import (
 )
 from dstl_dagster.spark.stores import batch_of
 from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
-from dstl_dagster.state import ColumnChanges, StateSchema, ranges_of_tasks, spelled
+from dstl_dagster.state import (
+    PROCESSING_TIME_TYPE,
+    ColumnChanges,
+    StateSchema,
+    filled_column,
+    ranges_of_tasks,
+    spelled,
+)
 
 __all__ = ["merge_state"]
 
@@ -53,6 +64,7 @@ def merge_state(
     partitions: int | None = None,
     drop_columns: Collection[str] = (),
     rename_columns: Mapping[str, str] | None = None,
+    ttl: StateTtlConfig | None = None,
     job_options: Options | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
@@ -74,6 +86,8 @@ def merge_state(
         update: an expression for each column to update: SQL, or a Column over `F.col("old.…")`. Other
             columns keep their value. Results are cast to the column's type.
         schema: the state's columns, keys included. Later batches may add columns and widen types.
+        ttl: as for `write_state`. `old` is null for a row that has expired, and with processing time each row
+            of the batch is written, as its time changes.
         delete: which keys to delete; null means no.
 
     The other arguments, and the errors, are those of `write_state`.
@@ -82,8 +96,8 @@ def merge_state(
     columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
         batch.count_along(reads_of(changes.sparkSession))
-        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns)
-    update = plan.known_columns(update)
+        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
+    update = {**plan.known_columns(update), **plan.filled}
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
         attempt=batch.attempt,
@@ -92,13 +106,14 @@ def merge_state(
         schema=plan.schema,
         ranges=ranges_of_tasks(count, plan.schema.max_parallelism),
         options=options,
+        time_column=column_of_newest(plan.schema, plan.ttl, ttl),
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
     # The only action: a second one would write everything again.
     with watched(changes.sparkSession, progress):
         found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
-    return report_of(operator, plan.schema, found)
+    return report_of(operator, plan.schema, found, plan.ttl)
 
 
 class _Merge:
@@ -114,6 +129,7 @@ class _Merge:
         schema: st.StructType | str,
         max_parallelism: int | None,
         columns: ColumnChanges,
+        ttl: StateTtlConfig | None,
     ) -> None:
         what = f"state of operator {operator!r}"
         self._changes = changes
@@ -124,13 +140,18 @@ class _Merge:
         given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)
         given = as_spelled(given, known, case_sensitive=self._case_sensitive)
         columns.refuse_written(new_names(given, known), case_sensitive=self._case_sensitive)
+        filled = filled_column(ttl, batch.ttl(operator), known)
+        if filled is not None and filled not in given.names:
+            given = given.append(pa.field(filled, PROCESSING_TIME_TYPE))
         keys = self._spelled(keys, given.names)
         self.schema: StateSchema = schema_to_write(given, keys, max_parallelism, known)
+        self.filled = {} if filled is None else {filled: batch_time(batch)}
+        self.ttl = batch.ttl_to_write(operator, self.schema, ttl)
         attempt, before = batch.attempt, batch.state(operator)
         self._before = (
             StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, (), options)
             if before is None
-            else replace(before, schema=self.schema, options=options)
+            else replace(before, schema=self.schema, options=options, ttl=self._seen_with(before.ttl))
         )
         self._columns = spark_schema(self.schema.columns)
         missing = [name for name in keys if name not in self._spelled(changes.columns, keys)]
@@ -138,6 +159,10 @@ class _Merge:
             raise InvalidInputError(
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
             )
+
+    def _seen_with(self, before: StateTtl | None) -> StateTtl | None:
+        """The TTL by which old rows are seen: at the batch's time, unless hidden ones would come back."""
+        return self.ttl if self.ttl is not None and self.ttl.hides_what(before) else before
 
     def _spelled(self, names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
         return spelled(names, known, case_sensitive=self._case_sensitive)

@@ -18,9 +18,9 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format import ChangelogStateHandle, StateTtl
 from dstl_dagster.keyed import StateAt
-from dstl_dagster.settings import JobOptions, Options, parse_names
+from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
@@ -33,14 +33,18 @@ from dstl_dagster.state import (
     DEFAULT_MAX_PARALLELISM,
     ColumnChanges,
     StateSchema,
+    filled_column,
     ranges_of_tasks,
     spelled,
+    time_column,
     wider_type,
 )
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
     "as_spelled",
+    "batch_time",
+    "column_of_newest",
     "expected_schema",
     "new_names",
     "read_state",
@@ -62,6 +66,7 @@ def write_state(
     deleted: str | Column | None = None,
     drop_columns: Collection[str] = (),
     rename_columns: Mapping[str, str] | None = None,
+    ttl: StateTtlConfig | None = None,
     job_options: Options | None = None,
     progress: Progress | None = None,
 ) -> OperatorReport:
@@ -84,6 +89,7 @@ def write_state(
             state), or an expression. Null means no.
         drop_columns, rename_columns: of the state, by their exact names (new by old); the batch has the new
             columns. No row is rewritten. Asking again changes nothing, so they may stay for later batches.
+        ttl: how long rows live, from this batch on; `None`: as before.
         job_options: on top of the batch's, or all there are for a bare attempt (`dstl.dfs.*`, `gs.*`).
         progress: called with (finished tasks, known tasks) while they run.
 
@@ -93,7 +99,7 @@ def write_state(
     keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
-        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes)
+        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
     task = WriteStateTask(
         attempt=batch.attempt,
         operator=operator,
@@ -101,16 +107,28 @@ def write_state(
         schema=plan.schema,
         ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
         options=options,
+        time_column=column_of_newest(plan.schema, plan.ttl, ttl),
     )
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
         found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
-    return report_of(operator, plan.schema, found)
+    return report_of(operator, plan.schema, found, plan.ttl)
 
 
-def report_of(operator: str, schema: StateSchema, found: Sequence[Mapping[str, Any]]) -> OperatorReport:
-    """The report of tasks that wrote some key groups each, from their `handle`, `upserts` and `deletes`."""
+def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtlConfig | None) -> str | None:
+    """The column whose newest time moves the watermark, unless the batch has given one."""
+    given = config is not None and config.watermark is not None
+    return None if given else time_column(schema, ttl)
+
+
+def report_of(
+    operator: str, schema: StateSchema, found: Sequence[Mapping[str, Any]], ttl: StateTtl | None
+) -> OperatorReport:
+    """The report of tasks that wrote some key groups each, from their outcomes.
+
+    `ttl`: the state's, before it is moved on to the newest time that the tasks saw.
+    """
     handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in found]
     return OperatorReport(
         operator=operator,
@@ -121,6 +139,7 @@ def report_of(operator: str, schema: StateSchema, found: Sequence[Mapping[str, A
         column_ids=schema.column_ids,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
+        ttl=None if ttl is None else ttl.at(*(outcome["newest_us"] for outcome in found)),
     )
 
 
@@ -182,6 +201,7 @@ class _WritePlan:
     columns: tuple[str, ...]
     partitions: int
     rows: DataFrame
+    ttl: StateTtl | None
 
 
 def _plan_write(
@@ -193,19 +213,22 @@ def _plan_write(
     partitions: int | None,
     deleted: str | Column | None,
     changes: ColumnChanges,
+    ttl: StateTtlConfig | None,
 ) -> _WritePlan:
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     case_sensitive = is_case_sensitive(df.sparkSession)
     if isinstance(deleted, str):
         (deleted,) = spelled([deleted], df.columns, case_sensitive=case_sensitive)
+    before = schema_before(batch, operator, changes, case_sensitive=case_sensitive)
+    df = with_batch_time(df, batch, filled_column(ttl, batch.ttl(operator), before))
     columns = _state_columns(df, deleted)
     given = arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive)
-    before = schema_before(batch, operator, changes, case_sensitive=case_sensitive)
     given = as_spelled(given, before, case_sensitive=case_sensitive)
     changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
     keys = spelled(keys, given.names, case_sensitive=case_sensitive)
     schema = schema_to_write(given, keys, max_parallelism, before)
+    state_ttl = batch.ttl_to_write(operator, schema, ttl)
     count = partitions
     if count is None:
         count = default_partitions(df, schema.max_parallelism)
@@ -221,7 +244,20 @@ def _plan_write(
     hashed = [F.col(by_position[given.names.index(name)]) for name in schema.key_columns]
     keyed = rows.withColumn("key_group", key_group_of_columns(hashed, schema.max_parallelism))
     task = task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
-    return _WritePlan(schema, tuple(given.names), count, keyed.repartitionById(count, task))
+    return _WritePlan(schema, tuple(given.names), count, keyed.repartitionById(count, task), state_ttl)
+
+
+def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFrame:
+    """The rows with the batch's time in this column, whatever they had there; `None`: as they are."""
+    if column is None:
+        return df
+    others = [exact_column(name) for name in df.columns if name != column]
+    return df.select(*others, batch_time(batch).alias(column))
+
+
+def batch_time(batch: Batch) -> Column:
+    """The batch's time, the same in every task."""
+    return F.timestamp_micros(F.lit(batch.time_us))
 
 
 def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_ra
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store, task_store
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, NewestTime, StateSchema
 from dstl_dagster.storage import TrafficMeter
 from dstl_dagster.timeline import Attempt
 
@@ -37,13 +38,14 @@ class WriteStateTask:
 
     Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
     key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
-    `handle`, `upserts`, `deletes` and `traffic`; none if there are no rows.
+    `handle`, `upserts`, `deletes`, `newest_us` and `traffic`; none if there are no rows.
 
     Attributes:
         columns: the names of the given columns, in the order of the record batches.
         schema: the state's, which may have more columns.
         ranges: of all tasks; the rows' key groups determine which one is this task's.
         options: of the job.
+        time_column: whose newest time the watermark needs (`newest_us`); `None`: none is looked for.
     """
 
     attempt: Attempt
@@ -52,6 +54,7 @@ class WriteStateTask:
     schema: StateSchema
     ranges: tuple[KeyGroupRange, ...]
     options: JobOptions
+    time_column: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -69,35 +72,39 @@ class WriteStateTask:
             return None
         key_groups = self._own_range(first)
         encoder, meter = ChangeEncoder(self.schema), TrafficMeter()
+        newest = NewestTime(self.time_column)
         with (
             counted_store(self.attempt.store_uri, meter, self.options.files) as store,
             open_attempt_changelog(store, self.attempt, self.options) as storage,
         ):
-            changes = self._changes(encoder, first, batches)
+            changes = self._changes(encoder, newest, first, batches)
             handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
         return {
             "handle": handle.to_json(),
             "upserts": encoder.upserts,
             "deletes": encoder.deletes,
+            "newest_us": newest.us,
             TRAFFIC: meter.traffic.to_json(),
         }
 
     def _changes(
-        self, encoder: ChangeEncoder, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+        self,
+        encoder: ChangeEncoder,
+        newest: NewestTime,
+        first: pa.RecordBatch,
+        rest: Iterator[pa.RecordBatch],
     ) -> Iterator[EncodedChanges | None]:
-        yield self._encoded(encoder, first)
-        for batch in rest:
-            yield self._encoded(encoder, batch)
+        for batch in chain([first], rest):
+            *given, deleted, key_groups = batch.columns
+            rows = pa.record_batch(given, list(self.columns))
+            newest.add(rows, deleted)
+            yield encoder.add(rows, key_groups, deleted)
         yield encoder.finish()
 
     def _own_range(self, batch: pa.RecordBatch) -> KeyGroupRange:
         """By the rows, and not by the task's number: Spark does not promise which task gets which range."""
         key_group = batch.column(-1)[0].as_py()
         return next(each for each in self.ranges if each.contains(key_group))
-
-    def _encoded(self, encoder: ChangeEncoder, batch: pa.RecordBatch) -> EncodedChanges | None:
-        *given, deleted, key_groups = batch.columns
-        return encoder.add(pa.record_batch(given, list(self.columns)), key_groups, deleted)
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,6 @@ class ReadStateTask:
             task_store(state.store_uri, self.reads, state.options.files) as store,
             state.opened(store).reading() as reader,
         ):
-            fold = folded(reader, state.handles, state.schema, key_groups)
+            fold = folded(reader, state, key_groups)
         for table in fold.tables():
             yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)

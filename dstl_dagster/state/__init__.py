@@ -16,20 +16,32 @@ from dstl_dagster.state.names import refuse_alike, spelled
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
 from dstl_dagster.state.text import RawText, python_rows, refuse_raw_text, text_as_bytes
+from dstl_dagster.state.ttl import (
+    PROCESSING_TIME_TYPE,
+    NewestTime,
+    expired_rows,
+    filled_column,
+    time_column,
+    ttl_to_write,
+)
 from dstl_dagster.state.types import wider_type
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
+    "PROCESSING_TIME_TYPE",
     "ChangeEncoder",
     "ColumnChanges",
     "EncodedChanges",
     "FoldedRun",
+    "NewestTime",
     "RawText",
     "StateFold",
     "StateSchema",
     "check_changes",
     "decode_change",
     "encode_changes",
+    "expired_rows",
+    "filled_column",
     "group_of_hashes",
     "key_group_of",
     "key_hashes",
@@ -40,5 +52,7 @@ __all__ = [
     "same_rows",
     "spelled",
     "text_as_bytes",
+    "time_column",
+    "ttl_to_write",
     "wider_type",
 ]

@@ -1,8 +1,8 @@
 """Changes of the log folded into rows of state: the last change of each key, unless it is a tombstone.
 
-Owns what a sequence of changes means. Does not own reading the log, nor which key groups a task has. Works
-on a few key groups at a time: whatever the size of the state, memory beyond the changes themselves is that
-of some ten thousand rows, or of the largest key group.
+Owns what a sequence of changes means; a row that has expired counts as a tombstone. Does not own reading the
+log, nor which key groups a task has. Works on a few key groups at a time: whatever the size of the state,
+memory beyond the changes themselves is that of some ten thousand rows, or of the largest key group.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange
+from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
 from dstl_dagster.format.frames import is_within
 from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.schema import StateSchema
+from dstl_dagster.state.ttl import expired_rows
 
 __all__ = ["FoldedRun", "StateFold"]
 
@@ -65,14 +66,20 @@ class StateFold:
         key_groups: the ranges to fold; changes of other key groups are skipped. A collected change is a
             view of its record batch, so a log that yields only these ranges saves memory.
         keys: only the rows of these keys, in the types of the schema; `None`: all.
+        ttl: what it hides is folded as if it had been deleted, so that no older change of its key returns.
     """
 
     def __init__(
-        self, schema: StateSchema, key_groups: Sequence[KeyGroupRange], keys: pa.Table | None = None
+        self,
+        schema: StateSchema,
+        key_groups: Sequence[KeyGroupRange],
+        keys: pa.Table | None = None,
+        ttl: StateTtl | None = None,
     ) -> None:
         self._schema = schema
         self._key_groups = key_groups
         self._keys = keys
+        self._ttl = ttl
         self._schemas: list[StateSchema] = []
         self._stored_schema = b""
         self._handles = 0
@@ -173,13 +180,21 @@ class StateFold:
         for index, of_schema in sorted(by_schema.items()):
             written = self._schemas[index]
             rows, counts = decode_changes(written, [payload for _, payload in of_schema])
-            tables.append(self._conformed(written, rows))
+            tables.append(self._conformed(written, self._expired(written, rows)))
             groups_of.append(np.repeat(np.array([group for group, _ in of_schema], np.int32), counts))
         everything, groups = pa.concat_tables(tables), np.concatenate(groups_of)
         if self._keys is None:
             return FoldedRun(everything, groups)
         wanted = occurring(everything, self._keys, self._schema.key_columns)
         return FoldedRun(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
+
+    def _expired(self, written: StateSchema, rows: pa.Table) -> pa.Table:
+        """The rows with tombstones for those that have expired, by the columns that they were written in."""
+        expired = expired_rows(rows, written, self._ttl)
+        if expired is None:
+            return rows
+        flags = pc.or_(rows.column(-1), pa.chunked_array([pa.array(expired)]))
+        return rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), flags)
 
     def _conformed(self, written: StateSchema, rows: pa.Table) -> pa.Table:
         """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOW_TO = ROOT / "docs" / "how-to"
-PLAIN = ("rescale", "late-data", "migrate-from-flink")
+PLAIN = ("rescale", "late-data", "state-that-ends", "migrate-from-flink")
 
 RUN_BY = {
     "README.md": ("tests/docs/test_readme.py", "python"),

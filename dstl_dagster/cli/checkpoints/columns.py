@@ -1,9 +1,10 @@
-"""The command about the columns of keyed state: show, drop, rename."""
+"""The command about the columns of keyed state: show them and the TTL, drop, rename."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import click
 from rich.markup import escape
@@ -15,10 +16,13 @@ from dstl_dagster.cli.checkpoints.options import AT, as_json_option, job_options
 from dstl_dagster.cli.checkpoints.rows import keyed_operators, one_operator
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.format import StateTtl
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
 
 __all__ = ["schema_command"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command("schema")
@@ -54,15 +58,16 @@ def schema_command(
     if not changes:
         names = keyed_operators(checkpoint.manifest) if operator is None else [operator]
         for name in names:
-            _show(name, changed_schema(coordinator, checkpoint, name, changes), as_json=as_json)
+            schema = changed_schema(coordinator, checkpoint, name, changes)
+            _show(name, schema, checkpoint.manifest.operators[name].report.ttl, as_json=as_json)
         return
     operator = one_operator(checkpoint.manifest, operator)
     after = changed_schema(coordinator, checkpoint, operator, changes)
     if dry_run:
-        _show(operator, after, as_json=as_json)
+        _show(operator, after, None, as_json=as_json)
         return
     if not yes:
-        _show(operator, after, as_json=False)
+        _show(operator, after, None, as_json=False)
         click.confirm(
             f"Continue after checkpoint {checkpoint.checkpoint_id} like this?", abort=True, err=True
         )
@@ -76,11 +81,12 @@ def _renamed(option: str) -> tuple[str, str]:
     return old, new
 
 
-def _show(operator: str, schema: StateSchema, *, as_json: bool) -> None:
+def _show(operator: str, schema: StateSchema, ttl: StateTtl | None, *, as_json: bool) -> None:
     columns = list(_columns(schema))
     if as_json:
         dropped = sorted(schema.column_ids.dropped.values())
-        click.echo(json.dumps({"operator": operator, "columns": columns, "dropped": dropped}))
+        shown_ttl = {} if ttl is None else {"ttl": ttl.to_json()}
+        click.echo(json.dumps({"operator": operator, "columns": columns, "dropped": dropped, **shown_ttl}))
         return
     table = plain_table("column", "type", "key", "id", title=f"Columns of {escape(operator)}")
     for each in columns:
@@ -89,6 +95,18 @@ def _show(operator: str, schema: StateSchema, *, as_json: bool) -> None:
     console().print(table)
     if schema.column_ids.dropped:
         click.echo(f"dropped: {', '.join(sorted(schema.column_ids.dropped.values()))}")
+
+    if ttl is not None and ttl.ttl_us is not None:
+        click.echo(_ttl_in_words(ttl, schema))
+
+
+def _ttl_in_words(ttl: StateTtl, schema: StateSchema) -> str:
+    column = schema.columns.names[schema.ids.index(ttl.column)]
+    named = f"rows end {timedelta(microseconds=ttl.ttl_us or 0)} after {column}"
+    clock = "the time of writing" if ttl.processing_time else "event time"
+    if ttl.now_us is None:
+        return f"{named} ({clock}); no row had a time yet"
+    return f"{named} ({clock}); now is {_EPOCH + timedelta(microseconds=ttl.now_us):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _columns(schema: StateSchema) -> Iterator[dict[str, object]]:

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings import JobOptions, parse_bool, parse_int
+from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
 from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
 from dstl_dagster.spark.given_options import own_and_job_options
 
 __all__ = ["SinkOptions", "names_of"]
 
 _KNOWN = (
-    *("store", "job", "operator", "keys", "deleted", "max_parallelism"),
+    *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column"),
     *("path", "file_format", "single_file", "header_line", "compression"),
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
@@ -32,6 +32,7 @@ class SinkOptions:
     Attributes:
         store, job: the job that the checkpoints belong to.
         operator, keys, deleted, max_parallelism: as in `write_state`. A single operator.
+        ttl: from options `ttl` (`30 d`, or `disabled`) and `ttl_column`, by event time; `None`: as before.
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
         header_line: written before the lines of each file.
@@ -49,6 +50,7 @@ class SinkOptions:
     keys: tuple[str, ...] = ()
     deleted: str | None = None
     max_parallelism: int | None = None
+    ttl: StateTtlConfig | None = None
     case_sensitive: bool = False
     path: str | None = None
     file_format: str = "parquet"
@@ -75,6 +77,7 @@ class SinkOptions:
             keys=names_of(given.get("keys", ""), "keys"),
             deleted=given.get("deleted"),
             max_parallelism=parse_int("max_parallelism", groups) if groups else None,
+            ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
             file_format=file_format,
@@ -103,6 +106,8 @@ class SinkOptions:
             )
         if self.operator is not None and not self.keys:
             raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
+        if self.operator is None and self.ttl is not None:
+            raise InvalidInputError("options ttl and ttl_column are of state: files stay")
         if self.path is not None and self.single_file and self.file_format not in LINE_FORMATS:
             raise InvalidInputError(
                 f"{self.file_format} files cannot be joined from parts: leave out single_file, or write one "

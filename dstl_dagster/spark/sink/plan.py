@@ -19,6 +19,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StepCost, schema_of
 from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
@@ -29,7 +30,7 @@ from dstl_dagster.spark.spending import counted_store
 from dstl_dagster.spark.state import as_spelled, schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema
-from dstl_dagster.state import StateSchema, spelled
+from dstl_dagster.state import StateSchema, filled_column, spelled, ttl_to_write
 from dstl_dagster.storage import ObjectStore, TrafficMeter
 
 __all__ = [
@@ -52,12 +53,14 @@ class StateSink:
     Attributes:
         deleted: the boolean column of the rows that delete their key, as the rows spell it.
         columns: the other columns of the rows, in their order, as the state spells them.
+        ttl: the state's, before the times of these rows.
     """
 
     operator: str
     schema: StateSchema
     deleted: str | None
     columns: tuple[str, ...]
+    ttl: StateTtl | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,16 @@ def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint 
     given = as_spelled(given, before, case_sensitive=options.case_sensitive)
     keys = spelled(options.keys, given.names, case_sensitive=options.case_sensitive)
     evolved = schema_to_write(given, keys, options.max_parallelism, before)
-    return StateSink(options.operator, evolved, deleted, tuple(given.names))
+    before_ttl = None if entry is None else entry.report.ttl
+    filled = filled_column(options.ttl, before_ttl, before)
+    if filled is not None:
+        raise InvalidInputError(
+            f"the TTL of operator {options.operator!r} fills column {filled!r}, which "
+            'format("dstl") does not: write it in foreachBatch(checkpointed_batches(...)), or set options '
+            "ttl and ttl_column to a column of the rows, such as one of current_timestamp()"
+        )
+    ttl = ttl_to_write(options.ttl, before_ttl, evolved, time_us=0)  # of event time, the rows' times count
+    return StateSink(options.operator, evolved, deleted, tuple(given.names), ttl)
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:

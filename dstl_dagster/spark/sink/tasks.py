@@ -25,7 +25,14 @@ from dstl_dagster.keyed import TRIGGER, open_attempt_changelog, write_range
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
 from dstl_dagster.spark.spending import TRAFFIC, counted_store
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, group_of_hashes, key_hashes
+from dstl_dagster.state import (
+    ChangeEncoder,
+    EncodedChanges,
+    NewestTime,
+    group_of_hashes,
+    key_hashes,
+    time_column,
+)
 from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["groups_of", "write_partition"]
@@ -105,7 +112,7 @@ def _write_state(
     plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch], meter: TrafficMeter
 ) -> dict[str, Any]:
     schema = sink.schema
-    encoder = ChangeEncoder(schema)
+    encoder, newest = ChangeEncoder(schema), NewestTime(time_column(schema, sink.ttl))
     present = np.zeros(schema.max_parallelism, np.bool_)
 
     def changes() -> Iterator[EncodedChanges | None]:
@@ -114,6 +121,7 @@ def _write_state(
             hashes = key_hashes(rows, schema)
             key_groups = group_of_hashes(hashes, schema.max_parallelism)
             present[key_groups] = True
+            newest.add(rows, deleted)
             yield encoder.add(rows, key_groups, deleted, hashes=hashes)
         yield encoder.finish()
 
@@ -130,6 +138,7 @@ def _write_state(
         "handle": handle.to_json(),
         "upserts": encoder.upserts,
         "deletes": encoder.deletes,
+        "newest_us": newest.us,
         "groups": base64.b64encode(np.packbits(present).tobytes()).decode("ascii"),
     }
 

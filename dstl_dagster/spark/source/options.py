@@ -24,6 +24,13 @@ CHECKPOINTS: Final = "checkpoints"
 
 _VERSION, _TIMESTAMP = "versionasof", "timestampasof"
 _CHECKPOINT = ("checkpoint", _VERSION, _TIMESTAMP)
+_BETWEEN = ("from_checkpoint", "to_checkpoint")
+_FOLLOWING = ("startingcheckpoint", "maxcheckpointspertrigger", "followrestores")
+_SPELLED = {
+    "startingcheckpoint": "startingCheckpoint",
+    "maxcheckpointspertrigger": "maxCheckpointsPerTrigger",
+    "followrestores": "followRestores",
+}
 _LATEST: Final = AsOf.of(None)
 _OF_EVERY_TABLE = ("store", "job", "table")
 _OF_TABLE = {
@@ -35,7 +42,7 @@ _OF_TABLE = {
         "partitions",
         "case_sensitive",
     ),
-    CHANGES: ("operator", "from_checkpoint", "to_checkpoint", "key_groups"),
+    CHANGES: ("operator", *_BETWEEN, *_FOLLOWING, "key_groups"),
     CHECKPOINTS: (),
 }
 
@@ -52,6 +59,10 @@ class SourceOptions:
             the DataFrame is created.
         from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: the oldest that is kept)
             up to the second (inclusive; `None`: the latest).
+        starting_checkpoint: a stream tells the changes after this one (exclusive); `None`: first the whole
+            state at the newest.
+        max_checkpoints_per_trigger: of a stream's micro-batch, 1 or more.
+        follow_restores: after a restore a stream goes on with what differs.
         key_groups: only these ranges; empty: all.
         columns: only these, in this order; empty: all.
         partitions: tasks that read; `None`: by the size of the state.
@@ -66,6 +77,9 @@ class SourceOptions:
     checkpoint: AsOf = _LATEST
     from_checkpoint: AsOf | None = None
     to_checkpoint: AsOf | None = None
+    starting_checkpoint: AsOf | None = None
+    max_checkpoints_per_trigger: int = 1
+    follow_restores: bool = False
     key_groups: tuple[KeyGroupRange, ...] = ()
     columns: tuple[str, ...] = ()
     partitions: int | None = None
@@ -73,13 +87,17 @@ class SourceOptions:
     job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Raises: InvalidInputError naming the option."""
+    def of(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+        """`streaming`: `None`: not known yet, as while the schema is asked for.
+
+        Raises: InvalidInputError naming the option.
+        """
         table = next((value for key, value in options.items() if key.lower() == "table"), STATE)
         if table not in _OF_TABLE:
             raise InvalidInputError(f"option table is one of {', '.join(_OF_TABLE)}, not {table!r}")
         known = (*_OF_EVERY_TABLE, *_OF_TABLE[table])
         given, job_options = own_and_job_options(options, known, f"reading {table}")
+        _refuse_other_way(table, given, streaming)
         needed = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
         missing = [key for key in needed if not given.get(key)]
         if missing:
@@ -92,11 +110,29 @@ class SourceOptions:
             checkpoint=_as_of(given, *_CHECKPOINT) or _LATEST,
             from_checkpoint=_as_of(given, "from_checkpoint"),
             to_checkpoint=_as_of(given, "to_checkpoint"),
+            starting_checkpoint=_as_of(given, "startingcheckpoint"),
+            max_checkpoints_per_trigger=_number(given, "maxcheckpointspertrigger") or 1,
+            follow_restores=parse_bool("followRestores", given.get("followrestores", "false")),
             key_groups=KeyGroupRange.parse_all(given.get("key_groups", "")),
             columns=names_of(given.get("columns", ""), "columns"),
             partitions=_number(given, "partitions"),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             job_options=job_options,
+        )
+
+
+def _refuse_other_way(table: str, given: Mapping[str, str], streaming: bool | None) -> None:
+    if streaming and table != CHANGES:
+        raise InvalidInputError(
+            f'a stream reads changes, not {table}: set option table="changes", or use spark.read for {table}'
+        )
+    others = {None: (), True: _BETWEEN, False: _FOLLOWING}[streaming]
+    wrong = [option for option in others if option in given]
+    if wrong:
+        raise InvalidInputError(
+            f"option {wrong[0]} is of {'spark.read' if streaming else 'spark.readStream'}; "
+            f"{'a stream' if streaming else 'a read of changes'} takes "
+            f"{', '.join(_SPELLED.get(each, each) for each in (_FOLLOWING if streaming else _BETWEEN))}"
         )
 
 

@@ -24,6 +24,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
+    KeyedState,
     StateAt,
     StateDiff,
     compared_runs,
@@ -45,7 +46,10 @@ __all__ = [
     "StateReader",
     "changes_schema",
     "checkpoints_schema",
+    "partitions_of",
+    "read_changes",
     "state_at",
+    "state_or_none",
     "states_between",
 ]
 
@@ -106,7 +110,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
                 f"job {options.job!r} has no checkpoint from {first} to {last}", kind=ErrorKind.NO_CHECKPOINT
             )
         newest = _state_of(store, options, wanted[-1], None)
-        found = [_state_or_none(store, options, each) for each in wanted]
+        found = [state_or_none(store, options, each) for each in wanted]
     schema = newest.schema
     for each in found:
         schema = schema if each is None else schema.covering(each.schema)
@@ -119,7 +123,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
     ]
 
 
-def _state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt | None:
+def state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt | None:
+    """The state at a checkpoint; `None` if the operator has none yet."""
     try:
         return _state_of(store, options, checkpoint, None)
     except NotFoundError as error:
@@ -156,7 +161,7 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[RangePartition]:
         ranges = self._state.ranges(self._options.partitions)
-        return _partitions(ranges, self._options.key_groups, self._state.schema)
+        return partitions_of(ranges, self._options.key_groups, self._state.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
@@ -203,7 +208,7 @@ class ChangesReader(DataSourceReader):
             opened = [state.opened(store) for state in self._states]
         for pair in range(len(opened) - 1):
             runs = compared_runs(opened[pair], opened[pair + 1])
-            found += _partitions(runs, self._wanted, self._states[0].schema, pair)
+            found += partitions_of(runs, self._wanted, self._states[0].schema, pair)
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -211,15 +216,18 @@ class ChangesReader(DataSourceReader):
             return
         older, newer = self._states[partition.pair : partition.pair + 2]
         with task_store(newer.store_uri, None, newer.options.files) as store:
-            states = [each.within(partition.key_groups).opened(store) for each in (older, newer)]
-            for diff in diff_states(*states):
-                for change_type, rows in _by_type(diff):
-                    marked = rows.append_column(
-                        CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string())
-                    ).append_column(
-                        CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64())
-                    )
-                    yield from _spark_batches(marked, self._spark_schema)
+            before, after = (each.within(partition.key_groups).opened(store) for each in (older, newer))
+            yield from read_changes(before, after, self._spark_schema)
+
+
+def read_changes(older: KeyedState, newer: KeyedState, schema: st.StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of changes, from one state to the next."""
+    for diff in diff_states(older, newer):
+        for change_type, rows in _by_type(diff):
+            marked = rows.append_column(
+                CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string())
+            ).append_column(CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64()))
+            yield from _spark_batches(marked, schema)
 
 
 def _by_type(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
@@ -288,7 +296,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
     )
 
 
-def _partitions(
+def partitions_of(
     ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], schema: StateSchema, pair: int = 0
 ) -> list[RangePartition]:
     """The wanted key groups, cut at the borders of `ranges`."""
