@@ -210,6 +210,7 @@ def main() -> None:
                 count = 4 if variant in WARM else 1
                 days = [str(FIRST + timedelta(number * count + each)) for each in range(count)]
                 took = measured(variant, days, Path(scratch) / variant)
+                print(f"  {variant} {days[-1]}: {took[0]:.2f} s, {took[1]:.2f} s of processor", flush=True)
                 if number:
                     found[variant].append(took)
     for variant, took in found.items():
