@@ -113,7 +113,7 @@ def test_each_checkpoint_is_asked_for_once(seed: int, days: Days) -> None:
         if number == 4:
             daemon.cursor = None
         if number == 5:
-            daemon.name = "another"
+            daemon.name, daemon.cursor = "another", None
     for _ in range(6):
         daemon.tick()
     assert daemon.asked() == [str(number) for number in range(1, 7)]
