@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
     from dstl_dagster.orchestration.component import CheckpointLineageComponent
     from dstl_dagster.orchestration.correcting import build_correct_job
+    from dstl_dagster.orchestration.downstream import build_downstream_sensor
+    from dstl_dagster.orchestration.executors import build_step_executor
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
     from dstl_dagster.orchestration.io_manager import KeyedStateIOManager
     from dstl_dagster.orchestration.jobs import build_checkpoint_job
@@ -70,10 +72,12 @@ __all__ = [
     "build_cleanup_schedule",
     "build_commit_job",
     "build_correct_job",
+    "build_downstream_sensor",
     "build_materialize_job",
     "build_materialize_schedule",
     "build_restore_job",
     "build_state_asset",
+    "build_step_executor",
     "build_verify_job",
     "build_verify_schedule",
     "checkpoint_asset_specs",
@@ -100,6 +104,8 @@ __getattr__, __dir__ = lazy_face(
         "orchestration.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.component": ["CheckpointLineageComponent"],
         "orchestration.correcting": ["build_correct_job"],
+        "orchestration.downstream": ["build_downstream_sensor"],
+        "orchestration.executors": ["build_step_executor"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
         "orchestration.io_manager": ["KeyedStateIOManager"],
         "orchestration.jobs": ["build_checkpoint_job"],

@@ -183,7 +183,7 @@ class ErrorKind(StrEnum):
     PRECONDITION_FAILED = "precondition_failed"
     """The object does not meet the precondition. Read it, then decide."""
     NO_PERMISSION = "no_permission"
-    """No valid credentials, or no permission. Fix the credentials or the bucket's policy."""
+    """No valid credentials, or no permission. Fix the credentials, or the rights to the bucket or folder."""
     UPLOAD_LOST = "upload_lost"
     """The upload session is gone and created no object. Write the object again."""
     FILE_AND_FOLDER = "file_and_folder"

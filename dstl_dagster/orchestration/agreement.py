@@ -16,6 +16,7 @@ import dagster as dg
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.orchestration.findings import PARTITIONS, Finding, blocked_files, unpublished_files
 from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.reporting import PartitionChanges
 from dstl_dagster.timeline import TimelineView
 
@@ -119,7 +120,7 @@ def _days(
         key
         for key in held
         if view.applied_in(key) is not None
-        and partitions_def.has_partition_key(key)
+        and has_partition(partitions_def, key, instance)
         and not _is_at_work(instance, key)
     ]
     return sorted(undone), sorted(unseen)

@@ -6,7 +6,7 @@ Owns the specs and their dependencies. Does not own what the ops do (`steps`) or
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
-from dstl_dagster.orchestration.ops import build_checkpoint_ops
+from dstl_dagster.orchestration.ops import build_steps
 from dstl_dagster.settings import parse_names
 
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
@@ -31,8 +31,10 @@ def checkpoint_asset_specs(
     owners: Sequence[str] = (),
     kinds: Sequence[str] = (),
     freshness: timedelta | None = None,
-    sources: Sequence[dg.AssetKey] | None = None,
+    sources: Sequence[dg.AssetKey | dg.AssetDep] | None = None,
     file_columns: dg.TableSchema | None = None,
+    group_name: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> list[dg.AssetSpec]:
     """The external assets of a job: state by operator, output files, checkpoints.
 
@@ -49,12 +51,19 @@ def checkpoint_asset_specs(
         sources: the assets that a job outside Dagster reads: adds `<job>/state` downstream of them. Not
             together with `build_state_asset`, which defines that asset.
         file_columns: the columns of the output files.
+        group_name, tags: of all of them; the group is by default the job's. For changes of single ones, map
+            over the specs: `[spec.replace_attributes(...) for spec in specs]`, anything but the key.
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
-    if isinstance(sources, str | dg.AssetKey):
+    if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
-    spec = partial(_spec, assets, list(parse_names("owners", owners)), parse_names("kinds", kinds))
+    common = {
+        "group_name": group_name or assets.group_name,
+        "owners": list(parse_names("owners", owners)),
+        "tags": {**(tags or {}), TAG_JOB: assets.job},
+    }
+    spec = partial(_spec, assets, common, parse_names("kinds", kinds))
     specs = [
         spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
         for operator in assets.operators
@@ -88,7 +97,7 @@ def checkpoint_asset_specs(
 
 def _spec(
     assets: JobAssets,
-    owners: list[str],
+    common: Mapping[str, Any],
     kinds: Sequence[str],
     key: dg.AssetKey,
     kind: str,
@@ -98,11 +107,9 @@ def _spec(
     return dg.AssetSpec(
         key=key,
         deps=more.pop("deps", [assets.state_key]),
-        group_name=assets.group_name,
         kinds={kind, *kinds},
-        owners=owners,
-        tags={TAG_JOB: assets.job},
         description=description,
+        **common,
         **more,
     )
 
@@ -111,65 +118,94 @@ def build_state_asset(
     job: str | JobAssets,
     update: dg.OpDefinition,
     *,
-    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
-    sources: Sequence[dg.AssetKey] = (),
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    sources: Sequence[dg.AssetKey | dg.AssetDep] = (),
     kinds: Collection[str] | None = None,
     owners: Sequence[str] = (),
     description: str | None = None,
+    group_name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    code_version: str | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    separate_steps: bool = False,
 ) -> dg.AssetsDefinition:
-    """The state of a job as an asset backed by five ops: update, persist, confirm, compose_commit, cleanup.
+    """The state of a job as an asset backed by two ops: update (steps 1 to 3) and complete (steps 4 to 7).
 
     Args:
         job: the job's name, or its asset keys.
         update: the user's op, which returns `batch.reference`. It takes no data: an input `after` of type
             `Nothing`, by which it waits for its sources, is added if the op does not have it.
-        partitions_def: time partitions. The asset then depends on its own previous partition, so that a
-            backfill runs them in order, one run each.
-        sources: the assets that `update` reads.
-        retry_policy: of the four ops behind `update`, which brings its own.
+        partitions_def: each partition is one run and one checkpoint. With time partitions the asset depends
+            on its own previous one, so that a backfill runs them in order. All others, such as static,
+            dynamic and multi-dimensional ones, have no order: each is applied once, whichever comes first.
+        sources: the assets that `update` reads; an `AssetDep` brings a partition mapping.
+        kinds, owners, description, group_name, tags, metadata, code_version, automation_condition: as of
+            `dagster.asset`. The group is by default the job's.
+        retry_policy: of what stands behind `update`, which brings its own.
+        separate_steps: `persist`, `confirm`, `compose_commit` and `cleanup` as ops of their own instead of
+            `complete`: each shows and is retried alone, and costs a process where steps have their own.
 
     Raises: InvalidInputError for an `update` that takes data, or a text where names are wanted.
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
     update, owners = _waiting(update), parse_names("owners", owners)
-    if isinstance(sources, str | dg.AssetKey):
+    if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
     prefix = op_prefix(assets)
-    ops = build_checkpoint_ops(
-        lambda _job: assets, prefix=prefix, retry_policy=retry_policy, pool=assets.pool, ends=True
+    complete = build_steps(
+        lambda _job: assets,
+        separate_steps=separate_steps,
+        prefix=prefix,
+        retry_policy=retry_policy,
+        pool=assets.pool,
+        ends=True,
     )
     first = update.alias(update.name.removeprefix(prefix))
-    ins = {
-        f"source_{place}": dg.AssetIn(key=key, dagster_type=dg.Nothing) for place, key in enumerate(sources)
-    }
-    if partitions_def is not None:
+    ins = {f"source_{place}": _waits_for(source) for place, source in enumerate(sources)}
+    if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         ins["previous"] = dg.AssetIn(
             key=assets.state_key,
             dagster_type=dg.Nothing,
             partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1),
         )
-
-    def steps(**upstream: Any) -> Any:
-        return ops.invoke_after(first(after=list(upstream.values())) if upstream else first())
-
-    # Dagster reads the graph's inputs from the signature, and their number is the caller's choice.
-    steps.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # functions do take one
-        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ins]
-    )
     return dg.graph_asset(
         name=assets.state,
         key_prefix=[assets.group_name],
         ins=ins,
         partitions_def=partitions_def,
-        group_name=assets.group_name,
+        group_name=group_name or assets.group_name,
         kinds=set(parse_names("kinds", kinds or ("pyspark",))),
         owners=list(owners) or None,
-        tags={TAG_JOB: assets.job},
+        tags={**(tags or {}), TAG_JOB: assets.job},
+        metadata=metadata,
+        code_version=code_version,
+        automation_condition=automation_condition,
         backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
         description=description or f"The state of {assets.job}: one run, one checkpoint.",
-    )(steps)
+    )(_graph_of(first, complete, ins))
+
+
+def _graph_of(
+    first: Callable[..., Any], complete: Callable[[Any], Any], inputs: Iterable[str]
+) -> Callable[..., Any]:
+    """The function by which Dagster composes the graph."""
+
+    def steps(**upstream: Any) -> Any:
+        return complete(first(after=list(upstream.values())) if upstream else first())
+
+    # Dagster reads the graph's inputs from the signature, and their number is the caller's choice.
+    steps.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # functions do take one
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in inputs]
+    )
+    return steps
+
+
+def _waits_for(source: dg.AssetKey | dg.AssetDep) -> dg.AssetIn:
+    dep = source if isinstance(source, dg.AssetDep) else dg.AssetDep(source)
+    return dg.AssetIn(key=dep.asset_key, partition_mapping=dep.partition_mapping, dagster_type=dg.Nothing)
 
 
 def op_prefix(assets: JobAssets) -> str:

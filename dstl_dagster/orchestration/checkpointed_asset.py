@@ -47,7 +47,7 @@ def checkpointed_asset(
     operator: str | None = None,
     max_parallelism: int | None = None,
     ttl: StateTtlConfig | None = None,
-    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
     source: str = "input",
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     **asset_arguments: Any,
@@ -69,10 +69,11 @@ def checkpointed_asset(
             a boolean column.
         operator: where the rows are kept; the function's name by default.
         ttl: how long rows live, as in `batch.merge_state`.
-        partitions_def: time partitions, which are applied in order, each once.
-        source: the name under which the checkpoint holds the partition as a position.
-        retry_policy: of all five ops.
-        asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `description`, ...
+        partitions_def: each is applied once: time partitions in order, others in any.
+        source: the name under which the checkpoint holds the time partition as a position.
+        retry_policy: of all ops.
+        asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `tags`,
+            `code_version`, `automation_condition`, `separate_steps`, ...
 
     Raises: InvalidInputError, where the decorator stands, for a rule or a function that cannot work.
     """
@@ -91,7 +92,7 @@ def checkpointed_asset(
 
         def compute(context: dg.OpExecutionContext, **given: Any) -> dict[str, Any]:
             changelog: ChangelogStorageResource = given[_CHANGELOG]
-            order = source if partitions_def is not None else None
+            order = source if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition) else None
             with changelog.checkpoint(context, assets.job, source=order) as batch:
                 if batch.already_in is None:
                     _add(batch, rule, name, _call(function, parameters, context, batch, given))
@@ -103,6 +104,7 @@ def checkpointed_asset(
             description=inspect.getdoc(function),
             out=dg.Out(dict),
             retry_policy=retry_policy,
+            pool=assets.pool,
         )(compute)
         described = {"description": inspect.getdoc(function), **asset_arguments}
         return build_state_asset(

@@ -15,6 +15,7 @@ import dagster as dg
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
+    DstlError,
     ErrorKind,
     FormatError,
     InternalError,
@@ -37,7 +38,7 @@ _FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatEr
 def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turns an error that a retry cannot fix into `dagster.Failure(allow_retries=False)`.
 
-    An UnavailableError stays one, with `where` put before its message.
+    An UnavailableError stays one, with `where` put before its message, unless permission is what lacks.
 
     Args:
         where: the step and the checkpoint: the message begins with it.
@@ -46,12 +47,18 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
     try:
         yield
     except UnavailableError as error:
+        if error.kind == ErrorKind.NO_PERMISSION:  # as InvalidInputError of a bucket: waiting does not help
+            raise _failure(where, facts, error) from error
         if not where:
             raise
         raise UnavailableError(f"{where}: {error.message}", kind=ErrorKind(error.kind)) from error
     except _FINAL as error:
-        raise dg.Failure(
-            description=f"{where}: {error.message}" if where else error.message,
-            metadata={"kind": error.kind, **(facts or {})},
-            allow_retries=False,
-        ) from error
+        raise _failure(where, facts, error) from error
+
+
+def _failure(where: str, facts: Mapping[str, str] | None, error: DstlError) -> dg.Failure:
+    return dg.Failure(
+        description=f"{where}: {error.message}" if where else error.message,
+        metadata={"kind": error.kind, **(facts or {})},
+        allow_retries=False,
+    )

@@ -17,6 +17,7 @@ __all__ = [
     "TAG_CHECKPOINT",
     "TAG_COMMIT",
     "TAG_CORRECTION",
+    "TAG_DOWNSTREAM",
     "TAG_FAIL_IF_APPLIED",
     "TAG_JOB",
     "TAG_PARENT",
@@ -48,6 +49,8 @@ TAG_REPORTER = "dstl/reported_by"
 """`run` or `sensor`."""
 TAG_COMMIT = "dstl/commit"
 """The checkpoint that a run was requested to commit: `<job>/<checkpoint>/<attempt>`."""
+TAG_DOWNSTREAM = "dstl/downstream"
+"""What a run of a user's own job is for: `<its name>/<timeline>/<checkpoint>/<attempt>`."""
 TAG_CORRECTION = "dstl/correction"
 """The run that corrects a partition, on each run that it makes."""
 TAG_ALREADY_IN = "dstl/already_in"

@@ -6,9 +6,9 @@ Does not own what a step does (`steps`) or which errors are retried (`failures`)
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -17,7 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.applied import observe_if_unchanged
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
-from dstl_dagster.orchestration.lineage import state_metadata
+from dstl_dagster.orchestration.lineage import state_metadata, state_version
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.timeline import Ending
@@ -25,6 +25,8 @@ from dstl_dagster.timeline import Ending
 __all__ = [
     "CheckpointOps",
     "build_checkpoint_ops",
+    "build_complete_op",
+    "build_steps",
     "cleanup_op",
     "compose_commit_op",
     "confirm_op",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 Reference = dict[str, Any]
+Body = Callable[[Step, Attempt], None]
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,7 @@ def build_checkpoint_ops(
         ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
     """
 
-    def op(
-        name: str,
-        number: str,
-        description: str | None,
-        body: Callable[[Step, Attempt], None],
-    ) -> dg.OpDefinition:
+    def op(name: str, number: str, description: str | None, body: Body) -> dg.OpDefinition:
         @dg.op(
             name=f"{prefix}{name}",
             description=description,
@@ -99,63 +97,114 @@ def build_checkpoint_ops(
             reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
             changelog: ChangelogStorageResource,
         ) -> dict:  # type: ignore[type-arg] # as above
-            _run(number, body, context, assets, reference, changelog)
+            _run([(number, body)], context, assets, reference, changelog)
             return reference
 
         return step
 
+    last = dg.Out(dg.Nothing if ends else dict, is_required=False)
     return CheckpointOps(
         persist=op("persist", "4", persist.__doc__, persist),
         confirm=op("confirm", "5", confirm.__doc__, confirm),
         compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
-        cleanup=_build_cleanup_op(assets, prefix, retry_policy, pool, ends=ends),
+        cleanup=_build_last_op(
+            dg.op(
+                name=f"{prefix}cleanup",
+                description=clean_up.__doc__,
+                out=last,
+                retry_policy=retry_policy,
+                tags={TAG_STEP: "7"},
+                pool=pool,
+            ),
+            [("7", _clean_up)],
+            assets,
+            ends=ends,
+        ),
     )
 
 
-def _build_cleanup_op(
+def build_complete_op(
+    assets: Callable[[str], JobAssets] = JobAssets.of,
+    *,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
+) -> dg.OpDefinition:
+    """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
+
+    Each step reads the truth from the store, so a retry runs all four again, and those that are done find
+    that out: nothing that separate ops would keep is lost, but three processes.
+    """
+    decorator = dg.op(
+        name=f"{prefix}complete",
+        description="Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry "
+        "goes on where the timeline stands.",
+        out=dg.Out(dg.Nothing if ends else dict, is_required=False),
+        retry_policy=retry_policy,
+        tags={TAG_STEP: "4-7"},
+        pool=pool,
+    )
+    return _build_last_op(decorator, _ALL_STEPS, assets, ends=ends)
+
+
+def build_steps(
+    assets: Callable[[str], JobAssets] = JobAssets.of,
+    *,
+    separate_steps: bool,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
+) -> Callable[[Any], Any]:
+    """What stands inside a graph behind the op that returns a reference: `complete`, or the four ops."""
+    if separate_steps:
+        return build_checkpoint_ops(
+            assets, prefix=prefix, retry_policy=retry_policy, pool=pool, ends=ends
+        ).invoke_after
+    complete = build_complete_op(assets, prefix=prefix, retry_policy=retry_policy, pool=pool, ends=ends)
+    return complete.alias("complete")
+
+
+def _build_last_op(
+    decorator: Callable[[Callable[..., Any]], dg.OpDefinition],
+    steps: Sequence[tuple[str, Body]],
     assets: Callable[[str], JobAssets],
-    prefix: str,
-    retry_policy: dg.RetryPolicy,
-    pool: str | None,
     *,
     ends: bool,
 ) -> dg.OpDefinition:
     """The last op of a graph-backed asset: its output is the materialization."""
 
-    @dg.op(
-        name=f"{prefix}cleanup",
-        description=clean_up.__doc__,
-        out=dg.Out(dg.Nothing if ends else dict, is_required=False),
-        retry_policy=retry_policy,
-        tags={TAG_STEP: "7"},
-        pool=pool,
-    )
-    def cleanup(
+    def last(
         context: dg.OpExecutionContext,
         reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
         changelog: ChangelogStorageResource,
     ) -> Iterator[dg.Output[Any]]:
-        attempt = _run("7", _clean_up, context, assets, reference, changelog)
+        attempt = _run(steps, context, assets, reference, changelog)
         if not observe_if_unchanged(context, assets(attempt.job), attempt.checkpoint_id):
+            if context.has_assets_def:
+                version = dg.DataVersion(state_version(attempt.attempt))
+                context.set_data_version(assets(attempt.job).state_key, version)
             yield dg.Output(None if ends else reference)
 
-    return cleanup
+    return decorator(last)
 
 
 def _run(
-    number: str,
-    body: Callable[[Step, Attempt], None],
+    steps: Sequence[tuple[str, Body]],
     context: dg.OpExecutionContext,
     assets: Callable[[str], JobAssets],
     reference: Reference,
     changelog: ChangelogStorageResource,
 ) -> Attempt:
-    """One step, of an attempt that is not subsumed."""
-    with without_useless_retries(f"step {number}"):
+    """Steps one after another, of an attempt that is not subsumed. Each finds out by itself if it is done."""
+    with without_useless_retries(f"step {steps[0][0]}"):
         attempt, coordinator = _begin(reference, changelog)
-    where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
-    with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
-        if not _is_subsumed(context, number, attempt, coordinator):
+    for number, body in steps:
+        where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+        with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
+            if _is_subsumed(context, number, attempt, coordinator):
+                break
             body(Step(context, assets(attempt.job), coordinator), attempt)
     return attempt
 
@@ -171,6 +220,9 @@ def _clean_up(step: Step, attempt: Attempt) -> None:
     step.context.add_output_metadata(state_metadata(checkpoint, step.coordinator.prices))
 
 
+_ALL_STEPS: Final = (("4", persist), ("5", confirm), ("6", _compose_commit), ("7", _clean_up))
+
+
 def _begin(
     reference: Reference, changelog: ChangelogStorageResource
 ) -> tuple[Attempt, CheckpointCoordinator]:
@@ -181,6 +233,7 @@ def _begin(
             f"this step is configured for {coordinator.store.uri}, but the attempt was opened in "
             f"{attempt.store_uri}: give all ops of a job the same ChangelogStorageResource"
         )
+    coordinator.timeline.start_at(attempt.snapshot_slot)
     return attempt, coordinator
 
 
@@ -188,8 +241,7 @@ def _is_subsumed(
     context: dg.OpExecutionContext, number: str, attempt: Attempt, coordinator: CheckpointCoordinator
 ) -> bool:
     """The checkpoint of this attempt is subsumed: its batch is applied, its manifest may be gone."""
-    coordinator.timeline.start_at(attempt.snapshot_slot)
-    fate = coordinator.timeline.tail().fate(attempt.attempt)
+    fate = coordinator.timeline.seen().fate(attempt.attempt)
     if fate is None or fate.ending is not Ending.SUBSUMED:
         return False
     context.log.info(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from dagster import OpExecutionContext, PartitionsDefinition, TimeWindowPartitionsDefinition
+from dagster import (
+    DagsterInstance,
+    OpExecutionContext,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+    partition_loading_context,
+)
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.timeline import Completed
 
-__all__ = ["next_partition", "partition_in", "partition_of", "require_next_partition"]
+__all__ = ["has_partition", "next_partition", "partition_in", "partition_of", "require_next_partition"]
 
 
 def partition_of(context: OpExecutionContext) -> str | None:
@@ -39,10 +45,20 @@ def next_partition(definition: TimeWindowPartitionsDefinition, position: str | N
     return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
 
 
-def partition_in(definition: PartitionsDefinition[str] | None, completed: Completed) -> str | None:
+def has_partition(definition: PartitionsDefinition[Any], key: str, instance: DagsterInstance) -> bool:
+    """Whether this is one of the definition's keys; dynamic ones are the instance's."""
+    with partition_loading_context(dynamic_partitions_store=instance):
+        return definition.has_partition_key(key)
+
+
+def partition_in(
+    definition: PartitionsDefinition[str] | None, completed: Completed, instance: DagsterInstance
+) -> str | None:
     """The partition of a completed checkpoint: its idempotency key, where that is one of the definition's."""
     key = completed.idempotency_key
-    return key if definition is not None and key is not None and definition.has_partition_key(key) else None
+    if definition is None or key is None or not has_partition(definition, key, instance):
+        return None
+    return key
 
 
 def require_next_partition(

@@ -25,7 +25,7 @@ from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import Limits, StateShown, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
 
-__all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
+__all__ = ["build_abort_sensors", "build_checkpoint_sensor", "with_changelog"]
 
 _TO_COME = PartitionChanges([], [])
 """The tick itself asks for what the partitions of checkpoints lack."""
@@ -107,7 +107,7 @@ def build_checkpoint_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Reports the checkpoints of job {assets.job} that were made outside Dagster.",
-    )(_with_changelog(changelog, follow))
+    )(with_changelog(changelog, follow))
 
 
 def build_abort_sensors(
@@ -152,7 +152,7 @@ def _abort_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Aborts an attempt of job {assets.job} that a {word} run left open.",
-    )(_with_changelog(changelog, abort))
+    )(with_changelog(changelog, abort))
 
 
 def _abort_open_attempt(
@@ -192,7 +192,7 @@ def _is_reported_durable(coordinator: CheckpointCoordinator, attempt: Attempt) -
     return coordinator.store.stat(attempt.names.report(attempt.attempt)) is not None
 
 
-def _with_changelog(
+def with_changelog(
     given: ChangelogStorageResource | None,
     evaluate: Callable[[Any, ChangelogStorageResource], Any],
 ) -> Callable[..., Any]:

@@ -229,7 +229,7 @@ def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
     if entry is None:
         return
     completed, definition = entry.completed, _partitions_def(step.context)
-    partition = partition_in(definition, completed)
+    partition = partition_in(definition, completed, instance)
     has_state = step.context.has_assets_def and (definition is None or partition is not None)
     own = assets.partition_key(entry.checkpoint_id)
     if (

@@ -215,8 +215,8 @@ class TimelineFollower:
         completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
         if not isinstance(completed, Completed):
             return True
-        files_partition, state = partition_in(self._partitions_def, completed), self._state
-        in_state = partition_in(None if state is None else state.partitions_def, completed)
+        files_partition, state = partition_in(self._partitions_def, completed, self._instance), self._state
+        in_state = partition_in(None if state is None else state.partitions_def, completed, self._instance)
         shows_state = state is not None and (state.partitions_def is None or in_state is not None)
         if first and owner is not None and self._owners.have_succeeded(owner):
             shows_state = False  # a run that did all its steps reported the state as its own output

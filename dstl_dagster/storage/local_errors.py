@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
 __all__ = ["is_missing", "refused", "status_of", "translate_os_errors"]
 
 # The last two: a symbolic link or a socket, where a file was to be opened.
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO}
+_NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -39,7 +40,14 @@ def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def refused(error: OSError) -> UnavailableError:
-    """The store's error for one of the file system."""
+    """The store's error for one of the file system. Its kind is `no_permission` where waiting cannot help."""
+    if error.errno in _NO_RIGHTS:
+        # Still an UnavailableError: a disk may turn read-only in the middle of a write.
+        return UnavailableError(
+            f"the file system refused: {error}; grant this user the rights to the store's folder, or mount "
+            "it for writing",
+            kind=ErrorKind.NO_PERMISSION,
+        )
     return UnavailableError(
         f"the file system refused: {error}; free space or grant the rights, then repeat the call"
     )

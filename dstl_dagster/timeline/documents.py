@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ObjectStore
 
-__all__ = ["write_once"]
+__all__ = ["in_doubt", "write_once"]
+
+
+def in_doubt(what: str, error: DstlError) -> UnavailableError:
+    """The error for a write that failed and is not there: it may still arrive, unless nobody may write."""
+    if error.kind == ErrorKind.NO_PERMISSION:
+        return UnavailableError(f"{what} cannot be written: {error}", kind=ErrorKind.NO_PERMISSION)
+    return UnavailableError(
+        f"cannot determine whether {what} was written: {error}. Run the step again",
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+    )
 
 
 def write_once(
@@ -35,10 +45,7 @@ def write_once(
         try:
             there = store.get(name)
         except NotFoundError:
-            raise UnavailableError(
-                f"cannot determine whether {name} was written: {error}. Run the step again",
-                kind=ErrorKind.OUTCOME_UNKNOWN,
-            ) from error
+            raise in_doubt(name, error) from error
         if there != payload and not is_same(there):
             raise otherwise from error
         return there

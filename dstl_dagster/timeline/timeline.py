@@ -37,6 +37,7 @@ from dstl_dagster.errors import (
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ABSENT, ObjectStore, RequestCost, concurrently
 from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.documents import in_doubt
 from dstl_dagster.timeline.grace import GraceClock
 from dstl_dagster.timeline.record_codec import copy_in_metadata, decode_record, encode_record
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Snapshot, TimelineRecord
@@ -314,11 +315,7 @@ class Timeline:
                     f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}",
                     kind=ErrorKind.SLOT_TAKEN,
                 ) from error
-            raise UnavailableError(
-                f"cannot determine whether {record.kind!r} was written to slot {record.slot} of job "
-                f"{self.job!r}: {error}. Run the step again",
-                kind=ErrorKind.OUTCOME_UNKNOWN,
-            ) from error
+            raise in_doubt(f"{record.kind!r} in slot {record.slot} of job {self.job!r}", error) from error
         return record
 
     def _read(self, slot: int) -> TimelineRecord | None:

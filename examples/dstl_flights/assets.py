@@ -141,6 +141,7 @@ state = build_state_asset(
     sources=[dg.AssetKey([JOB.group_name, SOURCE])],
     owners=OWNERS,
     description="Totals per aircraft and per route: one day, one checkpoint.",
+    separate_steps=True,  # to be seen, and killed, one by one
 )
 
 flights = dg.AssetSpec(

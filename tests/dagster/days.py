@@ -109,10 +109,24 @@ def build_update(body: Body = _nothing, *, source: str | None = SOURCE, files: i
     return update
 
 
+@dg.op(out=dg.Out(dict))
+def by_region(context: dg.OpExecutionContext, changelog: ChangelogStorageResource) -> dict:
+    """The user's op for partitions without an order: one row."""
+    with changelog.checkpoint(context, JOB.job) as batch:
+        if batch.already_in is None:
+            batch.add(write_change(changelog.store(), batch.attempt, context.partition_key.encode()))
+    return batch.reference
+
+
 def build_state(body: Body = _nothing, *, files: int = 1) -> dg.AssetsDefinition:
     """The state as an asset of five steps that are retried at once."""
     return build_state_asset(
-        JOB, build_update(body, files=files), partitions_def=DAYS, retry_policy=AT_ONCE, kinds={"python"}
+        JOB,
+        build_update(body, files=files),
+        partitions_def=DAYS,
+        retry_policy=AT_ONCE,
+        kinds={"python"},
+        separate_steps=True,
     )
 
 
@@ -131,6 +145,7 @@ def plain_job() -> dg.JobDefinition:
         retry_policy=AT_ONCE,
         resource_defs={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
         executor_def=dg.in_process_executor,
+        separate_steps=True,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOW_TO = ROOT / "docs" / "how-to"
-PLAIN = ("rescale", "late-data", "state-that-ends", "migrate-from-flink")
+PLAIN = ("rescale", "late-data", "state-that-ends", "migrate-from-flink", "after-each-checkpoint")
 
 RUN_BY = {
     "README.md": ("tests/docs/test_readme.py", "python"),
@@ -38,7 +38,7 @@ RUN_BY = {
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Spark or Dagster."""
+    """Without Spark."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     run_page(HOW_TO / f"{name}.md", {"__name__": "page"}, lambda: dict(os.environ))
 

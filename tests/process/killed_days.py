@@ -53,7 +53,10 @@ _resources = {"changelog": ChangelogStorageResource(uri=dg.EnvVar(days.URI))}
 def five_steps() -> dg.JobDefinition:
     """update -> persist -> confirm -> compose_commit -> cleanup."""
     return build_checkpoint_job(
-        "five_steps", days.build_update(source=None, files=FILES), resource_defs=_resources
+        "five_steps",
+        days.build_update(source=None, files=FILES),
+        resource_defs=_resources,
+        separate_steps=True,
     )
 
 

@@ -78,7 +78,7 @@ def _definitions(source: Path, uri: str) -> dg.Definitions:
                 batch.add(report)
         return batch.reference
 
-    state = build_state_asset(JOB, update, partitions_def=DAYS)
+    state = build_state_asset(JOB, update, partitions_def=DAYS, separate_steps=True)
     return dg.Definitions(
         assets=[state, *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
         jobs=[dg.define_asset_job("nyc_flights_day", selection=[state])],

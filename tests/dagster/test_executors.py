@@ -1,0 +1,35 @@
+"""The executor whose steps start quickly."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import build_step_executor
+from dstl_dagster.errors import InvalidInputError
+from tests.dagster.forked import MARKER, forked
+
+pytestmark = pytest.mark.dagster
+
+
+def test_a_step_is_forked_with_its_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real run: its step is neither in the run's process nor started by it."""
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv(MARKER, str(os.getpid()))
+    with (
+        dg.DagsterInstance.get() as instance,
+        dg.execute_job(dg.reconstructable(forked), instance=instance, raise_on_error=False) as result,
+    ):
+        assert result.success
+
+
+def test_mistakes_are_refused_where_they_are_made() -> None:
+    """A text where modules are wanted; no step at a time."""
+    with pytest.raises(InvalidInputError, match=r"preload: .*in a list, such as \['shop'\]"):
+        build_step_executor(preload="shop")
+    with pytest.raises(InvalidInputError, match="max_concurrent is 1 or more, not 0"):
+        build_step_executor(max_concurrent=0)
