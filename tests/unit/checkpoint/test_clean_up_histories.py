@@ -81,8 +81,8 @@ def test_eight_requests_whatever_is_behind(store, clock, job_of, count, expected
     assert sum(expected.values()) <= 8
 
 
-def test_a_very_long_job_costs_its_pages(store, clock, monkeypatch):
-    """Most of its checkpoints are in grace: only the listings of what lies there grow, by whole pages."""
+def test_a_very_long_job_costs_eight_too(store, clock, monkeypatch):
+    """Most of its checkpoints are in grace: of what lies there a page is listed, each time the next one."""
     monkeypatch.setattr(counting, "PAGE", 100)  # for 1,000, which take the test ten times as long
     monkeypatch.setattr(cleanup, "_PAGE_OBJECTS", 100)
     options = {"num_retained": 10, "reader_grace": timedelta(days=1)}
@@ -90,9 +90,14 @@ def test_a_very_long_job_costs_its_pages(store, clock, monkeypatch):
     for _ in range(2):
         clock.advance(LATER)
         job_on(store, **options).clean_up()
-    clock.advance(LATER)
     further_pages = 2 + 2  # of attempts, and of manifests
-    assert nothing_found(store, **options) == {"list": 2 + 4 + further_pages, "get": 2}
+    for _ in range(2 + further_pages):
+        clock.advance(2 * LATER)
+        assert nothing_found(store, **options) == {"list": 2 + 2 + 1, "get": 2, "put": 1}
+    clock.advance(LATER)
+    store.requests.clear()
+    job_on(store, **options).clean_up(whole=True)
+    assert store.requests["list"] == 2 + 4 + further_pages
 
 
 @pytest.fixture
