@@ -1,6 +1,6 @@
 """What `benchmarks/cloud.py` counts, exactly, at small sizes: its operations, on the strict server, at 0 ms.
 
-Step 7 stands, to the request, in `tests/unit/checkpoint/test_clean_up_histories.py` and `test_clean_up_scope.py`.
+Of step 7: `tests/unit/checkpoint/test_clean_up_histories.py` and `test_clean_up_scope.py`.
 """
 
 from __future__ import annotations
