@@ -265,10 +265,10 @@ class _Run:
         return list(plan_garbage(self._names, fresh, fates, grace_is_over=grace.is_over))
 
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
-        """Ask the archive for all at once, which remembers them."""
+        """Ask the archive for all of them concurrently."""
         halves = halves_to_look_up(self._names, page, fates)
         if len(halves) > 1 and self.threads > 1:
-            looks = [partial(fates.view.archive.fate_of_half, half) for half in halves]
+            looks = [partial(fates.archived, half) for half in halves]
             concurrently(looks, self.threads, _THREADS_NAME)
 
     def _fates_of(self, view: TimelineView) -> AttemptFates:

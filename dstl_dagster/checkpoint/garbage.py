@@ -54,7 +54,10 @@ class Garbage:
 
 
 class AttemptFates:
-    """How each attempt ended, by its UUID or by the half of it that component names carry."""
+    """How each attempt ended, by its UUID or by the half of it that component names carry.
+
+    The archive is asked once for each, also where it does not know: most components may be another job's.
+    """
 
     def __init__(self, view: TimelineView) -> None:
         self.view = view
@@ -69,6 +72,7 @@ class AttemptFates:
         if view.open_attempt is not None:
             known.append(view.open_attempt.attempt)
         self._by_half = {attempt_half(attempt): attempt for attempt in known}
+        self._archived: dict[int, Fate | None] = {}
 
     def unknown_half(self, half: int | None) -> bool:
         """Whether only the archive can know the attempt with these upper 64 bits."""
@@ -79,8 +83,8 @@ class AttemptFates:
         if half is None:
             return None
         known = self._by_half.get(half)
-        if known is None and self.view.snapshot_slot:
-            archived = self.view.archive.fate_of_half(half)
+        if known is None and self.unknown_half(half):
+            archived = self.archived(half)
             known = None if archived is None else archived.attempt
         return known
 
@@ -88,7 +92,17 @@ class AttemptFates:
         """How the attempt ended for good. May read the archive."""
         if attempt in self._completed:
             return None
-        return self._subsumed.get(attempt) or self.view.fate(attempt)
+        found = self.ended_lately(attempt)
+        if found is None and self.view.snapshot_slot:
+            archived = self.archived(attempt_half(attempt))
+            found = archived if archived is not None and archived.attempt == attempt else None
+        return found
+
+    def archived(self, half: int) -> Fate | None:
+        """How the attempt with these upper 64 bits ended, by the archive. May be called from any thread."""
+        if half not in self._archived:
+            self._archived[half] = self.view.archive.fate_of_half(half)
+        return self._archived[half]
 
     def ended_lately(self, attempt: uuid.UUID) -> Fate | None:
         """The same, by the view alone."""
