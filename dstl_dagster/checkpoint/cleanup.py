@@ -220,33 +220,33 @@ class _Run:
             return  # the next run has to find them again
         grace = self._grace if self._looked else self._believed
         roots = {self._digest(view, grace), *self._roots.values()}
-        began, sweep = self._seen_whole(self._began)
         mark = CleanUpMark(
             view.slot,
-            began,
+            self._began,
             _newest_over(view, grace),
             roots.pop() if len(roots) == 1 else "",
             tuple(sorted(grace.border.items())),
-            sweep,
+            Sweep(self._began, self._began) if self._pages > _WHOLE_PAGES else None,
         )
+        if self._swept is not None:
+            mark = self._of_part(mark, *self._swept)
         # What had to be looked at would be again, if the last mark stayed: it is as new as that.
         if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark, self._began)
 
-    def _seen_whole(self, now: datetime) -> tuple[datetime, Sweep | None]:
-        """When the last look at everything began, and how far the next one has got."""
-        if self._swept is None:
-            return now, Sweep(now, now) if self._pages > _WHOLE_PAGES else None
-        assert self._mark is not None
-        assert self._mark.sweep is not None
-        place, page = self._swept
-        before = self._mark.sweep
-        began = before.began if before.after else now
+    def _of_part(self, mark: CleanUpMark, place: _Place, page: Sequence[ObjectStat]) -> CleanUpMark:
+        """The mark, if a part was listed: how far the sweep has got, and of all what the last mark says."""
+        last, now = self._mark, mark.began
+        assert last is not None
+        assert last.sweep is not None
+        sweep_began = last.sweep.began if last.sweep.after else now
+        # What a grace released that the last mark was believed about is elsewhere, too: the next run sees it.
+        part = replace(mark, began=last.began, over_slot=last.over_slot)
         if len(page) == _PAGE_OBJECTS:
-            return self._mark.began, Sweep(now, began, page[-1].name)
+            return replace(part, sweep=Sweep(now, sweep_began, page[-1].name))
         if place.prefix == self._names.attempts_prefix:
-            return self._mark.began, Sweep(now, began, self._names.manifests_prefix)
-        return began, Sweep(now, now)
+            return replace(part, sweep=Sweep(now, sweep_began, self._names.manifests_prefix))
+        return replace(part, began=sweep_began, sweep=Sweep(now, now))
 
     def _named_by_others(self, view: TimelineView) -> frozenset[str]:
         """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""

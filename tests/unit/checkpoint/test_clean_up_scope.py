@@ -361,8 +361,12 @@ def test_where_to_look_is_a_pure_plan(clock, changes, is_whole):
 
 def test_a_sweep_that_claims_what_it_has_not_seen_is_caught(job_of, monkeypatch, small_pages):
     """With each run's time for that of the last look at everything, what came late is spared for good."""
-    right = cleanup._Run._seen_whole
-    monkeypatch.setattr(cleanup._Run, "_seen_whole", lambda self, now: (now, right(self, now)[1]))
+    right = cleanup._Run._of_part
+    monkeypatch.setattr(
+        cleanup._Run,
+        "_of_part",
+        lambda self, mark, *swept: dataclasses.replace(right(self, mark, *swept), began=mark.began),
+    )
     assert caught(job_of, "never found")
 
 
