@@ -286,7 +286,7 @@ def wrong_in_a_large_life(store, clock, job_of, seed):
                 return "lost"
             if any("/late" not in name for name in found.garbage.deleted):
                 return "left"
-    for _ in range(80):
+    for _ in range(200):
         clock.advance(LATER)
         job.coordinator(**options).clean_up()
     return "never found" if job.coordinator(**options).audit().garbage.objects else None
