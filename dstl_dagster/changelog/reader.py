@@ -215,11 +215,12 @@ def _batches(change_set: DecodedChangeSet, wanted: _KeyGroups, *, views: bool) -
 def _row_ranges(change_set: DecodedChangeSet, wanted: _KeyGroups) -> Iterator[tuple[int, int]]:
     """Rows [start, stop) of the wanted key groups, neighbours joined. Metadata is always wanted."""
     counts, key_groups = change_set.layout.counts, change_set.layout.key_groups
-    ends = np.append(0, counts.cumsum())
     if wanted is None:
-        if ends[-1]:
-            yield 0, int(ends[-1])
+        rows = int(counts.sum())
+        if rows:
+            yield 0, rows
         return
+    ends = np.append(0, counts.cumsum())
     taken = is_within(key_groups, wanted) | (key_groups == META_KEY_GROUP)
     # Where what is taken begins and ends, in groups.
     edges = np.flatnonzero(np.diff(taken, prepend=False, append=False))

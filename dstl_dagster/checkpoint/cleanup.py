@@ -1,7 +1,7 @@
 """Step 7, the act: list the job's objects, classify each by the timeline, delete the garbage.
 
-Owns the order of reading and deleting. Does not own what garbage is (`garbage`), or what retained
-checkpoints need (`references`).
+Owns the order of reading and deleting. Does not own what garbage is and where to look for it (`garbage`), or
+what retained checkpoints need (`references`).
 
 Why this is safe. Each page of objects is listed before the timeline that classifies it is read, so the page
 holds nothing of an attempt opened later, and every attempt on it is on the timeline. Every deletion is pinned
@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Protocol, cast
+from typing import Protocol
 
 from dstl_dagster.checkpoint.garbage import (
     AttemptFates,
     Garbage,
+    Scope,
     deciding,
     halves_to_look_up,
     plan_garbage,
+    scope_of,
     unsettled,
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
@@ -41,13 +43,15 @@ from dstl_dagster.storage import (
     let_settle,
     server_time,
 )
-from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
+from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Sweep, Timeline, TimelineView, roots_digest
 
 __all__ = ["CleanUp", "collect_garbage", "components_of"]
 
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
 _PAGE_OBJECTS = 1_000
+_WHOLE_PAGES = 2
+"""Of attempts and manifests. With no more of them, each clean-up lists all; it costs no request more."""
 _NAMES_KEPT = 1_000
 
 
@@ -84,29 +88,36 @@ def collect_garbage(
     dry_run: bool,
     threads: int,
     clock: Clock,
+    marks: Marks | None = None,
     references: References | None = None,
     subsuming: Sequence[int] = (),
+    whole: bool = False,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
     `subsuming`: checkpoints that a dry run takes for subsumed; only then.
 
-    Costs a request for each thousand objects, a few for what is new since the last clean-up, and what goes.
-    With `references`, of a caller that reads all manifests anyway, all is judged, whatever the last one saw.
+    Costs a few requests for what is new since the last clean-up, and what goes. With `whole`, or if anything
+    may go that was needed before, also one for each thousand objects. Without either, one thousand of a large
+    job's objects are looked at that had no reason to become garbage, others each time: `scope_of`.
+
+    `marks`: as they were found. Without them, for a caller that reads all manifests anyway and gives its
+    `references`, all is judged, whatever the last clean-up saw.
 
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
     grace = GraceClock(store, names, reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
-    run = _Run(store, views, names, grace, references, threads)
+    run = _Run(store, views, names, grace, marks, references, threads)
     tally = _Tally(dry_run)
-    for place, page in run.pages(_places(store, names, file_options)):
+    scope = None if whole else run.scope()
+    for home, page in run.pages(_places(store, names, file_options, scope)):
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
-            let_settle(place.home, (each.stat.updated for each in garbage), clock)
-        tally.add(_deleted(place.home, garbage, dry_run=dry_run, threads=run.threads))
+            let_settle(home, (each.stat.updated for each in garbage), clock)
+        tally.add(_deleted(home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
     report = tally.report(grace)
@@ -145,6 +156,7 @@ class _Run:
         timeline: _Views,
         names: JobNames,
         grace: GraceClock,
+        marks: Marks | None,
         references: References | None,
         threads: int,
     ) -> None:
@@ -152,28 +164,37 @@ class _Run:
         self._timeline = timeline
         self._names = names
         self._grace = grace
-        self._believed = grace
         self._looked = False
-        self._judges_all = references is not None
         self._references = references or References(store, names, threads=threads)
-        self._marks = Marks(store, names)
-        self._mark: CleanUpMark | None = None
+        self._marks = marks
+        self._mark = None if marks is None else marks.found
+        self._believed = grace if self._mark is None else grace.believing(dict(self._mark.stamps))
         self._began_at: TimelineView = timeline.seen()
         self._began = server_time(store)
         self._fates: AttemptFates | None = None
         self._roots: dict[tuple[int, GraceClock], str] = {}
         self._of_others: dict[int, frozenset[str]] = {}
+        self._pages = 0
+        self._swept: tuple[_Place, list[ObjectStat]] | None = None
 
-    def pages(self, places: Sequence[_Place]) -> Iterator[tuple[_Place, list[ObjectStat]]]:
-        """The objects of each place, page by page. The first pages are listed together, with the mark."""
-        listings = [place.home.list(place.prefix) for place in places]
-        jobs: list[Callable[[], object]] = [self._find_mark, *(partial(_page, each) for each in listings)]
-        found = concurrently(jobs, self.threads, _THREADS_NAME)
-        for place, listing, first in zip(places, listings, found[1:], strict=True):
-            page = cast("list[ObjectStat]", first)
+    def scope(self) -> Scope | None:
+        """Where to look for garbage; `None`: everywhere."""
+        view = self._began_at
+        over_slot = _newest_over(view, self._believed)
+        return scope_of(view, self._mark, roots=self._digest(view, self._believed), over_slot=over_slot)
+
+    def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
+        """The objects of each place, page by page. The first pages are listed together."""
+        listings = [place.home.list(place.prefix, start_offset=place.start) for place in places]
+        found = concurrently([partial(_page, each) for each in listings], self.threads, _THREADS_NAME)
+        for place, listing, first in zip(places, listings, found, strict=True):
+            page = first
+            if place.swept:
+                self._swept = place, page
             while page:
-                yield place, page
-                page = _page(listing) if len(page) == _PAGE_OBJECTS else []
+                yield place.home, page
+                self._pages += place.of_job
+                page = _page(listing) if len(page) == _PAGE_OBJECTS and not place.swept else []
 
     def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
         """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
@@ -192,7 +213,7 @@ class _Run:
 
     def leave_mark(self) -> None:
         """For the next run. Only after all pages: an error in between leaves the last mark as it is."""
-        if self._began is None:
+        if self._began is None or self._marks is None:
             return
         view = self._began_at
         if self._named_by_others(view):
@@ -205,10 +226,27 @@ class _Run:
             _newest_over(view, grace),
             roots.pop() if len(roots) == 1 else "",
             tuple(sorted(grace.border.items())),
+            Sweep(self._began, self._began) if self._pages > _WHOLE_PAGES else None,
         )
+        if self._swept is not None:
+            mark = self._of_part(mark, *self._swept)
         # What had to be looked at would be again, if the last mark stayed: it is as new as that.
         if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
-            self._marks.write(mark)
+            self._marks.write(mark, self._began)
+
+    def _of_part(self, mark: CleanUpMark, place: _Place, page: Sequence[ObjectStat]) -> CleanUpMark:
+        """The mark, if a part was listed: how far the sweep has got, and of all what the last mark says."""
+        last, now = self._mark, mark.began
+        assert last is not None
+        assert last.sweep is not None
+        sweep_began = last.sweep.began if last.sweep.after else now
+        # What a grace released that the last mark was believed about is elsewhere, too: the next run sees it.
+        part = replace(mark, began=last.began, over_slot=last.over_slot)
+        if len(page) == _PAGE_OBJECTS:
+            return replace(part, sweep=Sweep(now, sweep_began, page[-1].name))
+        if place.prefix == self._names.attempts_prefix:
+            return replace(part, sweep=Sweep(now, sweep_began, self._names.manifests_prefix))
+        return replace(part, began=sweep_began, sweep=Sweep(now, now))
 
     def _named_by_others(self, view: TimelineView) -> frozenset[str]:
         """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""
@@ -227,10 +265,10 @@ class _Run:
         return list(plan_garbage(self._names, fresh, fates, grace_is_over=grace.is_over))
 
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
-        """Ask the archive for all at once, which remembers them."""
+        """Ask the archive for all of them concurrently."""
         halves = halves_to_look_up(self._names, page, fates)
         if len(halves) > 1 and self.threads > 1:
-            looks = [partial(fates.view.archive.fate_of_half, half) for half in halves]
+            looks = [partial(fates.archived, half) for half in halves]
             concurrently(looks, self.threads, _THREADS_NAME)
 
     def _fates_of(self, view: TimelineView) -> AttemptFates:
@@ -245,11 +283,6 @@ class _Run:
             self._roots[view.slot, grace] = digest
         return self._roots[view.slot, grace]
 
-    def _find_mark(self) -> None:
-        self._mark = None if self._judges_all else self._marks.newest()
-        if self._mark is not None:
-            self._believed = self._grace.believing(dict(self._mark.stamps))
-
 
 def _newest_over(view: TimelineView, grace: GraceClock) -> int:
     over = (entry.subsumed for entry in view.checkpoints.values() if entry.subsumed is not None)
@@ -262,19 +295,35 @@ def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
 
 @dataclass(frozen=True)
 class _Place:
-    """A prefix that holds objects of the job."""
+    """A prefix that holds objects of the job.
+
+    Attributes:
+        start: the first name to list (inclusive).
+        of_job: of no other job.
+        swept: for one page only.
+    """
 
     home: ObjectStore
     prefix: str
+    start: str | None = None
+    of_job: bool = True
+    swept: bool = False
 
 
-def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
+def _places(
+    store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions, scope: Scope | None = None
+) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
-    return [
-        _Place(*components_of(store, file_options)),
-        _Place(store, names.attempts_prefix),
-        _Place(store, names.manifests_prefix),
-    ]
+    components = _Place(*components_of(store, file_options), of_job=False)
+    if scope is None:
+        return [components, _Place(store, names.attempts_prefix), _Place(store, names.manifests_prefix)]
+    places = [components, *(_Place(store, names.attempt_folder(each)) for each in scope.folders)]
+    if scope.manifests_from is not None:
+        start = names.manifests_of(scope.manifests_from)
+        places.append(_Place(store, names.manifests_prefix, start))
+    manifests = scope.after.startswith(names.manifests_prefix)
+    prefix = names.manifests_prefix if manifests else names.attempts_prefix
+    return [*places, _Place(store, prefix, scope.after or None, swept=True)]
 
 
 def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:

@@ -20,11 +20,14 @@ from dstl_dagster.checkpoint.steps import CheckpointSteps
 from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import validated_savepoint
-from dstl_dagster.timeline import Completed, Resolution, Restored, decisions
+from dstl_dagster.storage import at_once
+from dstl_dagster.timeline import Completed, Marks, Resolution, Restored, Subsumed, TimelineView, decisions
 
 __all__ = ["CheckpointCoordinator"]
 
 log = logging.getLogger(__name__)
+_SUBSUMED_AT_ONCE = 100
+"""By one record: a snapshot repeats it for each of them, as long as they have readers."""
 
 
 class CheckpointCoordinator(CheckpointSteps):
@@ -44,27 +47,57 @@ class CheckpointCoordinator(CheckpointSteps):
         bucket of their own.
     """
 
-    def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
+    def clean_up(
+        self, dry_run: bool = False, *, num_retained: int | None = None, whole: bool = False
+    ) -> CleanUp:
         """Step 7: subsume checkpoints beyond the last `num_retained`, and delete what nothing needs.
 
-        `num_retained` overrides the option of that name for this call.
+        `num_retained` overrides the option of that name for this call. In a job of more than two thousand
+        objects, a call looks where something changed, and at a thousand of the others: what a task left that
+        outlived its attempt is found by a later call. With `whole`, or `dry_run`, it looks at all.
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
         spending = self.spending()
         keep = num_retained or self._options.num_retained
-        if dry_run:
+        marks = Marks(self._store, self._names)
+
+        def subsume() -> tuple[int, ...]:
+            if not dry_run:
+                return self._subsume(keep)
             record = decisions.to_subsume(self.timeline.tail(), keep)
-        else:
-            record = self.timeline.decide(lambda view: decisions.to_subsume(view, keep))
-        subsumed = () if record is None else record.checkpoint_ids
-        report = self._collect(dry_run=dry_run, subsuming=subsumed if dry_run else ())
+            return () if record is None else record.checkpoint_ids
+
+        subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
+        report = self._collect(
+            dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else (), whole=whole or dry_run
+        )
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
         log.info("step 7 clean up: %s", spending.in_words())
         return replace(report, subsumed=subsumed)
 
+    def _subsume(self, keep: int) -> tuple[int, ...]:
+        subsumed: list[int] = []
+
+        def next_record(view: TimelineView) -> Subsumed | None:
+            record = decisions.to_subsume(view, keep)
+            return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
+
+        while True:
+            record = self.timeline.decide(next_record)
+            ids = () if record is None else record.checkpoint_ids
+            subsumed += ids
+            if len(ids) < _SUBSUMED_AT_ONCE:
+                return tuple(subsumed)
+
     def _collect(
-        self, *, dry_run: bool, references: References | None = None, subsuming: Sequence[int] = ()
+        self,
+        *,
+        dry_run: bool,
+        marks: Marks | None = None,
+        references: References | None = None,
+        subsuming: Sequence[int] = (),
+        whole: bool = False,
     ) -> CleanUp:
         return collect_garbage(
             self._store,
@@ -75,8 +108,10 @@ class CheckpointCoordinator(CheckpointSteps):
             dry_run=dry_run,
             threads=self._options.commit_threads,
             clock=self._clock,
+            marks=marks,
             references=references,
             subsuming=subsuming,
+            whole=whole,
         )
 
     def audit(self) -> Audit:

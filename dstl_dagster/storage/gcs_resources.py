@@ -77,13 +77,16 @@ def stat_of_resource(name: str, resource: Mapping[str, Any], ask_crc32c: AskCRC3
     """
     try:
         generation = int(resource["generation"])
-        # The service may omit a size of zero.
+        # A server may omit a size of zero, and no other; the checksum of no bytes is zero, too.
         size = int(resource.get("size", 0))
         updated = datetime.fromisoformat(resource["updated"])
         metadata = MappingProxyType(dict(resource.get("metadata") or {}))
         if "crc32c" not in resource:
             return _UnsummedStat(name, generation, size, updated, metadata, ask_crc32c)
-        return ObjectStat(name, generation, size, from_base64(resource["crc32c"]), updated, metadata)
+        crc32c = from_base64(resource["crc32c"])
+        if "size" not in resource and crc32c:
+            raise KeyError("size")
+        return ObjectStat(name, generation, size, crc32c, updated, metadata)
     except (KeyError, TypeError, ValueError) as error:
         raise UnavailableError(f"the response for {name!r} is not an object resource: {error!r}") from error
 

@@ -68,19 +68,24 @@ def _object_path(root: Path, name: str) -> Path:
 
 def check_inside(root: Path, path: Path) -> None:
     """Raises: InvalidInputError if a symbolic link below the root leads to the file; OSError."""
-    for folder in _folders_between(root, path):
-        status = status_of(folder)
+    folder = os.path.dirname(path)  # noqa: PTH120 - a text: a Path takes longer than the look
+    for above in _folders_between(os.fspath(root), folder):
+        status = status_of(above)
         if status is not None and stat.S_ISLNK(status.st_mode):
             raise InvalidInputError(
-                f"the symbolic link {folder} leads {path} out of {root}; open a store on what it leads to"
+                f"the symbolic link {above} leads {path} out of {root}; open a store on what it leads to"
             )
 
 
 @functools.lru_cache(maxsize=256)
-def _folders_between(root: Path, path: Path) -> tuple[str, ...]:
-    # Kept, and texts: every read asks for them.
-    above = len(path.parents) - len(root.parents) - 1
-    return tuple(os.fspath(folder) for folder in path.parents[:above])
+def _folders_between(root: str, folder: str) -> tuple[str, ...]:
+    """`folder` and those above it, below the root."""
+    # Kept, by texts, and for all files of a folder: every read asks for them.
+    found = []
+    while len(folder) > len(root):
+        found.append(folder)
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    return tuple(found)
 
 
 def object_uri(root: Path, name: str) -> str:

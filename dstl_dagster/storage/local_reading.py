@@ -165,7 +165,7 @@ class LocalReading:
         path = object_path(self._root, name)
         # For writes too: each looks at what is there first.
         check_inside(self._root, path)
-        if path in self._hidden.doubtful:
+        if self._hidden.doubtful and path in self._hidden.doubtful:
             raise UnavailableError(
                 f"{path} could be neither synced to the disk nor rolled back; "
                 "find out what is wrong with the disk, then open the store again"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline import decisions
     from dstl_dagster.timeline.as_of import AsOf, AtLike
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
-    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
+    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, Sweep, roots_digest
     from dstl_dagster.timeline.completed import find_completed
     from dstl_dagster.timeline.documents import write_once
     from dstl_dagster.timeline.grace import GraceClock
@@ -67,6 +67,7 @@ __all__ = [
     "Savepoint",
     "Snapshot",
     "Subsumed",
+    "Sweep",
     "Timeline",
     "TimelineRecord",
     "TimelineView",
@@ -83,7 +84,7 @@ __getattr__, __dir__ = lazy_face(
         "decisions": ["decisions"],
         "as_of": ["AsOf", "AtLike"],
         "attempt": ["Attempt", "PlannedAttempt"],
-        "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
+        "clean_up_mark": ["CleanUpMark", "Marks", "Sweep", "roots_digest"],
         "completed": ["find_completed"],
         "documents": ["write_once"],
         "grace": ["GraceClock"],

@@ -10,10 +10,11 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore
+from dstl_dagster.storage.gcs_resources import stat_of_resource
 from dstl_dagster.storage.preflight import check_store
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import GCSServer
@@ -87,6 +88,14 @@ def test_empty_objects_without_a_size(store: GCSObjectStore) -> None:
     assert made.size == 0
     assert store.stat("empty") == made
     assert list(store.list()) == [made]
+
+
+def test_a_size_is_omitted_of_an_empty_object_alone() -> None:
+    """An answer that has the checksum of some bytes, and not their number, is not an answer."""
+    resource = {"generation": "1", "updated": "2030-01-01T00:00:00Z", "crc32c": "AAAAAA=="}
+    assert stat_of_resource("empty", resource, lambda *_: 0).size == 0
+    with pytest.raises(UnavailableError, match="size"):
+        stat_of_resource("some", {**resource, "crc32c": "AAAAAQ=="}, lambda *_: 0)
 
 
 def test_a_job_runs_and_its_bucket_passes_the_check(store: GCSObjectStore) -> None:

@@ -47,7 +47,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 class ServerState:
     """What all connections share. `wait(seconds)` waits, or returns early when the server stops."""
 
-    omit_empty_sizes: bool
+    omit_empty_sizes: Callable[[], bool]
     model: Model
     sessions: Sessions
     faults: FaultPlan
@@ -336,7 +336,7 @@ class Handler(BaseHTTPRequestHandler):
         body = answer.body
         if body is None:
             document = answer.document
-            if self.state.omit_empty_sizes:
+            if self.state.omit_empty_sizes():
                 document = without_empty_sizes(document)
             body = b"" if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json; charset=UTF-8", **(answer.headers or {})}

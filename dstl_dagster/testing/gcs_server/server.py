@@ -27,7 +27,8 @@ class GCSServer:
         folder: persists objects there, across kills; None: in memory, gone with the server.
         port: 0 picks a free one.
         one_update_a_second: limit each object to one change per second (429 beyond).
-        omit_empty_sizes: omit `size` from the resources of empty objects, as the service may.
+        omit_empty_sizes: omit `size` from the resources of empty objects, as the service may. The attribute
+            of this name changes it while the server runs.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class GCSServer:
         self._body_bytes = (0, 0)
         self._count_lock = threading.Lock()
         self.faults = FaultPlan()
+        self.omit_empty_sizes = omit_empty_sizes
         state = ServerState(
-            omit_empty_sizes=omit_empty_sizes,
+            omit_empty_sizes=lambda: self.omit_empty_sizes,
             model=self._model,
             sessions=Sessions(self._model),
             faults=self.faults,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ANY, MemoryObjectStore
+from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import CleanUpMark, GraceClock
 from tests.unit.checkpoint import counting
@@ -81,8 +83,8 @@ def test_eight_requests_whatever_is_behind(store, clock, job_of, count, expected
     assert sum(expected.values()) <= 8
 
 
-def test_a_very_long_job_costs_its_pages(store, clock, monkeypatch):
-    """Most of its checkpoints are in grace: only the listings of what lies there grow, by whole pages."""
+def test_a_very_long_job_costs_eight_too(store, clock, monkeypatch):
+    """Most of its checkpoints are in grace: of what lies there a page is listed, each time the next one."""
     monkeypatch.setattr(counting, "PAGE", 100)  # for 1,000, which take the test ten times as long
     monkeypatch.setattr(cleanup, "_PAGE_OBJECTS", 100)
     options = {"num_retained": 10, "reader_grace": timedelta(days=1)}
@@ -90,9 +92,14 @@ def test_a_very_long_job_costs_its_pages(store, clock, monkeypatch):
     for _ in range(2):
         clock.advance(LATER)
         job_on(store, **options).clean_up()
-    clock.advance(LATER)
     further_pages = 2 + 2  # of attempts, and of manifests
-    assert nothing_found(store, **options) == {"list": 2 + 4 + further_pages, "get": 2}
+    for _ in range(2 + further_pages):
+        clock.advance(2 * LATER)
+        assert nothing_found(store, **options) == {"list": 2 + 2 + 1, "get": 2, "put": 1}
+    clock.advance(LATER)
+    store.requests.clear()
+    job_on(store, **options).clean_up(whole=True)
+    assert store.requests["list"] == 2 + 4 + further_pages
 
 
 @pytest.fixture
@@ -184,3 +191,21 @@ def test_an_audit_reads_each_manifest_once(store, clock, job_of):
     manifests, tail, places, files = 40, 2 + 2, 3, 1
     # Twice it looks whether the tail has moved, and once how far grace is over.
     assert store.spent() == manifests + tail + places + files + 2 + 1
+
+
+def test_another_jobs_components_are_asked_for_once(store, clock, job_of):
+    """The archive does not know their attempts. Each is asked for once, however many components it has."""
+    job = job_of(store)
+    coordinator = job.coordinator(num_retained=10)
+    for number in range(20):
+        job.checkpoint(coordinator, number)
+    for _ in range(3):
+        attempt = uuid.uuid4()
+        for number in range(5):
+            component = uuid.UUID(int=(attempt.int >> 64 << 64) | number)
+            store.put(f".inprogress/memory/theirs/{component}", b"x", precondition=ABSENT)
+    asked = Counter()
+    store.get = lambda name, **how: asked.update([name]) or Counted.get(store, name, **how)
+    clock.advance(LATER)
+    assert job_on(store, num_retained=10).clean_up().objects == 0
+    assert [count for name, count in asked.items() if "/archive/" in name] == [1, 1, 1]
