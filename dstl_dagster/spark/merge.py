@@ -98,7 +98,7 @@ def merge_state(
     with watched(changes.sparkSession, progress):
         found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
-    return report_of(operator, plan.schema, found)
+    return report_of(attempt, operator, plan.schema, found, options)
 
 
 class _Merge:

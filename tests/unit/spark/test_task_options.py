@@ -164,7 +164,8 @@ def write_state_task(job: dict[str, str], server: GCSServer, more: dict[str, str
     task = WriteStateTask(
         attempt, "op", ("id", "value"), state.schema, (state.all_key_groups,), state.options
     )
-    columns = [pa.array([1]), pa.array([2]), pa.array([False]), pa.array([5], pa.int32())]
+    ids = pa.array(range(6000))  # so many that the task writes a file
+    columns = [ids, ids, pa.array([False] * 6000), pa.array([5] * 6000, pa.int32())]
     one_refusal(server, "*/changelog/*")
     return list(task(iter([pa.record_batch(columns, ["c0", "c1", "deleted", "key_group"])])))
 
