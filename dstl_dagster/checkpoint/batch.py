@@ -32,6 +32,7 @@ from dstl_dagster.keyed import (
     CheckpointCost,
     FileReport,
     OperatorReport,
+    SharedFiles,
     Spending,
     StateAt,
     StepCost,
@@ -99,6 +100,7 @@ class Batch:
         # Sources that the batch does not move keep the parent's positions.
         self._positions: dict[str, Any] = {} if parent is None else dict(parent.positions)
         self._states: dict[str, StateAt | None] = {}
+        self._shared_files: SharedFiles | None = None
 
     @classmethod
     def open(
@@ -205,6 +207,20 @@ class Batch:
         self._positions[source] = position
 
     @property
+    def shared_files(self) -> SharedFiles:
+        """Where small ranges of state wait for the end of step 3, to share files."""
+        if self._shared_files is None:
+            self._shared_files = SharedFiles(self.coordinator.store, self.attempt)
+        return self._shared_files
+
+    def _flush(self) -> None:
+        """Make durable what waits to share files."""
+        shared = self._shared_files
+        if shared is not None:
+            shared.flush()
+            self._operators = list(map(shared.durable, self._operators))
+
+    @property
     def meter(self) -> TrafficMeter:
         """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
         return self._elsewhere
@@ -233,6 +249,7 @@ class Batch:
         if parent is None:
             return
         with self.aborted_on_error():
+            self._flush()  # what is due depends on what the batch itself wrote
             self._operators = with_due_bases(
                 coordinator.store, self.attempt, parent.manifest, self._operators, coordinator.job_options
             )
@@ -266,9 +283,10 @@ class Batch:
 
         Raises: ConflictError, UnavailableError; the attempt is aborted then.
         """
-        report = self.report()
-        report = replace(report, cost=self.cost().with_step(PERSIST, OWN_WRITE))
         with self.aborted_on_error():
+            self._flush()
+            report = self.report()
+            report = replace(report, cost=self.cost().with_step(PERSIST, OWN_WRITE))
             store_report(self.coordinator.store, self.attempt, report)
         log.info(
             "step 3 persist: %d operators and %d files of attempt %s are durable",
@@ -285,6 +303,7 @@ class Batch:
         """
         attempt = self.attempt
         with self.aborted_on_error():
+            self._flush()
             manifest = self.coordinator.record_report(attempt, self.report(), parent=self.parent)
             self.coordinator.confirm(attempt, manifest=manifest)
         (checkpoint,) = self.coordinator.compose_commit(attempt.checkpoint_id, attempt=attempt)

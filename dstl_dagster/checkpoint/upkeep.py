@@ -63,7 +63,8 @@ def materialize(
     with batch.aborted_on_error():
         for each in due:
             state = _state(coordinator, manifest, each)
-            batch.add(write_base(store, batch.attempt, state, progress=progress))
+            base = write_base(store, batch.attempt, state, progress=progress, shared=batch.shared_files)
+            batch.add(base)
     checkpoint = batch.complete()
     log.info("checkpoint %d holds bases of %s", checkpoint.checkpoint_id, ", ".join(due))
     return checkpoint

@@ -120,6 +120,7 @@ class ChangelogStateHandle:
         checkpointed_size: the part of it that was not yet durable when persist was called.
         state_handle_id: a random UUID as text; it identifies this value, not the files.
         storage_identifier: the kind of changelog storage that wrote it.
+        share_bytes: stored bytes of its files that count as its own, where others share them; `None`: all.
     """
 
     handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...]
@@ -128,6 +129,7 @@ class ChangelogStateHandle:
     checkpointed_size: int
     state_handle_id: str = field(default_factory=lambda: str(uuid.uuid4()), compare=False)
     storage_identifier: str = STORAGE_IDENTIFIER
+    share_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "handles_and_offsets", tuple(self.handles_and_offsets))
@@ -196,6 +198,8 @@ class ChangelogStateHandle:
             "checkpointed_size": self.checkpointed_size,
             "files": [handle.to_json() for handle in files],
             "entries": entries,
+            # An earlier release ignores it, and counts the files whole.
+            **({} if self.share_bytes is None else {"share_bytes": self.share_bytes}),
         }
 
     @classmethod
@@ -221,6 +225,7 @@ class ChangelogStateHandle:
             _checked_int(fields, "checkpointed_size", what),
             _checked_text(fields, "id", what),
             _checked_text(fields, "storage", what),
+            _checked_int(fields, "share_bytes", what) if "share_bytes" in fields else None,
         )
 
 

@@ -79,6 +79,12 @@ if TYPE_CHECKING:
         write_range,
         write_rows,
     )
+    from dstl_dagster.keyed.shared_files import (
+        SharedFiles,
+        changes_to_json,
+        held_if_small,
+        small_from_outcome,
+    )
     from dstl_dagster.keyed.state_scan import Filters, KeyGroups, StateScan
     from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
@@ -108,6 +114,7 @@ __all__ = [
     "OperatorLayer",
     "OperatorReport",
     "OperatorState",
+    "SharedFiles",
     "Spending",
     "StateAt",
     "StateDiff",
@@ -118,6 +125,7 @@ __all__ = [
     "as_operator_reports",
     "base_and_log",
     "carried_on",
+    "changes_to_json",
     "compacted",
     "compaction_of",
     "compared_runs",
@@ -129,6 +137,7 @@ __all__ = [
     "export_checkpoint",
     "export_state",
     "folded",
+    "held_if_small",
     "is_due",
     "is_keyed",
     "key_groups_to_compact",
@@ -144,6 +153,7 @@ __all__ = [
     "refuse_wrong_ttl",
     "require_same_manifest",
     "schema_of",
+    "small_from_outcome",
     "split_count",
     "store_manifest",
     "store_report",
@@ -179,6 +189,7 @@ __getattr__, __dir__ = lazy_face(
             "schema_of",
             "split_count",
         ],
+        "shared_files": ["SharedFiles", "changes_to_json", "held_if_small", "small_from_outcome"],
         "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],
         "ttl_rules": ["refuse_wrong_ttl"],

@@ -28,10 +28,12 @@ from dstl_dagster.keyed.keyed_state import (
     schema_of,
     split_count,
 )
-from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog
 from dstl_dagster.keyed.manifest import BaseAndLog, Manifest
 from dstl_dagster.keyed.operator_log import OperatorState, loading, operator_layers, operator_state
+from dstl_dagster.keyed.read_ahead import RecentManifests
 from dstl_dagster.keyed.reports import OperatorReport, stored_bytes
+from dstl_dagster.keyed.shared_files import SharedFiles
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import EncodedChanges, FoldedRun, encode_changes, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
@@ -116,6 +118,7 @@ def write_base(
     *,
     key_groups: KeyGroupRange | None = None,
     progress: Progress | None = None,
+    shared: SharedFiles | None = None,
 ) -> OperatorReport:
     """Write the state as ordinary changelog files of `attempt`, durably, and report it as a base.
 
@@ -127,6 +130,8 @@ def write_base(
         state: at the attempt's parent. Its options say how the changelog files are written, too.
         key_groups: only these, a slice; `None`: all.
         progress: called with (ranges done, ranges in total).
+        shared: small ranges wait there to share files, and are durable once it is flushed; `None`: they share
+            files with each other alone.
 
     Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
     error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
@@ -134,6 +139,7 @@ def write_base(
     slice_ = None if key_groups in (None, state.all_key_groups) else key_groups
     ranges = state.ranges() if slice_ is None else _ranges_within(state, slice_)
     handles = []
+    into = shared or SharedFiles(store, attempt)
     with (
         open_attempt_changelog(store, attempt, state.at.options) as storage,
         state.reading(cached=len(ranges) > 1) as reader,
@@ -141,11 +147,13 @@ def write_base(
         for count, each in enumerate(ranges, 1):
             fold = folded(reader, state.at, each)
             changes = (_as_changes(state, run) for run in fold.runs())
-            handles.append(write_range(storage, attempt, state.operator, state.schema, each, changes))
+            handles.append(
+                into.write_range(storage, state.operator, state.schema, each, changes, state.at.options)
+            )
             if progress is not None:
                 progress(count, len(ranges))
     schema = state.schema
-    return OperatorReport(
+    report = OperatorReport(
         operator=state.operator,
         handles=tuple(handles),
         key_columns=schema.key_columns,
@@ -156,6 +164,7 @@ def write_base(
         base_range=slice_,
         ttl=state.at.ttl,
     )
+    return report if shared is not None else into.durable_now(report)
 
 
 def _ranges_within(state: KeyedState, key_groups: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
@@ -208,29 +217,33 @@ def with_due_bases(
 ) -> list[OperatorReport]:
     """The reports, with a base ahead of the changes of each operator whose log at the parent is due, with the
     slice of it that is, or with a compaction of its log. And, whatever is due, with a base of each operator
-    whose TTL ends or becomes longer in its report.
+    whose TTL ends or becomes longer in its report. All of it is durable; what is small shares files.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
     combined = list(reports)
+    shared, recent = SharedFiles(store, attempt), RecentManifests()
+    reported: dict[str, list[OperatorReport]] = {}
+    for report in combined:
+        reported.setdefault(report.operator, []).append(report)
     for operator in sorted(parent.operators):
-        own = [report for report in combined if report.operator == operator]
+        own = reported.get(operator, [])
         ttl, hidden = own[0].ttl if own else None, parent.operators[operator].report.ttl
+        older = None
         if ttl is not None and not ttl.hides_what(hidden):
             # What the parent hides would come back: it is left out for good, at once.
-            older = _based(store, attempt, parent, operator, own, options, None)
+            older = _based(store, attempt, parent, operator, own, options, None, shared, recent)
         elif options.checkpoint.materialize:
-            older = _compacted_if_due(store, attempt, parent, operator, own, options)
+            older = _compacted_if_due(store, attempt, parent, operator, own, options, shared, recent)
             if older is None:
-                older = _based_if_due(store, attempt, parent, operator, own, options)
-        else:
-            continue
+                older = _based_if_due(store, attempt, parent, operator, own, options, shared, recent)
         if older is None:
             continue
         # A second report of one operator is refused at step 4, and must not be hidden here.
-        rest = [report for report in combined if report not in own]
-        combined = [*rest, with_base(older, own[0] if own else None), *own[1:]]
-    return combined
+        reported.pop(operator, None)
+        reported[operator] = [with_base(older, own[0] if own else None), *own[1:]]
+    shared.flush()
+    return [shared.durable(report) for reports in reported.values() for report in reports]
 
 
 def _compacted_if_due(
@@ -240,6 +253,8 @@ def _compacted_if_due(
     operator: str,
     own: list[OperatorReport],
     options: JobOptions,
+    shared: SharedFiles,
+    recent: RecentManifests,
 ) -> OperatorReport | None:
     """A compaction of the operator's log, if it is its turn."""
     entry = parent.operators[operator]
@@ -250,7 +265,7 @@ def _compacted_if_due(
     )
     if not key_groups.number_of_key_groups:
         return None
-    return compacted(store, attempt, parent, operator, key_groups, own, options)
+    return compacted(store, attempt, parent, operator, key_groups, own, options, shared, recent)
 
 
 def compacted(
@@ -261,21 +276,25 @@ def compacted(
     key_groups: KeyGroupRange,
     own: Sequence[OperatorReport] = (),
     options: JobOptions | None = None,
+    shared: SharedFiles | None = None,
+    recent: RecentManifests | None = None,
 ) -> OperatorReport | None:
     """Write a compaction of these key groups of the parent's log, durably, and report it; `None` if it would
     be of less than two checkpoints, or of much.
 
-    `own`: what the attempt wrote itself, whose columns count.
+    `own`: what the attempt wrote itself, whose columns count. `shared`: as for `write_base`; `recent`: as
+    for `operator_state`.
 
     Raises: as `write_compaction`.
     """
     options = options or JobOptions()
-    load = loading(store, parent, operator)
+    load = loading(store, parent, operator, recent)
     plan = compaction_of(operator_layers(parent, operator, load, key_groups), key_groups)
     if plan is None:
         return None
     state = _state_of(store, parent, operator, plan, options)
-    compaction = write_compaction(store, attempt, _without_dropped(state, own), plan)
+    into = shared or SharedFiles(store, attempt)
+    compaction = write_compaction(attempt, _without_dropped(state, own), plan, into)
     log.info(
         "operator %s: compacted %d handles of checkpoint %d, of key groups %s",
         operator,
@@ -283,7 +302,7 @@ def compacted(
         parent.checkpoint_id,
         key_groups,
     )
-    return compaction
+    return compaction if shared is not None else into.durable_now(compaction)
 
 
 def _based_if_due(
@@ -293,12 +312,14 @@ def _based_if_due(
     operator: str,
     own: list[OperatorReport],
     options: JobOptions,
+    shared: SharedFiles,
+    recent: RecentManifests,
 ) -> OperatorReport | None:
     """A base of the operator's key groups that are due, if any are."""
     key_groups = _due_next(store, parent, operator, own, options.checkpoint)
     if not key_groups.number_of_key_groups:
         return None
-    return _based(store, attempt, parent, operator, own, options, key_groups)
+    return _based(store, attempt, parent, operator, own, options, key_groups, shared, recent)
 
 
 def _based(
@@ -309,16 +330,18 @@ def _based(
     own: list[OperatorReport],
     options: JobOptions,
     key_groups: KeyGroupRange | None,
+    shared: SharedFiles,
+    recent: RecentManifests,
 ) -> OperatorReport | None:
     """A base of these key groups; `None`: of all."""
-    found = operator_state(store, parent, operator, key_groups)
+    found = operator_state(store, parent, operator, key_groups, recent)
     if found is None and key_groups is not None:
         return None
     if found is None:  # no row was ever written: the base says so
-        newest = next(operator_layers(parent, operator, loading(store, parent, operator)))
+        newest = next(operator_layers(parent, operator, loading(store, parent, operator, recent)))
         found = OperatorState(operator, (newest,))
     state = _state_of(store, parent, operator, found, options)
-    base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups)
+    base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups, shared=shared)
     log.info(
         "operator %s: wrote a base of checkpoint %d, of key groups %s",
         operator,

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, split_count
-from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog
 from dstl_dagster.keyed.operator_log import OperatorLayer
 from dstl_dagster.keyed.reports import Compaction, OperatorReport, stored_bytes
+from dstl_dagster.keyed.shared_files import SharedFiles
 from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes, ranges_of_tasks
-from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 
 __all__ = [
@@ -113,9 +113,10 @@ def _key_groups(handles: Iterable[ChangelogStateHandle]) -> int:
 
 
 def write_compaction(
-    store: ObjectStore, attempt: Attempt, state: KeyedState, plan: CompactionPlan
+    attempt: Attempt, state: KeyedState, plan: CompactionPlan, shared: SharedFiles
 ) -> OperatorReport:
-    """Write the last change of each key as an ordinary changelog file of `attempt`, durably, and report it.
+    """Write the last change of each key as an ordinary changelog file of `attempt`, and report it: durably,
+    or into `shared` if it is small.
 
     Args:
         state: whose handles are the plan's. Its options say how the changelog files are written, too.
@@ -125,12 +126,14 @@ def write_compaction(
     """
     schema = state.schema
     with (
-        open_attempt_changelog(store, attempt, state.at.options) as storage,
+        open_attempt_changelog(state.store, attempt, state.at.options) as storage,
         state.reading() as reader,
     ):
         fold = folded(reader, state.at, plan.key_groups)
         changes = (_as_changes(schema, run) for run in fold.runs())
-        handle = write_range(storage, attempt, state.operator, schema, plan.key_groups, changes)
+        handle = shared.write_range(
+            storage, state.operator, schema, plan.key_groups, changes, state.at.options
+        )
     return OperatorReport(
         operator=state.operator,
         handles=(handle,),

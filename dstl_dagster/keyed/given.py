@@ -33,6 +33,12 @@ def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInputError(f"operators {twice} are reported twice in one checkpoint: report each once")
+    waiting = next((report.operator for report in reports if report.is_waiting), None)
+    if waiting is not None:
+        raise InvalidInputError(
+            f"operator {waiting!r}: its changes wait to share a file with others of their batch: add the "
+            "report to that batch, and end it by hand_over or complete"
+        )
     return tuple(sorted(reports, key=lambda report: report.operator))
 
 

@@ -22,6 +22,7 @@ from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import FoldedRun, StateFold, StateSchema, python_rows, ranges_of_tasks
@@ -36,13 +37,12 @@ __all__ = [
     "folded",
     "folded_logs",
     "is_keyed",
-    "passes",
     "schema_of",
     "split_count",
 ]
 
 _SPLIT_BYTES = 32 * 1024 * 1024
-"""Approximate payload bytes of changes held in memory at a time."""
+"""Approximate payload bytes of changes held in memory at a time; of a log that is read at once, as many."""
 
 
 def is_keyed(report: OperatorReport) -> bool:
@@ -125,36 +125,14 @@ def folded_logs(
 
 
 def _reads(handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]) -> list[HandleRead]:
-    found = []
-    for handle in handles:
-        own = handle.key_group_range
-        shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
-        if shared:
-            found.append(HandleRead(handle, shared, views=True))
-    return found
+    return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
 
 
-def passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:
-    """Which parts of `ranges` are read together, ascending: no more key groups than the largest split. Pure.
-
-    Args:
-        splits: ascending; each fits in memory.
-        ranges: ascending and disjoint.
-    """
-    splits = list(splits)
-    most = max(each.number_of_key_groups for each in splits)
-    found: list[list[KeyGroupRange]] = []
-    room = 0
-    for each in (split.intersection(one) for split in splits for one in ranges):
-        size = each.number_of_key_groups
-        if not size:
-            continue
-        if size > room:
-            found.append([])
-            room = most
-        found[-1].append(each)
-        room -= size
-    return found
+def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
+    """What of the handle is needed for these; `None` if nothing is."""
+    own = handle.key_group_range
+    shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
+    return HandleRead(handle, shared, views=True) if shared else None
 
 
 @dataclass(frozen=True)
@@ -286,9 +264,9 @@ class KeyedState:
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()` at a time. The same checkpoint yields the same rows in the
-        same order. `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it
-        to binary before `to_pylist` or pandas, which raise for it.
+        Holds the changes of one of `ranges()` at a time, and of a log that spans several up to as many. The
+        same checkpoint yields the same rows in the same order. `key_groups`: only these; `None`: all. Text
+        need not be UTF-8, as in Spark: cast it to binary before `to_pylist` or pandas, which raise for it.
         """
         yield from self.tables_of([key_groups or self.all_key_groups])
 
@@ -308,11 +286,32 @@ class KeyedState:
 
     def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
         wanted = passes(self.ranges(), ranges)
+        at_once = read_at_once(self.handles, wanted, _SPLIT_BYTES)
+        if at_once:
+            # They take none of a pass's memory: most often its key groups are then those of a base's handle.
+            rest = [handle for number, handle in enumerate(self.handles) if number not in set(at_once)]
+            wanted = passes(self.at.ranges(split_count(rest, self.schema.max_parallelism)), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
+            held = self._held(reader, at_once, wanted)
             for each in wanted:
-                (fold,) = folded_logs(reader, self.schema, [Log(self.handles, each, self.at.ttl)], keys)
+                reads = {
+                    number: read
+                    for number, handle in enumerate(self.handles)
+                    if number not in held and (read := _read_of(handle, each)) is not None
+                }
+                found = {**held, **dict(zip(reads, reader.read_all(list(reads.values())), strict=True))}
+                fold = StateFold(self.schema, each, keys, self.at.ttl)
+                for number in sorted(found):
+                    fold.add(found.pop(number))
                 yield from fold.runs()
+
+    def _held(
+        self, reader: ChangelogReader, numbers: Sequence[int], wanted: Sequence[Sequence[KeyGroupRange]]
+    ) -> dict[int, list[pa.RecordBatch]]:
+        """The handles of these indices, read for all passes."""
+        handles = [self.handles[number] for number in numbers]
+        return dict(zip(numbers, reader.read_all(_reads(handles, [*itertools.chain(*wanted)])), strict=True))
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.

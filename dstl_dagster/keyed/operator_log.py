@@ -13,7 +13,7 @@ from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, JobNames, KeyGroupRange
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.read_ahead import ManifestLoader
+from dstl_dagster.keyed.read_ahead import ManifestLoader, RecentManifests
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.storage import ObjectStore
 
@@ -81,29 +81,46 @@ class OperatorState:
 
 
 def operator_state(
-    store: ObjectStore, manifest: Manifest, operator: str, key_groups: KeyGroupRange | None = None
+    store: ObjectStore,
+    manifest: Manifest,
+    operator: str,
+    key_groups: KeyGroupRange | None = None,
+    recent: RecentManifests | None = None,
 ) -> OperatorState | None:
     """The state of `operator` at this checkpoint; `None` if it never wrote any.
 
-    `key_groups`: of these only; `None`: of all.
+    `key_groups`: of these only; `None`: of all. `recent`: shared by walks of several operators.
 
     Raises: NotFoundError (a manifest in the chain was deleted), FormatError.
     """
     if operator not in manifest.operators:
         return None
-    last, *older = operator_layers(manifest, operator, loading(store, manifest, operator), key_groups)
+    load = loading(store, manifest, operator, recent)
+    last, *older = operator_layers(manifest, operator, load, key_groups)
     layers = (*(layer for layer in reversed(older) if layer.handles), last)
     return OperatorState(operator, layers) if layers[0].handles else None
 
 
-def loading(store: ObjectStore, manifest: Manifest, operator: str) -> ManifestLoad:
-    """What loads the manifests that this one builds on, for `operator_layers`.
+def loading(
+    store: ObjectStore, manifest: Manifest, operator: str, recent: RecentManifests | None = None
+) -> ManifestLoad:
+    """What loads the manifests that this one builds on, for `operator_layers`, if `recent` has them not.
 
     It raises: NotFoundError (kind `state_missing`), FormatError.
     """
     loader = ManifestLoader(store, JobNames(manifest.job))
     loader.follow(manifest)
-    return lambda name: _load(loader, name, operator)
+    kept = recent or RecentManifests()
+
+    def load(name: str) -> Manifest:
+        found = kept.find(name)
+        if found is None:
+            found = _load(loader, name, operator)
+            kept.keep(name, found)
+        loader.follow(found)
+        return found
+
+    return load
 
 
 def operator_layers(

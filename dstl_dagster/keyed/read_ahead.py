@@ -16,7 +16,7 @@ from dstl_dagster.format import JobNames
 from dstl_dagster.keyed.manifest import Manifest, load_manifest, require_same_manifest
 from dstl_dagster.storage import ObjectStore, concurrently
 
-__all__ = ["ManifestLoader"]
+__all__ = ["ManifestLoader", "RecentManifests"]
 
 _SEQUENTIAL_LOADS = 8
 """This many are fetched one by one first: most chains are no longer."""
@@ -25,6 +25,30 @@ _NEAR = 4
 _WINDOW = 64
 """Checkpoints whose manifests are fetched ahead together."""
 _THREADS = 8
+_MOST_RECENT = 32
+"""More than a walk has, as a rule. Of a thousand operators one takes some megabytes."""
+
+
+class RecentManifests:
+    """The manifests that were asked for last, for walks that share them: of many operators, each of which
+    would fetch and parse the same ones. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Manifest] = {}
+
+    def find(self, name: str) -> Manifest | None:
+        """The manifest of this name, if it was kept."""
+        found = self._kept.pop(name, None)
+        if found is not None:
+            self._kept[name] = found
+        return found
+
+    def keep(self, name: str, manifest: Manifest) -> None:
+        """Keep it; the one that was unused for longest goes."""
+        self._kept[name] = manifest
+        if len(self._kept) > _MOST_RECENT:
+            del self._kept[next(iter(self._kept))]
 
 
 class ManifestLoader:

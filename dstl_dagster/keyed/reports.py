@@ -36,6 +36,8 @@ __all__ = [
 _KIND = "report"
 _PLAIN, _WITH_IDS, _WITH_SLICES, WITH_COMPACTION, WITH_TTL = 1, 2, 3, 4, 5
 NEWEST_VERSION = WITH_TTL
+WAITING = "/waits-to-share-a-file"
+"""How the file of a handle is named that `shared_files` will make durable with others of its batch."""
 T = TypeVar("T")
 
 
@@ -151,6 +153,11 @@ class OperatorReport:
     def unchanged(self) -> OperatorReport:
         """The report of a later checkpoint that adds nothing."""
         return replace(self, handles=(), upserts=0, deletes=0, base=False, base_range=None, compaction=None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some of it waits for the end of its batch's step 3 to be durable (`shared_files`)."""
+        return any(stream.name.endswith(WAITING) for handle in self.handles for stream in handle.streams)
 
     def before(self, uncovered: Uncovered) -> Uncovered:
         """What is uncovered before what this added."""
@@ -362,9 +369,15 @@ def report_version(operators: Iterable[OperatorReport]) -> int:
 
 
 def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
-    """Bytes of the files that hold these handles, each counted once, as far as their writers knew them."""
-    files = {stream.name: stream for handle in handles for stream in handle.streams}
-    return sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+    """Bytes of the files that hold these handles, each counted once, as far as their writers knew them; of
+    files that others share, their part.
+    """
+    handles = list(handles)
+    files = {
+        stream.name: stream for handle in handles if handle.share_bytes is None for stream in handle.streams
+    }
+    shares = sum(handle.share_bytes or 0 for handle in handles)
+    return shares + sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:

@@ -113,7 +113,7 @@ def merge_state(
     with watched(changes.sparkSession, progress):
         found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
-    return report_of(operator, plan.schema, found, plan.ttl)
+    return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
 
 class _Merge:

@@ -8,6 +8,7 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
@@ -27,7 +28,7 @@ from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
-from dstl_dagster.spark.stores import batch_of, require_shared
+from dstl_dagster.spark.stores import batch_of, open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
 from dstl_dagster.state import (
     DEFAULT_MAX_PARALLELISM,
@@ -80,7 +81,9 @@ def write_state(
 
     Args:
         df: the changed rows only.
-        attempt: from step 1; or the batch that holds it, which knows the parent without a look-up.
+        attempt: from step 1; or the batch that holds it, which knows the parent without a look-up. Ranges of
+            key groups with few changes (64 KiB) share files: of a bare attempt those of this call; of a batch
+            all of them, at the end of its step 3, and until then they wait in the driver's memory (16 MiB).
         operator: names this state within the job.
         keys: the key columns.
         max_parallelism: number of key groups, 1 to 32,768; `None`: the state's own, 128 for a new one.
@@ -113,7 +116,7 @@ def write_state(
     with watched(df.sparkSession, progress):
         found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
-    return report_of(operator, plan.schema, found, plan.ttl)
+    return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
 
 def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtlConfig | None) -> str | None:
@@ -123,13 +126,41 @@ def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtl
 
 
 def report_of(
-    operator: str, schema: StateSchema, found: Sequence[Mapping[str, Any]], ttl: StateTtl | None
+    work: Attempt | Batch,
+    operator: str,
+    schema: StateSchema,
+    found: Sequence[Mapping[str, Any]],
+    options: JobOptions,
+    ttl: StateTtl | None,
 ) -> OperatorReport:
     """The report of tasks that wrote some key groups each, from their outcomes.
 
+    Changes that tasks handed over wait in the batch to share files with others; those for a bare attempt
+    are durable on return, in files that this operator's ranges share.
+
     `ttl`: the state's, before it is moved on to the newest time that the tasks saw.
     """
-    handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in found]
+    if isinstance(work, Batch):
+        return _reported(work.shared_files, operator, schema, found, options, ttl)
+    with closing(open_shared_store(work.store_uri, options)) as store:
+        shared = SharedFiles(store, work)
+        return shared.durable_now(_reported(shared, operator, schema, found, options, ttl))
+
+
+def _reported(
+    shared: SharedFiles,
+    operator: str,
+    schema: StateSchema,
+    found: Sequence[Mapping[str, Any]],
+    options: JobOptions,
+    ttl: StateTtl | None,
+) -> OperatorReport:
+    handles = [
+        ChangelogStateHandle.from_json(outcome["handle"])
+        if "handle" in outcome
+        else shared.add(small_from_outcome(outcome, operator, schema, options))
+        for outcome in found
+    ]
     return OperatorReport(
         operator=operator,
         handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),

@@ -3,9 +3,9 @@
 Owns the work inside a task; the driver's plan is in `state`. Both tasks are frozen values that carry all they
 need, and return rows of JSON or Arrow record batches. Imports neither pyspark nor Dagster.
 
-A task ends only when what it wrote is durable: a Python worker that Spark cancels is killed without running
-`finally`, so nothing may be put off. What a killed or repeated task wrote carries the attempt in its name
-and is in no report; clean-up finds it.
+A task ends only when what it wrote is durable, or is in its outcome: a Python worker that Spark cancels is
+killed without running `finally`, so nothing may be put off. What a killed or repeated task wrote carries the
+attempt in its name and is in no report; clean-up finds it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import StateAt, folded, open_attempt_changelog, write_range
+from dstl_dagster.keyed import (
+    StateAt,
+    changes_to_json,
+    folded,
+    held_if_small,
+    open_attempt_changelog,
+    write_range,
+)
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.outcomes import outcome_row, refusal_row
 from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store, task_store
@@ -34,11 +41,13 @@ _OUTPUT_ROWS = 16 * 1024
 
 @dataclass(frozen=True)
 class WriteStateTask:
-    """Appends the changed rows of one range of key groups, and returns one handle.
+    """Appends the changed rows of one range of key groups, and returns one handle; or few changes themselves,
+    which the driver puts into a file with others.
 
     Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
     key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
-    `handle`, `upserts`, `deletes`, `newest_us` and `traffic`; none if there are no rows.
+    `handle` or `key_groups` and `changes`, and `upserts`, `deletes`, `newest_us` and `traffic`; none if there
+    are no rows.
 
     Attributes:
         columns: the names of the given columns, in the order of the record batches.
@@ -73,14 +82,20 @@ class WriteStateTask:
         key_groups = self._own_range(first)
         encoder, meter = ChangeEncoder(self.schema), TrafficMeter()
         newest = NewestTime(self.time_column)
-        with (
-            counted_store(self.attempt.store_uri, meter, self.options.files) as store,
-            open_attempt_changelog(store, self.attempt, self.options) as storage,
-        ):
-            changes = self._changes(encoder, newest, first, batches)
-            handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
+        small, changes = held_if_small(
+            self._changes(encoder, newest, first, batches), key_groups, self.options
+        )
+        if small is not None:
+            written: dict[str, Any] = {"key_groups": key_groups.to_json(), "changes": changes_to_json(small)}
+        else:
+            with (
+                counted_store(self.attempt.store_uri, meter, self.options.files) as store,
+                open_attempt_changelog(store, self.attempt, self.options) as storage,
+            ):
+                handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
+            written = {"handle": handle.to_json()}
         return {
-            "handle": handle.to_json(),
+            **written,
             "upserts": encoder.upserts,
             "deletes": encoder.deletes,
             "newest_us": newest.us,

@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
+from dstl_dagster.format.change_set_codec import MAX_INLINE_VIEW_BYTES
+from dstl_dagster.format.changes import value_offsets
 from dstl_dagster.format.frames import is_within
 from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.keys import last_occurrences, occurring
@@ -122,9 +125,10 @@ class StateFold:
     def _add_batch(self, batch: pa.RecordBatch, described: bool) -> bool:
         groups = batch.column(0).to_numpy()
         wanted = is_within(groups, self._key_groups) | (groups == META_KEY_GROUP)
-        changes = batch.column(1)
-        for index in np.flatnonzero(wanted).tolist():
-            key_group, change = int(groups[index]), changes[index].as_buffer()
+        chosen = np.flatnonzero(wanted)
+        for key_group, change in zip(
+            groups[chosen].tolist(), _payloads(batch.column(1), chosen), strict=True
+        ):
             if key_group == META_KEY_GROUP:
                 self._begin_schema(change.to_pybytes())
                 described = True
@@ -209,3 +213,18 @@ class StateFold:
             for column, field in zip(wanted.ids, wanted.columns, strict=True)
         ]
         return pa.table([*columns, rows.column(-1)], schema=wanted.wire)
+
+
+def _payloads(changes: pa.Array, rows: npt.NDArray[np.int64]) -> Iterator[pa.Buffer]:
+    """These values of a binary or binary_view array, not copied: a scalar of a view would be."""
+    buffers = changes.buffers()
+    if pt.is_binary_view(changes.type):
+        views = np.frombuffer(buffers[1], np.int32).reshape(-1, 4)[rows + changes.offset]
+        for row, (size, _, number, start) in zip(rows.tolist(), views.tolist(), strict=True):
+            # Shorter values stand in the view itself.
+            is_inline = size <= MAX_INLINE_VIEW_BYTES
+            yield changes[row].as_buffer() if is_inline else buffers[2 + number].slice(start, size)
+        return
+    offsets = value_offsets(changes)
+    for start, stop in zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+        yield buffers[2].slice(start, stop - start)

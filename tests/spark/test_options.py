@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, load_report, materialize
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.spark import (
     CheckpointBatch,
     checkpointed_batches,
@@ -292,10 +292,13 @@ def test_writer_options_act_where_files_are_written(place: Place, way: str) -> N
     assert list(open_store(f"gs://{place.scratch}").list()) == []
 
 
-def test_retries_act_in_tasks(place: Place) -> None:
-    """With one attempt a request, three refusals take the task's three tries; by default they take one."""
+@pytest.mark.parametrize(("count", "error"), [(20_000, PySparkException), (10, UnavailableError)])
+def test_retries_act_where_files_are_written(place: Place, count: int, error: type[Exception]) -> None:
+    """With one attempt a request, three refusals take a task's three tries; by default they take one. Few
+    changes are written by the driver, which has one try.
+    """
     once = {"gs.retry.max-attempt": "1", "dstl.dfs.upload.retry-policy": "none"}
-    rows = place.rows().repartition(1)
+    rows = place.spark.range(count).selectExpr("id", "id AS value").repartition(1)
 
     def write(**options: str) -> None:
         fault = ServerFault(FaultKind.STATUS, method="objects.insert", name="*/changelog/*", times=3)
@@ -303,7 +306,7 @@ def test_retries_act_in_tasks(place: Place) -> None:
         attempt = CheckpointCoordinator("job", place.store, owner="test").trigger()
         write_state(rows, attempt, operator="op", keys=["id"], partitions=1, job_options=options)
 
-    with pytest.raises(PySparkException):
+    with pytest.raises(error):
         write(**once)
     place.server.faults.clear()
     write()

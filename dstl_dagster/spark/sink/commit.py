@@ -125,7 +125,7 @@ def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> Ope
     states = [outcome["state"] for outcome in outcomes if "state" in outcome]
     handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
     _refuse_shared_keys(batch, sink, states, handles)
-    return report_of(sink.operator, sink.schema, states, sink.ttl)
+    return report_of(batch, sink.operator, sink.schema, states, batch.coordinator.job_options, sink.ttl)
 
 
 def _refuse_shared_keys(

@@ -337,7 +337,7 @@ def test_a_failed_materialisation_aborts_its_attempt(
         raise UnavailableError("the store is away")
 
     with monkeypatch.context() as away:
-        away.setattr("dstl_dagster.keyed.bases.write_range", unavailable)
+        away.setattr("dstl_dagster.keyed.shared_files.SharedFiles.write_range", unavailable)
         with pytest.raises(UnavailableError):
             materialize(keyed.coordinator, force=True)
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]
@@ -407,7 +407,7 @@ def test_a_batch_whose_base_fails_is_aborted(
     def unavailable(*_: object, **__: object) -> None:
         raise UnavailableError("the store is away")
 
-    monkeypatch.setattr("dstl_dagster.keyed.bases.write_range", unavailable)
+    monkeypatch.setattr("dstl_dagster.keyed.shared_files.SharedFiles.write_range", unavailable)
     with pytest.raises(UnavailableError), CheckpointBatch(keyed.coordinator):
         pass
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]

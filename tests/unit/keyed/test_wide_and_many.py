@@ -12,6 +12,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.keyed import KeyedState, keyed_state, write_rows
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.testing.fault_store import FaultStore
 from tests.unit.changelog.test_reading_requests import Network
 
 MIB = 1 << 20
@@ -120,3 +121,26 @@ def test_a_key_group_of_half_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.column("value").null_count == 10
     assert store.requests.total() <= 2 * 9
     assert state.rows(pa.table({"id": crowded})).num_rows == len(crowded)
+
+
+def test_a_small_batch_costs_little_in_as_many_key_groups_as_there_may_be() -> None:
+    """A request, a handle and a manifest as with few of them; two hundred bytes for each that occurs."""
+    ids = np.arange(1000)
+    written = {}
+    for groups in (128, 32_768):
+        store = FaultStore(MemoryObjectStore())
+        coordinator = CheckpointCoordinator("job", store)
+        schema = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], groups)
+        attempt = coordinator.trigger()
+        seen = len(store.requests)
+        report = write_rows(store, attempt, "op", schema, pa.table({"id": ids, "value": ids}))
+        assert [each.method for each in store.requests[seen:]] == ["put"]
+        assert len(report.handles) == 1
+        coordinator.record(attempt, [report])
+        coordinator.confirm(attempt)
+        (manifest,) = store.list("dstl/job/manifests/")
+        written[groups] = (report.payload_bytes, report.stored_bytes, manifest.size)
+    few, many = written[128], written[32_768]
+    assert many[0] - few[0] < 1000 * 250
+    assert many[1] < 4 * few[1]
+    assert many[2] < few[2] + 32

@@ -7,16 +7,17 @@ import pickle
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.checkpoint import Attempt, OperatorReport
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
@@ -65,6 +66,24 @@ def rows_read(task: ReadStateTask, range_index: int) -> list[tuple[int, int]]:
     return sorted((row["id"], row["value"]) for batch in found for row in batch.to_pylist())
 
 
+def handle_of(attempt: Attempt, outcome: dict[str, Any]) -> ChangelogStateHandle:
+    """As the driver makes it durable."""
+    assert "handle" not in outcome
+    with closing(open_store(attempt.store_uri)) as store:
+        shared = SharedFiles(store, attempt)
+        handle = shared.add(small_from_outcome(outcome, "op", SCHEMA, JobOptions()))
+        report = OperatorReport("op", (handle,), ("id",), 16, SCHEMA.arrow_message)
+        return shared.durable_now(report).handles[0]
+
+
+def test_few_changes_are_in_the_outcome(attempt: Attempt, tmp_path: Path) -> None:
+    """And no store is opened for them."""
+    outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0)])
+    assert outcome["key_groups"] == [0, 3]
+    assert outcome["upserts"] == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_task_writes_its_range_and_any_task_reads_it(attempt: Attempt) -> None:
     """Two tasks' rows come back through three readers whose ranges cut across the writers'."""
     rows = {
@@ -73,7 +92,7 @@ def test_a_task_writes_its_range_and_any_task_reads_it(attempt: Attempt) -> None
     }
     outcomes = [outcome_of(writer_of(attempt), rows[task]) for task in (1, 2)]
     assert [outcome["upserts"] for outcome in outcomes] == [60, 60]
-    handles = [ChangelogStateHandle.from_json(outcome["handle"]) for outcome in outcomes]
+    handles = [handle_of(attempt, outcome) for outcome in outcomes]
     assert [handle.key_group_range for handle in handles] == [KeyGroupRange.of(4, 7), KeyGroupRange.of(8, 11)]
     reader = reader_of(attempt, handles, ranges_of_tasks(3, 16))
     found = [rows_read(reader, index) for index in range(3)]
@@ -85,7 +104,7 @@ def test_a_task_leaves_no_thread_behind(attempt: Attempt) -> None:
     """A Python worker outlives its tasks: whatever a task starts ends with it."""
     before = set(threading.enumerate())
     outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0)])
-    reader = reader_of(attempt, [ChangelogStateHandle.from_json(outcome["handle"])], ranges_of_tasks(1, 16))
+    reader = reader_of(attempt, [handle_of(attempt, outcome)], ranges_of_tasks(1, 16))
     assert rows_read(reader, 0) == [(1, 1)]
     assert set(threading.enumerate()) <= before
 
@@ -113,20 +132,21 @@ def test_a_row_of_another_tasks_range_is_refused(attempt: Attempt) -> None:
 
 def test_a_deleted_file_names_the_checkpoint(attempt: Attempt) -> None:
     """A reader that is too late names what it wanted to read and why it cannot."""
-    outcome = outcome_of(writer_of(attempt), [(1, 1, False, 0)])
+    handle = handle_of(attempt, outcome_of(writer_of(attempt), [(1, 1, False, 0)]))
     store = open_store(attempt.store_uri)
     for stat in list(store.list()):
         store.delete(stat.name, precondition=Generation(stat.generation))
-    reader = reader_of(attempt, [ChangelogStateHandle.from_json(outcome["handle"])], ranges_of_tasks(1, 16))
+    reader = reader_of(attempt, [handle], ranges_of_tasks(1, 16))
     with pytest.raises(NotFoundError, match="'op' at checkpoint 1 of job 'job' was deleted") as caught:
         rows_read(reader, 0)
     assert caught.value.kind == "checkpoint_gone"
 
 
 def test_files_lie_under_the_attempt(attempt: Attempt) -> None:
-    """Every try writes under the attempt's name, each to files of its own."""
+    """Every try that has much writes under the attempt's name, each to files of its own."""
     for _ in range(2):
-        outcome_of(writer_of(attempt), [(1, 1, False, 0)])
+        outcome = outcome_of(writer_of(attempt), [(n, 1, False, 0) for n in range(6000)])
+        assert "handle" in outcome
     names = [stat.name for stat in open_store(attempt.store_uri).list()]
     assert len(names) == 2
     assert all(name.startswith(f"dstl/job/attempts/{attempt.attempt}/changelog/") for name in names)

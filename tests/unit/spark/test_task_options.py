@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InvalidInputError, UnavailableError
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.keyed import StateAt, changes_to_json
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.merge_tasks import LookUpTask
 from dstl_dagster.spark.sink.commit import commit_sink
@@ -32,7 +32,9 @@ from dstl_dagster.spark.source.source import (
     changes_schema,
     state_at,
 )
+from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
+from dstl_dagster.state import EncodedChanges
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])
@@ -164,9 +166,24 @@ def write_state_task(job: dict[str, str], server: GCSServer, more: dict[str, str
     task = WriteStateTask(
         attempt, "op", ("id", "value"), state.schema, (state.all_key_groups,), state.options
     )
-    columns = [pa.array([1]), pa.array([2]), pa.array([False]), pa.array([5], pa.int32())]
+    ids = pa.array(range(6000))  # so many that the task writes a file
+    columns = [ids, ids, pa.array([False] * 6000), pa.array([5] * 6000, pa.int32())]
     one_refusal(server, "*/changelog/*")
     return list(task(iter([pa.record_batch(columns, ["c0", "c1", "deleted", "key_group"])])))
+
+
+def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
+    """On the driver."""
+    state = parent_state(job, more)
+    attempt = Attempt(2, uuid.uuid4(), 1, "job", job["store"])
+    handed_over = {
+        "key_groups": state.all_key_groups.to_json(),
+        "changes": changes_to_json(EncodedChanges(pa.array([5], pa.int32()), pa.array([b"change"]))),
+        "upserts": 1,
+        "deletes": 0,
+    }
+    one_refusal(server, "*/changelog/*")
+    return report_of(attempt, "op", state.schema, [handed_over], state.options)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +191,7 @@ def write_state_task(job: dict[str, str], server: GCSServer, more: dict[str, str
     [
         *(state_task, file_task, opening_task, large_message, planner),
         *(reading_task, reading_planner, listing_task, changes_task),
-        *(read_state_task, look_up_task, write_state_task),
+        *(read_state_task, look_up_task, write_state_task, small_changes),
     ],
 )
 def test_every_request_follows_the_options(work: Any, job: dict[str, str], strict_gcs: GCSServer) -> None:

@@ -6,7 +6,9 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,3 +69,13 @@ def test_text_that_is_not_utf8() -> None:
     rows, others = pa.table({"k": texts, "n": [1, 1, 1]}), pa.table({"k": texts[:1], "n": [1]})
     assert occurring(rows, others, ["k"]).to_pylist() == [True, False, False]
     assert occurring(rows, others, ["k", "n"]).to_pylist() == [True, False, False]
+
+
+@pytest.mark.parametrize("known", [[], [0], [None], [5, -1, None], list(range(0, 500_000, 700))])
+def test_many_numbers_are_told_apart_by_their_low_bits(known: list[int | None]) -> None:
+    """As by a look at each: with nulls, negative numbers, and numbers whose low bits are alike."""
+    numbers = np.concatenate([np.arange(-3000, 3000), np.arange(6000) << 16, [2**63 - 1, -(2**63)]])
+    rows = pa.table({"k": pa.array(numbers, mask=np.arange(len(numbers)) % 1000 == 7)})
+    others = pa.table({"k": pa.array(known, pa.int64())})
+    expected = pc.is_in(rows.column("k"), value_set=others.column("k").combine_chunks())
+    assert occurring(rows, others, ["k"]).to_pylist() == expected.to_pylist()
