@@ -35,6 +35,7 @@ from dstl_dagster.orchestration.lineage import (
     state_materialization,
 )
 from dstl_dagster.orchestration.marks import Mark
+from dstl_dagster.orchestration.owners import in_words, owner_link
 from dstl_dagster.orchestration.reporting import names_checkpoint
 from dstl_dagster.timeline import Completed, Restored
 
@@ -167,8 +168,8 @@ def _gone(
             },
             metadata={
                 "checkpoint": str(number),
-                "rolled back at": dg.MetadataValue.timestamp(restored.recorded_at),
-                "rolled back by": restored.by,
+                "rolled back at": in_words(restored.recorded_at),
+                "rolled back by": owner_link(restored.by),
                 **({} if batch is None else {"run again": batch}),
                 **more,  # type: ignore[dict-item] # Dagster takes any
             },
@@ -214,8 +215,8 @@ def _back(
     own = checkpoint_materialization(assets, checkpoint, reporter)
     days = [completed.idempotency_key or f"checkpoint {completed.checkpoint_id}" for completed in left]
     said: dict[str, Any] = {
-        "rolled back at": dg.MetadataValue.timestamp(restored.recorded_at),
-        "rolled back by": restored.by,
+        "rolled back at": in_words(restored.recorded_at),
+        "rolled back by": owner_link(restored.by),
         "left behind": ", ".join(assets.partition_key(each.checkpoint_id) for each in left) or "nothing",
         "run again": dg.MetadataValue.md("\n".join(f"* {day}" for day in days) or "nothing"),
     }
