@@ -44,6 +44,7 @@ __all__ = [
     "is_reported",
     "names_checkpoint",
     "partition_changes",
+    "sizes_shown",
     "unreported_checkpoint",
     "unreported_files",
     "unreported_state",
@@ -75,7 +76,7 @@ def unreported_checkpoint(
         if operator in checkpoint.manifest.operators
     ]
     missing = [event for event in operators if not is_reported(instance, event.asset_key, None, completed)]
-    sizes = {} if reporter.view is None else _sizes_shown(instance, assets, reporter.view)
+    sizes = {} if reporter.view is None else sizes_shown(instance, assets, reporter.view)
     follow_up = _lacking(instance, child_follow_up(assets, checkpoint, reporter))
     return [*missing, *follow_up, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
 
@@ -89,7 +90,7 @@ def _lacking(instance: dg.DagsterInstance, events: list[dg.AssetObservation]) ->
     ]
 
 
-def _sizes_shown(instance: dg.DagsterInstance, assets: JobAssets, view: TimelineView) -> dict[int, str]:
+def sizes_shown(instance: dg.DagsterInstance, assets: JobAssets, view: TimelineView) -> dict[int, str]:
     """The size of the state at each retained checkpoint, as its own event says; no request to the store."""
     ids = {assets.partition_key(entry.checkpoint_id): entry.checkpoint_id for entry in view.retained}
     found = instance.fetch_materializations(
