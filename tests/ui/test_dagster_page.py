@@ -85,8 +85,8 @@ def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> No
     browser_page.wait_for_url("**partition=chk-00000003")
     browser_page.set_viewport_size(SIZE)
     browser_page.get_by_text(re.compile(r"^(\d) of \1 files are published$")).first.wait_for()
-    child = browser_page.get_by_role("row").filter(has_text="child checkpoint").get_by_role("link")
-    child.click()
+    browser_page.get_by_text("child checkpoint", exact=True).wait_for()
+    browser_page.get_by_role("link", name="chk-00000004", exact=True).first.click()
     browser_page.wait_for_url("**partition=chk-00000004")
 
 
@@ -164,6 +164,7 @@ def _steps_side_by_side(page: Page) -> None:
 
 def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, picture: Any) -> None:
     """The partitions are the checkpoints of now; one of them shows all there is to it."""
+    browser_page.set_viewport_size({"width": 1800, "height": 1000})
     browser_page.goto(site.asset("checkpoints", "partitions&partition=chk-00000002"))
     browser_page.get_by_text("Materialized (4)").wait_for()
     browser_page.get_by_text("checkpoint 1", exact=True).first.wait_for()
@@ -171,6 +172,7 @@ def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, pi
         assert browser_page.get_by_text(f"chk-0000000{number}").count()
     assert not raw_numbers(browser_page)
     picture("checkpoint-partitions")
+    browser_page.set_viewport_size(SIZE)
 
 
 def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None:
@@ -221,6 +223,6 @@ def test_a_confirmed_restore(site: Site, browser_page: Page, picture: Any) -> No
     browser_page.get_by_text("Materialized (3)").wait_for()
     for name in ("state", "reports"):
         browser_page.goto(site.asset(name, "partitions"))
-        browser_page.get_by_role("button", name="All").click()
+        browser_page.get_by_role("button", name="All", exact=True).click()
         browser_page.get_by_text("Failed (2)").wait_for()
         browser_page.get_by_text("Materialized (3)").wait_for()
