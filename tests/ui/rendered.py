@@ -48,10 +48,10 @@ class RenderedPage:
             expected = so.newest[name]
             shown["newest"][name] = self._settled(lambda: self._entry("checkpoint"), expected)
             if name == "checkpoints":
-                shown["fresh"] = self._settled(lambda: self._has_tag("Passing"), so.fresh)
+                shown["fresh"] = self._settled(self._fresh, so.fresh)
                 self._tab("Checks")
                 shown["checked"] = self._settled(lambda: self._check(CHECK), so.checked)
-                shown["blocked"] = self._settled(lambda: not self._check(BLOCKED), so.blocked)
+                shown["blocked"] = self._settled(lambda: _negated(self._check(BLOCKED)), so.blocked)
                 self._tab("Partitions")
                 shown["restorable"] = self._settled(self._restorable, so.restorable)
             elif name == "files":
@@ -83,14 +83,18 @@ class RenderedPage:
         shown = self._page.evaluate(ENTRY, label)
         return int(shown[0]) if shown else None
 
-    def _has_tag(self, text: str) -> bool:
-        return self._page.get_by_text(text, exact=True).count() > 0
+    def _fresh(self) -> bool | None:
+        return self._word("Freshness policy", "Passing")
 
-    def _check(self, name: str) -> bool:
+    def _check(self, name: str) -> bool | None:
         """Whether the list of checks calls it succeeded."""
+        return self._word(name, "Succeeded")
+
+    def _word(self, label: str, good: str) -> bool | None:
+        """Whether this word follows the label; `None` while none does, since the page is still loading."""
         text = self._page.locator("body").inner_text()
-        found = re.search(rf"{name}\s+(?:{name}\s+)?(\w+)", text)
-        return found is not None and found[1] == "Succeeded"
+        found = re.search(rf"{label}\s+(?:{label}\s+)?(\w+)", text)
+        return None if found is None else found[1] == good
 
     def _restorable(self) -> list[int]:
         return [int(name.removeprefix("chk-")) for name, _ in self._dots()]
@@ -99,4 +103,9 @@ class RenderedPage:
         return sorted(name for name, green in self._dots() if green)
 
     def _dots(self) -> list[tuple[str, bool]]:
+        self._page.locator("[class*=assetListRow]").first.wait_for()
         return [(name, green) for name, green in self._page.evaluate(GREEN_DOTS)]
+
+
+def _negated(found: bool | None) -> bool | None:
+    return None if found is None else not found

@@ -54,7 +54,7 @@ class RenderedDay(BadDay):
 
     def sees_that_nothing_agrees_with(self, wrong: Truth) -> None:
         """The same reading, against what is not so: no part of it can be passed over."""
-        look = self._in_browser(lambda tab: RenderedPage(tab, self.url, settled_seconds=1).differences(wrong))
+        look = self._in_browser(lambda tab: RenderedPage(tab, self.url, settled_seconds=5).differences(wrong))
         assert set(look) == set(asdict(wrong))
 
     def roll_back(self, last: int, to: int) -> None:
