@@ -1,5 +1,8 @@
 """The chain of a job's checkpoints as a picture, and as a table of those that can be restored. Pure.
 
+An event keeps its picture for ever, so both say as of when they are, and nothing that the next minute makes
+untrue: no age, and not that step 6 is due, which follows at once (a check tells of it where it does not).
+
 Owns the drawing. Dagster's page cuts images out of Markdown unless a web server has them, and draws no
 diagrams: what it does show is a block of text in columns, and a table with links.
 """
@@ -7,17 +10,18 @@ diagrams: what it does show is a block of text in columns, and a table with link
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 
 import dagster as dg
 
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.timeline import CheckpointEntry, TimelineView
 
-__all__ = ["chain_metadata", "partition_page", "picture"]
+__all__ = ["chain_metadata", "partition_link", "picture"]
 
 _SHOWN_AT_ONCE = 999
 """Characters of Markdown that Dagster's page shows in place; more is behind a click."""
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _REST = 32
 """Characters for the line that says what is left out."""
 
@@ -30,14 +34,14 @@ def chain_metadata(
     `sizes`: of the state at a checkpoint, in words, where that is known.
     """
     return {
-        "chain": dg.MetadataValue.md(f"```\n{picture(assets, view)}\n```"),
-        "restorable": dg.MetadataValue.md(_restorable(assets, view, now, sizes)),
+        "chain": dg.MetadataValue.md(f"```\nas of {_time(now)}\n{picture(assets, view)}\n```"),
+        "restorable": dg.MetadataValue.md(_restorable(assets, view, sizes)),
     }
 
 
-def partition_page(key: dg.AssetKey, partition: str) -> str:
-    """The page of one partition of an asset, within Dagster's web server."""
-    return f"/assets/{'/'.join(key.path)}?view=partitions&partition={partition}"
+def partition_link(key: dg.AssetKey, partition: str) -> str:
+    """In Markdown, to the page of one partition of an asset, within Dagster's web server."""
+    return f"[{partition}](/assets/{'/'.join(key.path)}?view=partitions&partition={partition})"
 
 
 def picture(assets: JobAssets, view: TimelineView) -> str:
@@ -51,7 +55,7 @@ def picture(assets: JobAssets, view: TimelineView) -> str:
         fork = "├─╯\n" if aside and not left_behind else ""
         aside = left_behind
         lines.append(fork + _line(assets, view, entry, names.get(entry.checkpoint_id, ())))
-    fence = len("```\n\n```")
+    fence = len(f"```\nas of {_time(_ANY_TIME)}\n\n```")
     shown = _fitting(lines, _SHOWN_AT_ONCE - fence)
     if len(shown) < len(lines):
         shown.append(f"┆ {len(lines) - len(shown)} older ones")
@@ -78,7 +82,6 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
         _batch(entry),
         f"{len(completed.files)} files" if completed.files else "",
         "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
-        "" if left_behind or entry.committed is not None or not completed.files else "step 6 due",
         f"{blocked} files blocked" if blocked else "",
         f"savepoint {', '.join(names)}" if names else "",
         f"undone by a restore, on {completed.parent or 'none'}" if left_behind else "",
@@ -87,17 +90,17 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
     return f"{mark} {assets.partition_key(entry.checkpoint_id)}  {', '.join(filter(None, notes))}".rstrip()
 
 
-def _restorable(assets: JobAssets, view: TimelineView, now: datetime, sizes: Mapping[int, str]) -> str:
+def _restorable(assets: JobAssets, view: TimelineView, sizes: Mapping[int, str]) -> str:
     names = _names(view)
-    head = ["| checkpoint | batch | age | state | kept by |", "|---|---|---|---|---|"]
+    head = ["| checkpoint | batch | completed | state | kept by |", "|---|---|---|---|---|"]
     rows = []
     for entry in reversed(view.retained):
         partition = assets.partition_key(entry.checkpoint_id)
         kept = names.get(entry.checkpoint_id)
         cells = (
-            f"[{partition}]({partition_page(assets.checkpoints_key, partition)})",
+            partition_link(assets.checkpoints_key, partition),
             _batch(entry).replace("|", "\\|"),
-            _age(now - entry.completed.recorded_at),
+            _time(entry.completed.recorded_at),
             sizes.get(entry.checkpoint_id, ""),
             f"savepoint {', '.join(kept)}" if kept else "retention",
         )
@@ -121,8 +124,5 @@ def _batch(entry: CheckpointEntry) -> str:
     return "" if key.startswith("run:") else key
 
 
-def _age(age: timedelta) -> str:
-    minutes = max(0, round(age.total_seconds() / 60))
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} days"
+def _time(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"

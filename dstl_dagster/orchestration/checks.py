@@ -105,7 +105,12 @@ def build_checkpoint_checks(
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",
         specs=[
-            dg.AssetCheckSpec(name, asset=assets.checkpoints_key, description=description)
+            dg.AssetCheckSpec(
+                name,
+                asset=assets.checkpoints_key,
+                description=description,
+                metadata=findings.age_limit(max_age) if name == findings.AGE else None,
+            )
             for name, description in limits.descriptions().items()
         ],
         # Without it Dagster's page cannot run checks of an asset that it does not materialize.

@@ -34,6 +34,8 @@ __all__ = [
     "PARTITIONS",
     "PUBLISHED",
     "Finding",
+    "age_allowed",
+    "age_limit",
     "blocked_files",
     "in_words",
     "of_age",
@@ -53,6 +55,7 @@ PUBLISHED: Final = "files_published"
 BLOCKED: Final = "no_blocked_files"
 PARTITIONS: Final = "partitions_match_timeline"
 
+_MAX_AGE_HOURS = "dstl/max_age_hours"
 _SHOWN = 20
 _PUBLISHING = timedelta(minutes=15)
 """A checkpoint whose files are not published yet is at work for so long, and in trouble after that."""
@@ -160,6 +163,20 @@ def of_orphans(coordinator: CheckpointCoordinator, budget_bytes: int) -> Finding
     )
     measures = {"orphan objects": report.objects, "orphan MiB": mebibytes(report.deleted_bytes)}
     return Finding(ORPHANS, within, text, warn=True, measures=measures)
+
+
+def age_limit(max_age: timedelta) -> dict[str, float]:
+    """The metadata of the check's spec, by which the sensor knows what it allows."""
+    return {_MAX_AGE_HOURS: max_age.total_seconds() / 3600}
+
+
+def age_allowed(repository: dg.RepositoryDefinition | None, assets: JobAssets) -> timedelta | None:
+    """What the job's check of the age allows in these definitions; `None` where they have none."""
+    key = dg.AssetCheckKey(assets.checkpoints_key, AGE)
+    if repository is None or key not in repository.asset_graph.asset_check_keys:
+        return None
+    hours = repository.asset_graph.get_check_spec(key).metadata.get(_MAX_AGE_HOURS)
+    return None if hours is None else timedelta(hours=hours)
 
 
 def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:

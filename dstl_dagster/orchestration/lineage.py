@@ -19,8 +19,7 @@ import pyarrow as pa
 from dstl_dagster.checkpoint import Checkpoint, OperatorReport
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.format import JobNames, readable_bytes
-from dstl_dagster.keyed import CheckpointCost, list_price_usd
-from dstl_dagster.orchestration.chain import chain_metadata, partition_page
+from dstl_dagster.orchestration.chain import chain_metadata, partition_link
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -33,9 +32,17 @@ from dstl_dagster.orchestration.keys import (
     TAG_VERSION,
     JobAssets,
 )
-from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
-from dstl_dagster.orchestration.owners import run_of_owner
-from dstl_dagster.orchestration.places import bucket_of, file_links, file_table, folder_of, store_location
+from dstl_dagster.orchestration.measures import cost_measures, cost_table, measure, mebibytes
+from dstl_dagster.orchestration.owners import in_words, owner_link
+from dstl_dagster.orchestration.places import (
+    blocked_list,
+    bucket_of,
+    file_links,
+    file_table,
+    folder_of,
+    published,
+    store_location,
+)
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, TimelineView
 
@@ -59,6 +66,7 @@ STATE = "state size"
 _COLUMN_SCHEMA = "dagster/column_schema"
 _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
 """The keys that Dagster shows in places of their own."""
+_UPDATED = "dagster/last_updated_timestamp"
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,10 @@ def checkpoint_materialization(
         f"{checkpoint.entry.completed.seconds:.3f} of step 5",
         "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
         **_when_and_who(checkpoint.entry.completed, reporter),
-        **_cost_measures(checkpoint, reporter.prices),
+        **cost_measures(checkpoint, reporter.prices),
     }
     if manifest.cost is not None:
-        metadata["cost"] = _cost_table(manifest.cost, reporter.prices)
+        metadata["cost"] = cost_table(manifest.cost, reporter.prices)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
@@ -123,13 +131,13 @@ def _links(
     """Where the page leads to: the parent, the other checkpoints, and the files."""
     links = {}
     if checkpoint.parent is not None:
-        links["parent checkpoint"] = _page(assets.checkpoints_key, assets.partition_key(checkpoint.parent))
+        links["parent checkpoint"] = _page(assets, checkpoint.parent)
     if reporter.view is not None:
         known = {**sizes, checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
         links |= chain_metadata(assets, reporter.view, reporter.now, known)
     if checkpoint.manifest.files:
         links["file names"] = file_links(checkpoint, reporter.store_uri)
-    return links
+    return links | published(checkpoint)
 
 
 def subsumed_materialization(
@@ -167,6 +175,7 @@ def operator_materialization(
         "keys": ", ".join(report.key_columns),
         "key groups": str(report.max_parallelism),
         "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
+        _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
         _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
     columns = _state_columns(report)
@@ -195,7 +204,7 @@ def files_event(
         "components": sum(len(file.components) for file in files),
         "compose-commit seconds": 0.0 if commit is None else measure(commit.seconds),
         "checkpoint": str(checkpoint.checkpoint_id),
-        "checkpoint page": _page(assets.checkpoints_key, assets.partition_key(checkpoint.checkpoint_id)),
+        "checkpoint page": _page(assets, checkpoint.checkpoint_id),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
         "published": file_table(files, blocked),
         "folder": store_location(home, folder_of(files)),
@@ -204,9 +213,7 @@ def files_event(
         **_when_and_who(checkpoint.entry.completed, reporter),
     }
     if blocked:
-        metadata["blocked"] = dg.MetadataValue.md(
-            "\n".join(f"* `{file.name}`: {file.reason}" for file in checkpoint.blocked)
-        )
+        metadata["blocked"] = blocked_list(checkpoint.blocked)
     event = dg.AssetObservation if blocked else dg.AssetMaterialization
     which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
     return event(
@@ -245,8 +252,8 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _page(key: dg.AssetKey, partition: str) -> dg.MetadataValue:
-    return dg.MetadataValue.md(f"[{partition}]({partition_page(key, partition)})")
+def _page(assets: JobAssets, checkpoint_id: int) -> dg.MetadataValue:
+    return dg.MetadataValue.md(partition_link(assets.checkpoints_key, assets.partition_key(checkpoint_id)))
 
 
 def state_materialization(
@@ -276,50 +283,16 @@ def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
 
 
 def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
-    """An event's own time and reporter are those of the report, which may be days later."""
-    who: dict[str, Any] = {}
+    """An event's own time and reporter are those of the report, which may be days later.
+
+    By `_UPDATED` Dagster's freshness checks go by the checkpoint's time; its freshness policies never do.
+    """
+    said: dict[str, Any] = {"completed at": in_words(completed.recorded_at)}
     if reporter.owner is not None:
-        run_id = run_of_owner(reporter.owner)
-        who["made by"] = reporter.owner if run_id is None else dg.MetadataValue.dagster_run(run_id)
+        said["made by"] = owner_link(reporter.owner)
     if completed.idempotency_key is not None:
-        who["batch"] = completed.idempotency_key
-    # Text: Dagster takes a timestamp for a measure.
-    return {"completed at": f"{completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC", **who}
-
-
-def _cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """Of steps 1 to 4; nothing where an earlier release wrote the checkpoint."""
-    cost = checkpoint.manifest.cost
-    if cost is None:
-        return {}
-    return {
-        "requests": cost.total.requests,
-        # Dollars would be too small for the axis of a plot.
-        "cost micro-USD": measure(list_price_usd(cost.total, prices) * MICRO),
-    }
-
-
-def _cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue:
-    return dg.MetadataValue.table(
-        [
-            dg.TableRecord(
-                {
-                    "step": name,
-                    "class A": step.traffic.class_a,
-                    "class B": step.traffic.class_b,
-                    "free": step.traffic.free,
-                    "retries": step.traffic.retries,
-                    "uploads": step.traffic.uploads,
-                    "composes": step.traffic.composes,
-                    "up": readable_bytes(step.traffic.bytes_up),
-                    "down": readable_bytes(step.traffic.bytes_down),
-                    "seconds": measure(step.seconds),
-                    "USD": f"{list_price_usd(step.traffic, prices):.6f}",
-                }
-            )
-            for name, step in cost.steps.items()
-        ]
-    )
+        said["batch"] = completed.idempotency_key
+    return {**said, _UPDATED: dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
 def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
@@ -329,7 +302,7 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
         "changed rows": checkpoint.manifest.changes,
         "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
         "operators": _operator_table(checkpoint),
-        **_cost_measures(checkpoint, prices),
+        **cost_measures(checkpoint, prices),
     }
 
 

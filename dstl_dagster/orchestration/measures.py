@@ -1,10 +1,19 @@
-"""The numbers that Dagster plots: their units, and how many of their digits mean something. Pure."""
+"""The numbers that Dagster plots: their units, how many of their digits mean something, and what a checkpoint
+cost. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["MICRO", "measure", "mebibytes"]
+import dagster as dg
+
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.keyed import CheckpointCost, list_price_usd
+from dstl_dagster.settings import StoragePrices
+
+__all__ = ["MICRO", "cost_measures", "cost_table", "measure", "mebibytes"]
 
 MICRO: Final = 1_000_000
 _MIB: Final = 1024**2
@@ -18,3 +27,39 @@ def measure(value: float) -> float:
 def mebibytes(count: int) -> float:
     """Bytes as MiB. One unit for small and large, because a plot has one axis."""
     return measure(count / _MIB)
+
+
+def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+    """Of steps 1 to 4; nothing where an earlier release wrote the checkpoint."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        return {}
+    return {
+        "requests": cost.total.requests,
+        # Dollars would be too small for the axis of a plot.
+        "cost micro-USD": measure(list_price_usd(cost.total, prices) * MICRO),
+    }
+
+
+def cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue:
+    """A row for each step that was counted."""
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "step": name,
+                    "class A": step.traffic.class_a,
+                    "class B": step.traffic.class_b,
+                    "free": step.traffic.free,
+                    "retries": step.traffic.retries,
+                    "uploads": step.traffic.uploads,
+                    "composes": step.traffic.composes,
+                    "up": readable_bytes(step.traffic.bytes_up),
+                    "down": readable_bytes(step.traffic.bytes_down),
+                    "seconds": measure(step.seconds),
+                    "USD": f"{list_price_usd(step.traffic, prices):.6f}",
+                }
+            )
+            for name, step in cost.steps.items()
+        ]
+    )

@@ -6,11 +6,13 @@ follows from that: who takes over (`resources`), aborts (`sensors`) or waits (`t
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import dagster as dg
 
 from dstl_dagster.timeline import Completed, Opened, Timeline
 
-__all__ = ["OwnerRuns", "owner_in", "owner_of", "root_run_id", "run_of_owner"]
+__all__ = ["OwnerRuns", "in_words", "owner_in", "owner_link", "owner_of", "root_run_id", "run_of_owner"]
 
 _OWNER_PREFIX = "dagster-run:"
 _SLOTS_BEFORE = 32
@@ -40,6 +42,17 @@ def owner_in(timeline: Timeline, completed: Completed) -> str | None:
 def run_of_owner(owner: str) -> str | None:
     """The id of the (first) run that owns attempts under this name; `None` for an owner that is no run."""
     return owner.removeprefix(_OWNER_PREFIX) if owner.startswith(_OWNER_PREFIX) else None
+
+
+def in_words(at: datetime) -> str:
+    """A time in an event's metadata: in the form of the command line, wherever its reader is."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def owner_link(owner: str) -> dg.MetadataValue:
+    """Who did something, in an event's metadata: a run as a link to its page."""
+    run_id = run_of_owner(owner)
+    return dg.MetadataValue.text(owner) if run_id is None else dg.MetadataValue.dagster_run(run_id)
 
 
 class OwnerRuns:

@@ -8,8 +8,17 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.timeline import BlockedFile
 
-__all__ = ["bucket_of", "file_links", "file_table", "folder_of", "store_location"]
+__all__ = [
+    "blocked_list",
+    "bucket_of",
+    "file_links",
+    "file_table",
+    "folder_of",
+    "published",
+    "store_location",
+]
 
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
 _TABLE_ROWS = 50
@@ -73,3 +82,20 @@ def file_table(files: tuple[FileReport, ...], blocked: set[str]) -> dg.MetadataV
         for file in files[:_TABLE_ROWS]
     ]
     return dg.MetadataValue.table(shown or [dg.TableRecord({"file": "none"})])
+
+
+def published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
+    """How many files of a checkpoint have their final names, and which are blocked; nothing before step 6."""
+    files, blocked = checkpoint.manifest.files, checkpoint.blocked
+    if not files or not checkpoint.committed:
+        return {}
+    said = f"{len(files) - len(blocked)} of {len(files)} files are published"
+    shown: dict[str, dg.MetadataValue] = {"published": dg.MetadataValue.text(said)}
+    return {**shown, "blocked": blocked_list(blocked)} if blocked else shown
+
+
+def blocked_list(blocked: tuple[BlockedFile, ...]) -> dg.MetadataValue:
+    """Each blocked file, and why it is."""
+    lines = [f"* `{file.name}`: {file.reason}" for file in blocked[:_TABLE_ROWS]]
+    more = [f"* and {len(blocked) - _TABLE_ROWS} more"] if len(blocked) > _TABLE_ROWS else []
+    return dg.MetadataValue.md("\n".join([*lines, *more]))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.orchestration.follow_ups import child_follow_up, files_follow_up
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -43,10 +44,13 @@ __all__ = [
     "is_reported",
     "names_checkpoint",
     "partition_changes",
+    "sizes_shown",
     "unreported_checkpoint",
     "unreported_files",
     "unreported_state",
 ]
+
+Event = dg.AssetMaterialization | dg.AssetObservation
 
 _NEWEST_EVENTS = 25
 """Of earlier releases: enough, because a step or a tick that is repeated is repeated soon."""
@@ -58,7 +62,7 @@ _STALE_AT_ONCE = 200
 
 def unreported_checkpoint(
     instance: dg.DagsterInstance, assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
-) -> list[dg.AssetMaterialization]:
+) -> list[Event]:
     """The events of a completed checkpoint that the instance lacks.
 
     The checkpoint's own comes last: where it was written, all of them were.
@@ -72,11 +76,21 @@ def unreported_checkpoint(
         if operator in checkpoint.manifest.operators
     ]
     missing = [event for event in operators if not is_reported(instance, event.asset_key, None, completed)]
-    sizes = {} if reporter.view is None else _sizes_shown(instance, assets, reporter.view)
-    return [*missing, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
+    sizes = {} if reporter.view is None else sizes_shown(instance, assets, reporter.view)
+    follow_up = _lacking(instance, child_follow_up(assets, checkpoint, reporter))
+    return [*missing, *follow_up, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
 
 
-def _sizes_shown(instance: dg.DagsterInstance, assets: JobAssets, view: TimelineView) -> dict[int, str]:
+def _lacking(instance: dg.DagsterInstance, events: list[dg.AssetObservation]) -> list[dg.AssetObservation]:
+    """Those that were not written by an earlier try."""
+    return [
+        event
+        for event in events
+        if not instance.get_event_tags_for_asset(event.asset_key, {TAG_VERSION: event.tags[TAG_VERSION]})
+    ]
+
+
+def sizes_shown(instance: dg.DagsterInstance, assets: JobAssets, view: TimelineView) -> dict[int, str]:
     """The size of the state at each retained checkpoint, as its own event says; no request to the store."""
     ids = {assets.partition_key(entry.checkpoint_id): entry.checkpoint_id for entry in view.retained}
     found = instance.fetch_materializations(
@@ -97,14 +111,17 @@ def unreported_files(
     checkpoint: Checkpoint,
     reporter: Reporter,
     partition: str | None,
-) -> list[dg.AssetMaterialization | dg.AssetObservation]:
-    """The event of a committed checkpoint's files, if it has any and the instance lacks the event."""
+) -> list[Event]:
+    """The event of a committed checkpoint's files, if it has any and the instance lacks it, and a word on the
+    checkpoint's own page.
+    """
     entry = checkpoint.entry
     if not checkpoint.manifest.files or are_files_reported(
         instance, assets, partition, entry.completed, entry.committed
     ):
         return []
-    return [files_event(assets, checkpoint, reporter, partition)]
+    follow_up = _lacking(instance, files_follow_up(assets, checkpoint, reporter))
+    return [*follow_up, files_event(assets, checkpoint, reporter, partition)]
 
 
 def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str | None) -> Mark | None:

@@ -22,7 +22,7 @@ from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.restores import tell_restore
-from dstl_dagster.orchestration.steps import Step, match_partitions
+from dstl_dagster.orchestration.steps import Step, match_partitions, report_checks
 from dstl_dagster.timeline import Restored
 
 __all__ = ["RestoreConfig", "build_restore_job", "report_restore", "restore_run_config"]
@@ -57,6 +57,7 @@ def build_restore_job(
     *,
     name: str | None = None,
     changelog: ChangelogStorageResource | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
 ) -> dg.JobDefinition:
     """Rolls the job back: launch it for the partition of a checkpoint, `chk-00000042`.
@@ -66,7 +67,11 @@ def build_restore_job(
 
     The job resumes from that checkpoint's state and positions. Later checkpoints are abandoned: their files
     are retracted, and their batches may run again; Dagster shows their partitions as failed until they did.
-    Ends an open attempt, whoever owns it.
+    Ends an open attempt, whoever owns it. The checks that cost next to nothing are evaluated afterwards.
+
+    Args:
+        partitions_def: of the job's state and files, as for `build_checkpoint_checks`: the check that names
+            the partitions to run again is evaluated only with it.
     """
     assets = JobAssets.of(job)
     job_name = dagster_name(name or f"{assets.group_name}_restore", "name")
@@ -85,7 +90,7 @@ def build_restore_job(
             _refuse_backfill(context)
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
-            restore(Step(context, assets, coordinator), config)
+            restore(Step(context, assets, coordinator), config, partitions_def)
 
     @dg.graph(name=job_name)
     def steps() -> None:
@@ -100,7 +105,9 @@ def build_restore_job(
     )
 
 
-def restore(step: Step, config: RestoreConfig) -> None:
+def restore(
+    step: Step, config: RestoreConfig, partitions_def: dg.PartitionsDefinition[Any] | None = None
+) -> None:
     """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
     context, assets, coordinator = step.context, step.assets, step.coordinator
     checkpoint_id = _chosen_checkpoint(step)
@@ -118,6 +125,7 @@ def restore(step: Step, config: RestoreConfig) -> None:
     checkpoint = coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
     match_partitions(step)
     report_restore(step, request_id)
+    report_checks(step, partitions_def)
     last = coordinator.timeline.tail().last_completed_id
     if last != checkpoint_id:
         context.log.warning(
@@ -175,7 +183,8 @@ def _require_confirmed(assets: JobAssets, plan: RestorePlan, confirmed: str) -> 
     said = f"the config confirms {confirmed!r}" if confirmed else "nobody has confirmed this restore"
     raise dg.Failure(
         description=f"{said}, so nothing was changed. {_in_words(assets, plan)}. To do it, launch the run "
-        f'again with the config `ops: {{{_RESTORE_OP}: {{config: {{confirm: "{wanted}"}}}}}}`',
+        f'again with `confirm: "{wanted}"` in its config, which then is '
+        f'`ops: {{{_RESTORE_OP}: {{config: {{confirm: "{wanted}"}}}}}}`',
         metadata=_plan_metadata(plan),
         allow_retries=False,
     )

@@ -35,7 +35,8 @@ from dstl_dagster.orchestration.lineage import (
     state_materialization,
 )
 from dstl_dagster.orchestration.marks import Mark
-from dstl_dagster.orchestration.reporting import names_checkpoint
+from dstl_dagster.orchestration.owners import in_words, owner_link
+from dstl_dagster.orchestration.reporting import names_checkpoint, sizes_shown
 from dstl_dagster.timeline import Completed, Restored
 
 __all__ = ["RestoreEvent", "ToldRestore", "is_restore_told", "tell_restore"]
@@ -167,8 +168,8 @@ def _gone(
             },
             metadata={
                 "checkpoint": str(number),
-                "rolled back at": dg.MetadataValue.timestamp(restored.recorded_at),
-                "rolled back by": restored.by,
+                "rolled back at": in_words(restored.recorded_at),
+                "rolled back by": owner_link(restored.by),
                 **({} if batch is None else {"run again": batch}),
                 **more,  # type: ignore[dict-item] # Dagster takes any
             },
@@ -211,11 +212,12 @@ def _back(
         where = _partition_shown(instance, assets.files_key, batch)
         events.append(files_event(assets, checkpoint, reporter, where))
     lacking = [event for event in events if not _is_newest(instance, event.asset_key, restored)]
-    own = checkpoint_materialization(assets, checkpoint, reporter)
+    sizes = {} if reporter.view is None else sizes_shown(instance, assets, reporter.view)
+    own = checkpoint_materialization(assets, checkpoint, reporter, sizes)
     days = [completed.idempotency_key or f"checkpoint {completed.checkpoint_id}" for completed in left]
     said: dict[str, Any] = {
-        "rolled back at": dg.MetadataValue.timestamp(restored.recorded_at),
-        "rolled back by": restored.by,
+        "rolled back at": in_words(restored.recorded_at),
+        "rolled back by": owner_link(restored.by),
         "left behind": ", ".join(assets.partition_key(each.checkpoint_id) for each in left) or "nothing",
         "run again": dg.MetadataValue.md("\n".join(f"* {day}" for day in days) or "nothing"),
     }

@@ -17,6 +17,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.committing import Committing
+from dstl_dagster.orchestration.findings import age_allowed, of_age
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
@@ -91,6 +92,9 @@ def build_checkpoint_sensor(
         if tick.at_end and tick.cursor.slot != start.slot:
             view = coordinator.timeline.seen()
             found = findings_beside(context.instance, assets, view, _TO_COME, partitions_def)
+            allowed = age_allowed(context.repository_def, assets)
+            # Unlike a run's, what a sensor reports may be old, and Dagster's own freshness does not see that.
+            found += [] if allowed is None else [of_age(view, tick_clock, allowed)]
             checks = [finding.evaluation(assets) for finding in found]
         return dg.SensorResult(
             run_requests=requests,

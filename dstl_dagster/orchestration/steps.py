@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import dagster as dg
 
@@ -208,14 +209,18 @@ def _report_files(step: Step, checkpoint: Checkpoint, reporter: Reporter, partit
         step.context.log_event(event)
 
 
-def report_checks(step: Step) -> None:
-    """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
+def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
+    """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked.
+
+    `partitions_def`: of the job's state, where the step is not one of the state's own asset.
+    """
+    own = step.context.assets_def.partitions_def if step.context.has_assets_def else None
     for finding in findings_beside(
         step.context.instance,
         step.assets,
         step.coordinator.timeline.seen(),
         PartitionChanges([], []),  # clean-up, the next step, makes them
-        step.context.assets_def.partitions_def if step.context.has_assets_def else None,
+        partitions_def or own,
     ):
         step.context.log_event(finding.evaluation(step.assets))  # type: ignore[arg-type] # it does take one
 

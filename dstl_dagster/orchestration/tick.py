@@ -238,7 +238,7 @@ class TimelineFollower:
             self._instance,
             self._assets,
             checkpoint,
-            replace(self._reporter, owner=owner if first else None),
+            replace(self._reporter, owner=owner if first else None, view=self._coordinator.timeline.seen()),
         )
         files = unreported_files(*given, files_partition)
         mark = blocked_mark(self._assets, checkpoint, files_partition)

@@ -180,7 +180,7 @@ def build_definitions() -> dg.Definitions:
     return dg.Definitions(
         assets=[flights, state, *specs],
         asset_checks=[checks],
-        jobs=[day_job, cleanup, fold, verify, checks_job, build_restore_job(JOB)],
+        jobs=[day_job, cleanup, fold, verify, checks_job, build_restore_job(JOB, partitions_def=DAYS)],
         # All of them ship stopped: turn them on in the UI.
         schedules=[
             next_day,

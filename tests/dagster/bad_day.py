@@ -1,7 +1,8 @@
 """What Dagster's page says of the job `days`, and what `dstl checkpoints` says of it: to be compared.
 
 Owns both readings. The page is read by GraphQL, from definitions of its own; the command by its JSON. Neither
-uses the package's code for events, so that a mistake there cannot hide itself.
+uses the package's code for events, so that a mistake there cannot hide itself. Does not own the reading of
+what a browser renders (`tests/ui/rendered.py`), which serves the same definitions.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._daemon.freshness import FreshnessDaemon
 from dagster_graphql.schema import create_schema
 
-from dstl_dagster import ChangelogStorageResource, build_checkpoint_checks, checkpoint_asset_specs
+from dstl_dagster import (
+    ChangelogStorageResource,
+    build_checkpoint_checks,
+    build_restore_job,
+    checkpoint_asset_specs,
+)
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from tests.dagster.days import DAYS, JOB, URI, build_state
 
 ASSETS = (["days", "checkpoints"], ["days", "state"], ["days", "files"], ["days", "state", "totals"])
-CHECK = "manifest_readable"
+CHECK, BLOCKED = "manifest_readable", "no_blocked_files"
 QUERY = """
 query Page($keys: [AssetKeyInput!]!) {
   assetNodes(assetKeys: $keys) {
@@ -60,6 +66,7 @@ class Truth:
         in_state: the days that the state holds.
         published: the days all of whose files are published.
         checked: the last checkpoint is readable.
+        blocked: a file of some checkpoint waits for a person.
         fresh: something was completed within the last day.
     """
 
@@ -68,6 +75,7 @@ class Truth:
     in_state: list[str]
     published: list[str]
     checked: bool
+    blocked: bool
     fresh: bool
 
 
@@ -89,11 +97,11 @@ class Page:
 
     def says(self) -> Truth:
         """After the freshness daemon's look."""
-        list(FreshnessDaemon().run_iteration(self._process))
+        self.judge_freshness()
         nodes = {tuple(node["assetKey"]["path"]): node for node in self._ask()}
         checkpoints, state, files, operator = (nodes[tuple(path)] for path in ASSETS)
         checks = {each["name"]: each for each in checkpoints["assetChecksOrError"]["checks"]}
-        done = checks[CHECK]["executionForLatestMaterialization"]
+        done, free = (checks[name]["executionForLatestMaterialization"] for name in (CHECK, BLOCKED))
         return Truth(
             newest={
                 "checkpoints": _newest(checkpoints),
@@ -105,8 +113,13 @@ class Page:
             in_state=_green(state),
             published=_green(files),
             checked=done is not None and done["evaluation"]["success"],
+            blocked=free is None or not free["evaluation"]["success"],
             fresh=checkpoints["freshnessStatusInfo"]["freshnessStatus"] == "HEALTHY",
         )
+
+    def judge_freshness(self) -> None:
+        """One look of Dagster's freshness daemon."""
+        list(FreshnessDaemon().run_iteration(self._process))
 
     def _ask(self) -> list[dict[str, Any]]:
         answer = asyncio.run(
@@ -174,6 +187,7 @@ def command_says(uri: str) -> Truth:
         in_state=sorted(on_chain.values()),
         published=sorted(published.values()),
         checked=not audit["damage"],
+        blocked=not all(committed.get(number, True) for number in listed),
         fresh=True,
     )
 
@@ -187,5 +201,7 @@ def differences(page: Truth, command: Truth) -> dict[str, tuple[Any, Any]]:
 defs = dg.Definitions(
     assets=[build_state(), *checkpoint_asset_specs(JOB, partitions_def=DAYS, freshness=timedelta(days=1))],
     asset_checks=[build_checkpoint_checks(JOB)],
+    jobs=[build_restore_job(JOB, partitions_def=DAYS)],
+    executor=dg.in_process_executor,
     resources={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
 )

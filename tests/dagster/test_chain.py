@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.dagster
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DRAWN = """\
-● chk-00000005  2024-01-03, 1 files, resumes here, step 6 due
+● chk-00000005  2024-01-03, 1 files, resumes here
 ● chk-00000004  2024-01-02, 1 files
 │ ○ chk-00000003  2024-01-03, 1 files, undone by a restore, on 2
 │ ○ chk-00000002  2024-01-02, 1 files, savepoint before-the-fix, undone by a restore, on 1
@@ -59,17 +59,17 @@ def test_a_long_chain_is_cut(days: Days) -> None:
 
 
 def test_what_can_be_restored_is_listed_with_links(days: Days) -> None:
-    """Day, age, size and what keeps it; each links to the page of its partition."""
+    """Day, time, size and what keeps it; each links to the page of its partition."""
     view = history(days)
-    entry = view.last_completed
-    assert entry is not None
-    found = chain_metadata(days.code.JOB, view, entry.completed.recorded_at + timedelta(hours=3), {4: "7 B"})
+    at = {entry.checkpoint_id: f"{entry.completed.recorded_at:%Y-%m-%d %H:%M} UTC" for entry in view.retained}
+    found = chain_metadata(days.code.JOB, view, NOW, {4: "7 B"})
+    assert str(found["chain"].value).splitlines()[1] == "as of 2030-01-01 00:00 UTC"
     rows = str(found["restorable"].value).splitlines()[2:]
     page = "/assets/days/checkpoints?view=partitions&partition="
     assert rows == [
-        f"| [chk-00000005]({page}chk-00000005) | 2024-01-03 | 3 h |  | retention |",
-        f"| [chk-00000004]({page}chk-00000004) | 2024-01-02 | 3 h | 7 B | retention |",
-        f"| [chk-00000001]({page}chk-00000001) | 2024-01-01 | 3 h |  | retention |",
+        f"| [chk-00000005]({page}chk-00000005) | 2024-01-03 | {at[5]} |  | retention |",
+        f"| [chk-00000004]({page}chk-00000004) | 2024-01-02 | {at[4]} | 7 B | retention |",
+        f"| [chk-00000001]({page}chk-00000001) | 2024-01-01 | {at[1]} |  | retention |",
     ]
 
 
@@ -86,10 +86,8 @@ def test_a_checkpoints_page_answers(days: Days, daemon: Daemon) -> None:
         assert said["state size"].endswith("B")
         assert said["a restore reads"].endswith(f"in {number - 1} checkpoints since")
         assert f"out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
-        first = said["chain"].splitlines()[1]
-        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 files, resumes here" + (
-            ", step 6 due" if number < 3 else ""
-        )
+        first = said["chain"].splitlines()[2]
+        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 files, resumes here"
         assert said["restorable"].count("[chk-") == number
         if number > 1:
             assert f"[chk-0000000{number - 1}](/assets/days/checkpoints?" in said["parent checkpoint"]

@@ -148,7 +148,7 @@ def test_what_is_gone_says_so_where_it_is_shown(three: Days) -> None:
     launch(three, 2, restore_run_config(3, 2))
     for asset, partition in (("state", THIRD), ("files", THIRD), ("checkpoints", "chk-00000003")):
         key = dg.AssetKey(["days", asset])
-        (record,) = three.instance.fetch_observations(key, limit=5).records
+        record, *_ = three.instance.fetch_observations(key, limit=5).records
         said = record.asset_observation
         assert said is not None
         assert said.partition == partition

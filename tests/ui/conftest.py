@@ -1,7 +1,8 @@
 """Dagster's own page over a few days of the flights, and a browser of the system's to look at it.
 
-`DSTL_UI_PICTURES=docs/images` writes a picture of each page that a test has looked at. `DSTL_UI_FOLDER` names
-a folder to keep the days and Dagster's home in; by default they go with the test.
+`DSTL_UI_PICTURES=docs/images pytest tests/ui/test_dagster_page.py` runs the flights example itself, on Spark,
+and writes a picture of each page that a test has looked at. `DSTL_UI_FOLDER` names a folder to keep the days
+and Dagster's home in, which is used as it is where it has them; by default they go with the test.
 """
 
 from __future__ import annotations
@@ -17,21 +18,27 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ui import flights_days
-
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, ViewportSize
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PICTURES = "DSTL_UI_PICTURES"
+TEST_SECONDS = 1800 if os.environ.get(PICTURES) else 600
 PATIENCE_SECONDS = 240.0
 SHORT_SECONDS = 60.0
 POLL_SECONDS = 0.2
+SETTINGS = """\
+telemetry: {enabled: false}
+nux: {enabled: false}
+run_coordinator: {module: dagster._core.run_coordinator, class: DefaultRunCoordinator}
+"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,14 @@ def browser_path() -> str:
 def site(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """`dagster dev` over five days, of which the last is not told to Dagster yet."""
     folder = Path(os.environ.get("DSTL_UI_FOLDER") or tmp_path_factory.mktemp("ui"))
+    # Spark for pictures alone: what the tests look at is Dagster's page, and a JVM costs minutes.
+    days = import_module(f"tests.ui.{'spark' if os.environ.get(PICTURES) else 'flights'}_days")
     before = dict(os.environ)
     try:
-        flights_days.make_folder(folder)
+        if not (folder / "dagster").exists():
+            days.make_folder(folder)
         with _dagster_dev(folder) as url:
-            yield Site(url, folder, flights_days)
+            yield Site(url, folder, days)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -78,16 +88,21 @@ def site(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def browser_page(browser_path: str, site: Site) -> Iterator[Page]:
-    """One page for all tests; times are shown as in Greenwich."""
+    """One page for all tests of the flights."""
+    with new_page(browser_path, {"width": 1400, "height": 880}) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def new_page(browser_path: str, size: ViewportSize) -> Iterator[Page]:
+    """A browser with one tab; times are shown as in Greenwich."""
     from playwright.sync_api import sync_playwright  # with the extras of `dev` only
 
     with sync_playwright() as playwright:
         # As root, which CI may be, the browser refuses to run in a sandbox.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=browser_path, args=flags)
-        context = browser.new_context(
-            viewport={"width": 1400, "height": 880}, timezone_id="UTC", locale="en-US"
-        )
+        context = browser.new_context(viewport=size, timezone_id="UTC", locale="en-US")
         context.set_default_timeout(SHORT_SECONDS * 1000)
         yield context.new_page()
         browser.close()
@@ -96,7 +111,7 @@ def browser_page(browser_path: str, site: Site) -> Iterator[Page]:
 @pytest.fixture
 def picture(browser_page: Page) -> Callable[..., None]:
     """Keeps a picture of the page under a name, all of it or its top, where pictures are asked for."""
-    folder = os.environ.get("DSTL_UI_PICTURES")
+    folder = os.environ.get(PICTURES)
 
     def take(name: str, height: int | None = None) -> None:
         if folder is None:
@@ -111,19 +126,31 @@ def picture(browser_page: Page) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def _dagster_dev(folder: Path) -> Iterator[str]:
-    """Webserver and daemon in a session of their own, which ends with the block."""
+    """Webserver and daemon over the flights."""
+    homes = {"DAGSTER_HOME": str(folder / "dagster"), "DSTL_DEMO_FOLDER": str(folder)}
+    with _serving(["dagster", "dev", "-m", "dstl_flights.definitions"], folder, homes) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def webserver(home: Path, module: str) -> Iterator[str]:
+    """The page alone, over the definitions of a module: runs start at once, no daemon looks after them."""
+    home.mkdir()
+    (home / "dagster.yaml").write_text(SETTINGS)
+    with _serving(["dagster_webserver", "-m", module], home, {"DAGSTER_HOME": str(home)}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _serving(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    """A program that serves Dagster's page, in a session of its own, which ends with the block."""
     port = _free_port()
-    command = ["dev", "-m", "dstl_flights.definitions", "-h", "127.0.0.1", "-p", str(port)]
-    log_path = folder / "dagster-dev.log"
+    log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", *command],
+            [sys.executable, "-m", *command, "-h", "127.0.0.1", "-p", str(port)],
             cwd=folder,
-            env={
-                **os.environ,
-                "DAGSTER_HOME": str(folder / "dagster"),
-                "DSTL_DEMO_FOLDER": str(folder),
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -132,7 +159,7 @@ def _dagster_dev(folder: Path) -> Iterator[str]:
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _answers(f"{url}/server_info"):
-            assert process.poll() is None, f"dagster dev ended:\n{log_path.read_text()[-3000:]}"
+            assert process.poll() is None, f"the server ended:\n{log_path.read_text()[-3000:]}"
             assert time.monotonic() < deadline, f"no page came up:\n{log_path.read_text()[-3000:]}"
             time.sleep(POLL_SECONDS)
         yield url

@@ -30,6 +30,8 @@ from dstl_flights.source import flights_csv
 IN_DAGSTER = ("2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04")
 RETRIED = IN_DAGSTER[-1]
 OUTSIDE = "2013-01-05"
+AIRCRAFT_KEYS, ROUTE_KEYS = "tailnum", "origin, dest, carrier"
+RETRY_REASON = "the inbox was not there for a moment"
 LATE_MINUTES = 15
 OPERATORS = {"aircraft": ("tailnum",), "routes": ("origin", "dest", "carrier")}
 
@@ -73,7 +75,7 @@ def _definitions(source: Path, uri: str) -> dg.Definitions:
         day = context.partition_key
         with changelog.checkpoint(context, JOB.job, source=SOURCE) as batch:
             if day == RETRIED and context.retry_number == 0:
-                raise RuntimeError("the inbox was not there for a moment")
+                raise RuntimeError(RETRY_REASON)
             for report in _write_day(source, changelog.store(), batch.attempt, day):
                 batch.add(report)
         return batch.reference

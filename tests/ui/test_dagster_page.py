@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.ui.conftest import TEST_SECONDS
+from tests.ui.launchpad import confirm_restore, launch, open_partitions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize
 
     from tests.ui.conftest import Site
 
-pytestmark = [pytest.mark.dagster, pytest.mark.ui, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.dagster, pytest.mark.ui, pytest.mark.timeout(TEST_SECONDS)]
 
 RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 """A count of bytes that nobody made readable: six digits in a row that are no part of a name."""
@@ -56,29 +58,36 @@ def test_a_checkpoints_page(site: Site, browser_page: Page) -> None:
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("chk-00000004").first.wait_for()
     browser_page.get_by_text("KiB of changelog").wait_for()
-    operators = browser_page.get_by_role("cell", name="tailnum", exact=True)
+    operators = browser_page.get_by_role("cell", name=site.days.AIRCRAFT_KEYS, exact=True)
     operators.first.wait_for()
     for late in ("Passing", "checkpoint 3", "2013-01-04"):  # each comes with an answer of its own
         browser_page.get_by_text(late).first.wait_for()
     text = text_of(browser_page)
-    for shown in ("Passing", "team:flights", "origin, dest, carrier", "checkpoint 3", "2013-01-04"):
+    for shown in ("Passing", "team:flights", site.days.ROUTE_KEYS, "checkpoint 3", "2013-01-04"):
         assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
     assert not raw_numbers(browser_page)
 
 
 def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> None:
-    """What a restore reads, the chain as text, and a table of what can be restored, with links that work."""
-    browser_page.set_viewport_size({"width": 1400, "height": 1700})
+    """What a restore reads, the chain as text, and a table of what can be restored, with links that work.
+
+    The page of a checkpoint says what came later: that its files are published, and which one follows.
+    """
+    browser_page.set_viewport_size({"width": 1800, "height": 1800})
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("of changes in 3 checkpoints since").wait_for()
     browser_page.get_by_text("Passing").first.wait_for()
-    picture("checkpoint-chain", 1300)
+    picture("checkpoint-chain", 1400)
     link = browser_page.get_by_role("link", name="chk-00000003", exact=True).first
     link.wait_for()
-    browser_page.get_by_text("● chk-00000004 2013-01-04, 2 files, resumes here").wait_for()
+    browser_page.get_by_text(re.compile(r"● chk-00000004\s+2013-01-04, \d files, resumes here")).wait_for()
     link.click()
     browser_page.wait_for_url("**partition=chk-00000003")
     browser_page.set_viewport_size(SIZE)
+    browser_page.get_by_text(re.compile(r"^(\d) of \1 files are published$")).first.wait_for()
+    browser_page.get_by_text("child checkpoint", exact=True).wait_for()
+    browser_page.get_by_role("link", name="chk-00000004", exact=True).first.click()
+    browser_page.wait_for_url("**partition=chk-00000004")
 
 
 def test_the_jobs_page_shows_the_runs(site: Site, browser_page: Page) -> None:
@@ -118,7 +127,7 @@ def _drawn(page: Page) -> None:
 def test_a_state_shows_its_columns(site: Site, browser_page: Page) -> None:
     """The state of an operator has a column schema, with its keys."""
     browser_page.goto(site.asset("state/aircraft", "overview"))
-    browser_page.get_by_text("tailnum", exact=True).first.wait_for()
+    browser_page.get_by_text(site.days.AIRCRAFT_KEYS, exact=True).first.wait_for()
     text = text_of(browser_page)
     assert "int64" in text
     assert "Columns" in text
@@ -131,11 +140,12 @@ def test_a_run_with_a_retried_step(site: Site, browser_page: Page, picture: Any)
     log_filter = browser_page.get_by_placeholder("Filter…")
     log_filter.fill("checkpoint 4")
     browser_page.get_by_text("step 5 confirm: checkpoint 4 is complete").wait_for()
-    browser_page.get_by_text("2 files of checkpoint 4 (107 KiB in all) are published").wait_for()
+    published = re.compile(r"\d files of checkpoint 4 \(\S+ KiB in all\) are published")
+    browser_page.get_by_text(published).wait_for()
     browser_page.get_by_text("Succeeded (5)").wait_for()
     log_filter.fill("retry")
     browser_page.get_by_text("STEP_UP_FOR_RETRY").first.wait_for()
-    browser_page.get_by_text("the inbox was not there for a moment").first.wait_for()
+    browser_page.get_by_text(site.days.RETRY_REASON).first.wait_for()
     _steps_side_by_side(browser_page)
     for step in ("update", "persist", "confirm", "cleanup"):
         bars = browser_page.get_by_text(f"nyc_flights__state.{step}", exact=True)
@@ -154,6 +164,7 @@ def _steps_side_by_side(page: Page) -> None:
 
 def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, picture: Any) -> None:
     """The partitions are the checkpoints of now; one of them shows all there is to it."""
+    browser_page.set_viewport_size({"width": 1800, "height": 1000})
     browser_page.goto(site.asset("checkpoints", "partitions&partition=chk-00000002"))
     browser_page.get_by_text("Materialized (4)").wait_for()
     browser_page.get_by_text("checkpoint 1", exact=True).first.wait_for()
@@ -161,6 +172,7 @@ def test_the_checkpoints_that_can_be_restored(site: Site, browser_page: Page, pi
         assert browser_page.get_by_text(f"chk-0000000{number}").count()
     assert not raw_numbers(browser_page)
     picture("checkpoint-partitions")
+    browser_page.set_viewport_size(SIZE)
 
 
 def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None:
@@ -184,11 +196,11 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
 
 def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, picture: Any) -> None:
     """The launchpad offers exactly the checkpoints; a run that nobody confirmed leaves all of them."""
-    _open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
+    open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")
     offered = browser_page.get_by_text(re.compile(r"^chk-\d+$"))
     assert offered.all_inner_texts() == [f"chk-0000000{number}" for number in range(1, 6)]
     offered.nth(2).click()
-    _launch(browser_page)
+    launch(browser_page)
     browser_page.get_by_text("nothing was changed").first.wait_for(timeout=120_000)
     assert browser_page.get_by_text("2013-01-04, 2013-01-05").count()
     picture("restore-preview")
@@ -196,19 +208,21 @@ def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, pictu
     browser_page.get_by_text("Materialized (5)").wait_for()
 
 
-def _launch(page: Page) -> None:
-    page.get_by_role("button", name="Launch Run").click()
-    page.wait_for_url("**/runs/**")
-
-
-def _open_partitions(page: Page, launchpad: str, name: str) -> None:
-    """Open the launchpad's list of partitions. On a slow machine the page may drop a click while it loads."""
-    from playwright.sync_api import TimeoutError as NotShown  # with the extras of `dev` only
-
-    for _ in range(5):
-        page.goto(launchpad)
-        page.get_by_placeholder("Partition").click()
-        with contextlib.suppress(NotShown):
-            page.get_by_text(name).first.wait_for(timeout=30_000)
-            return
-    pytest.fail(f"the launchpad never offered {name}")
+def test_a_confirmed_restore(site: Site, browser_page: Page, picture: Any) -> None:
+    """Launched with the config that the run without one asked for: the page is right afterwards."""
+    confirm_restore(browser_page, site.location("jobs/nyc_flights_restore/playground"), 5, 3)
+    browser_page.set_viewport_size({"width": 1800, "height": 1800})
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.get_by_text("chk-00000004, chk-00000005").wait_for()
+    browser_page.get_by_text("│ ○ chk-00000005").wait_for()
+    browser_page.get_by_text(re.compile(r"● chk-00000003\s+2013-01-03, \d files, resumes here")).wait_for()
+    assert not raw_numbers(browser_page)
+    picture("restore-done", 1300)
+    browser_page.set_viewport_size(SIZE)
+    browser_page.goto(site.asset("checkpoints", "partitions"))
+    browser_page.get_by_text("Materialized (3)").wait_for()
+    for name in ("state", "reports"):
+        browser_page.goto(site.asset(name, "partitions"))
+        browser_page.get_by_role("button", name="All", exact=True).click()
+        browser_page.get_by_text("Failed (2)").wait_for()
+        browser_page.get_by_text("Materialized (3)").wait_for()

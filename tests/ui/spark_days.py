@@ -1,0 +1,106 @@
+"""Days of the flights example as it is: its own job, on Spark, for the pictures of the documentation.
+
+Owns what happens in the folder that is photographed. Takes minutes: the tests look at `flights_days`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+from pyspark.sql import SparkSession
+
+from dstl_dagster.checkpoint import CheckpointCoordinator, load_report
+from dstl_dagster.spark import CheckpointBatch, local_session, stop_session
+from dstl_dagster.storage import open_store
+from dstl_flights import pipeline, source
+from dstl_flights.assets import (
+    JOB,
+    ONE_PROCESS,
+    SHORT_SESSION,
+    SOURCE,
+    build_definitions,
+    demo_store,
+    reports_of,
+)
+from dstl_flights.runs import StepEvent, instance_in, run_day
+from tests.ui.flights_days import IN_DAGSTER, OUTSIDE, RETRIED, run_of
+
+__all__ = [
+    "AIRCRAFT_KEYS",
+    "IN_DAGSTER",
+    "OUTSIDE",
+    "RETRIED",
+    "RETRY_REASON",
+    "ROUTE_KEYS",
+    "make_folder",
+    "run_of",
+]
+
+AIRCRAFT_KEYS, ROUTE_KEYS = "tail_number", "origin, destination, carrier"
+RETRY_REASON = "PATH_NOT_FOUND"
+
+
+def make_folder(folder: Path) -> None:
+    """As `flights_days.make_folder`: four days, a retried step in the last, a fifth beside it, the checks."""
+    inbox = folder / "source"
+    (folder / "store").mkdir(parents=True, exist_ok=True)
+    with instance_in(folder) as instance, _session() as session:
+        for day in IN_DAGSTER:
+            with _late(source.day_csv(inbox, day)) if day == RETRIED else _in_time() as seen:
+                ended = run_day(instance, day, on_event=seen, executor=ONE_PROCESS)
+            assert ended.success, ended.failure
+        checks = build_definitions().resolve_job_def("nyc_flights_checks")
+        assert checks.execute_in_process(instance=instance).success
+        _make_outside(session, inbox, OUTSIDE)
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    """One Spark for all days, as in `dstl demo`."""
+    spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[Callable[[StepEvent], None]]:
+    yield lambda _event: None
+
+
+@contextlib.contextmanager
+def _late(csv: Path) -> Iterator[Callable[[StepEvent], None]]:
+    """The day's file arrives only once a step has missed it."""
+    away = csv.with_suffix(".late")
+    csv.rename(away)
+
+    def arrives(event: StepEvent) -> None:
+        if event.kind == dg.DagsterEventType.STEP_UP_FOR_RETRY and away.exists():
+            away.rename(csv)
+
+    yield arrives
+
+
+def _make_outside(session: SparkSession, inbox: Path, day: str) -> None:
+    """The update of the example in a program of its own: nothing tells Dagster of it."""
+    coordinator = CheckpointCoordinator(JOB.job, open_store(demo_store()), owner="spark-submit")
+    reports = reports_of(demo_store())
+    with CheckpointBatch(coordinator, idempotency_key=day) as batch:
+        batch.move_position(SOURCE, day)
+        flights = source.read_day(session, source.day_csv(inbox, day), day).cache()
+        aircraft = pipeline.merged_aircraft(
+            batch.read_state(session, "aircraft", schema=pipeline.AIRCRAFT), flights
+        ).cache()
+        routes = pipeline.merged_routes(batch.read_state(session, "routes", schema=pipeline.ROUTES), flights)
+        batch.write_state(aircraft, operator="aircraft", keys=["tail_number"])
+        batch.write_state(routes, operator="routes", keys=["origin", "destination", "carrier"])
+        delays = pipeline.delays_report(flights, aircraft)
+        batch.write_files(delays, f"{reports}/{day}/delays.jsonl", single_file=True)
+        batch.write_files(pipeline.flights_report(flights), f"{reports}/{day}/flights", format="parquet")
+    coordinator.record_report(batch.attempt, load_report(coordinator.store, batch.attempt))
+    coordinator.confirm(batch.attempt)
+    coordinator.compose_commit()
