@@ -4,7 +4,7 @@ Owns the events, and the files that a stream reads them from. Does not own the q
 
 Made anew after the published description: of the auctions three quarters are of a hot seller, of the bids
 half are on a hot auction and three quarters of a hot bidder, who change with every 100 persons or auctions;
-the others are of the last 1,000 persons and on the last 100 auctions. 10,000 events are
+the others are of the last 1,000 persons and on the last 100 auctions. 1,000 events are
 a second of event time.
 """
 
@@ -26,7 +26,7 @@ EVENTS_SCHEMA: Final = (
     "kind INT, ts TIMESTAMP, id BIGINT, name STRING, city STRING, state STRING, seller BIGINT, category INT, "
     "auction BIGINT, bidder BIGINT, price BIGINT"
 )
-_PER_SECOND: Final = 10_000
+_PER_SECOND: Final = 1_000
 _PERSONS, _AUCTIONS, _EPOCH = 1, 3, 50
 _FIRST_ID, _FIRST_CATEGORY, _CATEGORIES = 1000, 10, 5
 _HOT, _ACTIVE_PERSONS, _OPEN_AUCTIONS = 100, 1000, 100

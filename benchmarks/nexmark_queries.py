@@ -71,7 +71,9 @@ class Query:
         other = other.select(*mine.columns).cache()
         missing, more = other.exceptAll(mine).count(), mine.exceptAll(other).count()
         assert missing == more == 0, f"{missing} rows are missing, {more} are too many"
-        return other.count()
+        count = other.count()
+        assert count, "no rows: the events end too early"
+        return count
 
 
 def _people(events: DataFrame) -> DataFrame:

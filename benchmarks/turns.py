@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["Run", "cpu_seconds", "in_turns", "measured", "ratios", "told"]
+__all__ = ["Run", "cpu_seconds", "in_turns", "measured", "own_processes", "ratios", "told"]
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -31,25 +32,27 @@ class Run:
         return f"{self.seconds:.2f}/{self.cpu:.2f}"
 
 
-def cpu_seconds() -> float:
-    """CPU seconds so far of this process and its descendants, those included that have ended."""
-    used, parents = {}, {}
+def own_processes() -> dict[int, list[str]]:
+    """This process and its descendants: the fields of `/proc/<pid>/stat` after the program's name."""
+    fields: dict[int, list[str]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
-            try:
+            with suppress(OSError):  # it ended just now
                 # The name of the program, in parentheses, may hold anything.
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it ended just now
-                continue
-            parents[int(path.name)] = int(fields[1])
-            used[int(path.name)] = sum(map(int, fields[11:15]))
-    own, total = os.getpid(), 0
-    for process in used:
+                fields[int(path.name)] = (path / "stat").read_text().rpartition(")")[2].split()
+    own, found = os.getpid(), {}
+    for process in fields:
         ancestor = process
         while ancestor not in (own, 0):
-            ancestor = parents.get(ancestor, 0)
-        total += used[process] if ancestor == own else 0
-    return total / _TICKS_A_SECOND
+            ancestor = int(fields[ancestor][1]) if ancestor in fields else 0
+        if ancestor == own:
+            found[process] = fields[process]
+    return found
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far of this process and its descendants, those included that have ended."""
+    return sum(sum(map(int, each[11:15])) for each in own_processes().values()) / _TICKS_A_SECOND
 
 
 def measured(run: Callable[[], object]) -> Run:
