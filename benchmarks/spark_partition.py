@@ -10,7 +10,7 @@ session. Cold: each day in a process of its own, from its start to its end. Abou
 machine.
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 import argparse
 import subprocess
@@ -60,12 +60,12 @@ def write_day(folder: Path, number: int, rows: int) -> None:
     pq.write_table(pa.table(columns), folder / "days" / f"{day_of(number)}.parquet")
 
 
-def sales_of(spark: SparkSession, folder: Path, day: str) -> DataFrame:
+def sales_of(spark: "SparkSession", folder: Path, day: str) -> "DataFrame":
     schema = "sale BIGINT, customer BIGINT, product BIGINT, amount BIGINT"
     return spark.read.schema(schema).parquet(str(folder / "days" / f"{day}.parquet"))
 
 
-def day_totals(sales: DataFrame, key: str) -> DataFrame:
+def day_totals(sales: "DataFrame", key: str) -> "DataFrame":
     return sales.groupBy(key).agg({"*": "count", "amount": "sum"}).toDF(key, "sales", "total")
 
 
