@@ -1,4 +1,4 @@
-"""What the package says to Spark in SQL means what it did as objects: types, names, schemas, a user's text."""
+"""What the package says to Spark in SQL means what it did as objects: types, names, schemas, texts."""
 
 from __future__ import annotations
 
