@@ -41,6 +41,7 @@ DAYS = dg.DailyPartitionsDefinition(FIRST.isoformat(), end_date="2026-12-31")
 WARM_UPS = 2
 TOTALS = {"customers": "customer", "products": "product"}
 CONTENDERS = ("ours", "plain")
+QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 
 
 def day_of(number: int) -> str:
@@ -130,7 +131,7 @@ def run_day(who: str, folder: Path, number: int) -> None:
     make: Callable[[Path], dg.JobDefinition] = {"ours": ours, "plain": plain}[who]
     (folder / "dagster").mkdir(exist_ok=True)
     with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
-        done = make(folder).execute_in_process(instance=instance, partition_key=day_of(number))
+        done = make(folder).execute_in_process(QUIET, instance=instance, partition_key=day_of(number))
     assert done.success
 
 
