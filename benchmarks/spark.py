@@ -1,11 +1,9 @@
-"""Spark with this package against Spark alone, in turns within one run.
+"""An aggregation in Spark with this package against Spark's own, and reading its state, in one run.
 
-    python benchmarks/spark.py --rows 10000000 --events 5000000
+    python benchmarks/spark.py --events 5000000
 
-Prints one JSON line per measurement, and at the end the ratios that the documentation quotes. Four parts:
+Prints one JSON line per measurement, and at the end the ratios that the documentation quotes. Three parts:
 
-* sink: rows of (long, 100 bytes), laid out by key group, into `format("dstl")`, into a source that discards
-  Arrow batches, into Parquet, into `noop`; and the shuffle by key group alone.
 * aggregation: events on many keys in micro-batches of 500,000: `merge_state` in a checkpoint, Spark's own
   `groupBy().agg` on RocksDB with its changelog, `transformWithState` with rows and with Pandas.
 * bytes: what each micro-batch left on storage, ours and RocksDB's changelog.
@@ -31,11 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.spark import by_key_group, checkpointed_batches, local_session, register, stop_session
+from dstl_dagster.spark import checkpointed_batches, local_session, register, stop_session
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.storage import open_store
 
@@ -43,34 +40,6 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 MAINTENANCE_SECONDS = 10
 BATCH_EVENTS = 500_000
 PARTITIONS = 2
-
-
-class _Discarded(WriterCommitMessage):
-    pass
-
-
-class _Discard(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return _Discarded()
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        pass
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        pass
-
-
-class Discard(DataSource):
-    """An Arrow data source that discards rows: the least that a sink in Python costs."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "discard"
-
-    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's
-        return _Discard()
 
 
 def measured(what: str, rows: int, run: Callable[[], Any]) -> float:
@@ -88,60 +57,6 @@ def measured(what: str, rows: int, run: Callable[[], Any]) -> float:
 
 def best_of(found: dict[str, list[float]], name: str) -> float:
     return max(found[name])
-
-
-def sink(spark: SparkSession, folder: Path, rows: int, rounds: int) -> dict[str, float]:
-    def with_bytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        random = np.random.default_rng(1)
-        for batch in batches:
-            payload = random.integers(32, 96, batch.num_rows * 100, np.uint8)
-            offsets = np.arange(0, len(payload) + 1, 100, np.int32)
-            values = pa.Array.from_buffers(
-                pa.binary(), batch.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
-            )
-            yield pa.record_batch([batch.column(0), values], ["id", "value"])
-
-    source = folder / "source"
-    made = spark.range(rows).mapInArrow(with_bytes, "id BIGINT, value BINARY")
-    by_key_group(made, ["id"], partitions=8).write.option("compression", "none").parquet(str(source))
-    # No file is split between tasks, so no key group is.
-    spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 31))
-    df = spark.read.parquet(str(source))
-    spark.dataSource.register(Discard)
-    register(spark)
-    turn = [0]
-
-    def dstl() -> None:
-        turn[0] += 1
-        store = folder / f"store-{turn[0]}"
-        options = {"store": store.as_uri(), "job": "sink", "operator": "op", "keys": "id"}
-        df.write.format("dstl").mode("append").options(**options, idempotency_key="x").save()
-        report = CheckpointCoordinator("sink", open_store(store.as_uri())).get(1).manifest
-        assert report.changes == rows
-        print(json.dumps({"what": "sink: stored bytes a row", "bytes": report.state_bytes / rows}))
-        shutil.rmtree(store)
-
-    def parquet() -> None:
-        df.write.option("compression", "none").parquet(str(folder / "out"))
-        shutil.rmtree(folder / "out")
-
-    contenders: dict[str, Callable[[], Any]] = {
-        "sink: discard": lambda: df.write.format("discard").mode("append").save(),
-        "sink: dstl": dstl,
-        "sink: parquet": parquet,
-        "sink: noop": lambda: df.write.format("noop").mode("overwrite").save(),
-        "sink: by_key_group to noop": lambda: (
-            by_key_group(df, ["id"]).write.format("noop").mode("overwrite").save()
-        ),
-    }
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for each in range(rounds + 1):
-        for name, run in contenders.items():
-            speed = measured(name if each else f"{name} (warm-up)", rows, run)
-            if each:
-                found[name].append(speed)
-    shutil.rmtree(source)
-    return {name: best_of(found, name) for name in contenders}
 
 
 def events_files(folder: Path, events: int, distinct_keys: int) -> Path:
@@ -319,12 +234,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--keys", type=int, default=100_000, help="of the events")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--slow-batches", type=int, default=2, help="micro-batches of transformWithState")
-    parser.add_argument("--only", choices=["sink", "aggregation"])
     given = parser.parse_args()
     conf = {
         "spark.driver.memory": "4g",
@@ -341,15 +254,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             register(spark)
-            if given.only in (None, "sink"):
-                found |= sink(spark, folder, given.rows, given.rounds)
-            if given.only in (None, "aggregation"):
-                found |= aggregation(spark, folder, given.events, given.keys, given.slow_batches)
-                found |= stored_bytes(folder)
-                found |= full_state(spark, folder, given.rounds, given.keys)
+            found |= aggregation(spark, folder, given.events, given.keys, given.slow_batches)
+            found |= stored_bytes(folder)
+            found |= full_state(spark, folder, given.rounds, given.keys)
     finally:
         stop_session(spark)
-    ratio(found, "sink: dstl", "sink: discard")
     ratio(found, "agg: dstl", "agg: groupBy, RocksDB and changelog")
     ratio(found, "agg: dstl", "agg: transformWithState")
     ratio(found, "agg: dstl", "agg: transformWithStateInPandas")

@@ -19,6 +19,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
+from dstl_dagster.spark.attempts import batch_of
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
@@ -26,7 +27,6 @@ from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import (
-    as_spelled,
     batch_time,
     column_of_newest,
     expected_schema,
@@ -35,8 +35,15 @@ from dstl_dagster.spark.state import (
     schema_before,
     schema_to_write,
 )
-from dstl_dagster.spark.stores import batch_of
-from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
+from dstl_dagster.spark.types import (
+    arrow_schema,
+    as_spelled,
+    is_case_sensitive,
+    quoted,
+    selected,
+    spark_schema,
+    sql_type,
+)
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
     ColumnChanges,
@@ -133,7 +140,7 @@ class _Merge:
     ) -> None:
         what = f"state of operator {operator!r}"
         self._changes = changes
-        declared = expected_schema(changes.sparkSession, schema)
+        declared = expected_schema(schema)
         assert declared is not None
         self._case_sensitive = is_case_sensitive(changes.sparkSession)
         known = schema_before(batch, operator, columns, case_sensitive=self._case_sensitive)
@@ -183,16 +190,17 @@ class _Merge:
         schema = self.schema
         fields = []
         for given in self._changes.columns:
-            column = exact_column(given)
+            column = quoted(given)
             (name,) = self._spelled([given], schema.key_columns)
             # The hash depends on the type, so the key is cast before it is hashed.
-            typed = column.cast(self._columns[name].dataType) if name in schema.key_columns else column
-            fields.append(typed.alias(name))
-        rows = self._changes.select(F.struct(*fields).alias("new"))
-        keys = [F.col("new").getField(name) for name in schema.key_columns]
-        keyed = rows.withColumn("key_group", key_group_of_columns(keys, schema.max_parallelism))
-        ranged = keyed.repartitionById(
-            count, task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
+            if name in schema.key_columns:
+                column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
+            fields.append(f"{column} AS {quoted(name)}")
+        rows = self._changes.selectExpr(f"struct({', '.join(fields)}) AS new")
+        keys = [f"new.{quoted(name)}" for name in schema.key_columns]
+        key_group = key_group_of_columns(keys, schema.max_parallelism)
+        ranged = rows.selectExpr("new", f"{key_group} AS key_group").repartitionById(
+            count, task_of_key_group("key_group", count, schema.max_parallelism)
         )
         result = st.StructType(
             [
@@ -209,16 +217,29 @@ class _Merge:
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None
     ) -> DataFrame:
         """The state's columns by position, then what else the writing task needs."""
-        columns = []
+        columns: list[Expression] = []
         for place, field in enumerate(self._columns):
             side = "new" if field.name in self.schema.key_columns else "old"
-            column = F.col(side).getField(field.name)
-            if field.name in update:
-                column = _column(update[field.name]).cast(field.dataType)
-            columns.append(column.alias(f"c{place}"))
-        deleted = F.lit(False) if delete is None else F.coalesce(_column(delete), F.lit(False))
-        return rows.select(*columns, deleted.alias("deleted"), "old", "repeated", "key_group")
+            expression = update.get(field.name, f"{side}.{quoted(field.name)}")
+            columns.append(_named(f"c{place}", _as_type(expression, field.dataType)))
+        deleted: Expression = "false"
+        if isinstance(delete, str):
+            deleted = f"coalesce({_enclosed(delete)}, false)"
+        elif delete is not None:
+            deleted = F.coalesce(delete, F.lit(False))
+        return selected(rows, [*columns, _named("deleted", deleted), "old", "repeated", "key_group"])
 
 
-def _column(expression: Expression) -> Column:
-    return F.expr(expression) if isinstance(expression, str) else expression
+def _enclosed(text: str) -> str:
+    """On lines of its own: it may end in a comment."""
+    return f"(\n{text}\n)"
+
+
+def _as_type(expression: Expression, spark_type: st.DataType) -> Expression:
+    if isinstance(expression, str):
+        return f"CAST({_enclosed(expression)} AS {sql_type(spark_type)})"
+    return expression.cast(spark_type)
+
+
+def _named(name: str, expression: Expression) -> Expression:
+    return f"{expression} AS {name}" if isinstance(expression, str) else expression.alias(name)

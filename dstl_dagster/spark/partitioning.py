@@ -13,20 +13,20 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import parse_names
-from dstl_dagster.spark.types import exact_column
+from dstl_dagster.spark.types import quoted
 from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, ranges_of_tasks
 
 __all__ = ["by_key_group", "default_partitions", "key_group_of_columns", "task_of_key_group"]
 
 
-def key_group_of_columns(keys: Sequence[Column], max_parallelism: int) -> Column:
-    """The key group of a row: 0 to `max_parallelism` - 1."""
-    return F.pmod(F.hash(*keys), F.lit(max_parallelism))
+def key_group_of_columns(keys: Sequence[str], max_parallelism: int) -> str:
+    """The key group of a row, 0 to `max_parallelism` - 1, in SQL. `keys`: SQL expressions."""
+    return f"pmod(hash({', '.join(keys)}), {max_parallelism})"
 
 
-def task_of_key_group(key_group: Column, partitions: int, max_parallelism: int) -> Column:
+def task_of_key_group(key_group: str, partitions: int, max_parallelism: int) -> Column:
     """The task that has this key group; agrees with `state.partitioning.ranges_of_tasks`."""
-    return F.floor(key_group * F.lit(partitions) / F.lit(max_parallelism)).cast("int")
+    return F.expr(f"CAST(floor({key_group} * {partitions} / {max_parallelism}) AS INT)")
 
 
 def default_partitions(df: DataFrame, max_parallelism: int) -> int:
@@ -56,5 +56,5 @@ def by_key_group(
         raise InvalidInputError(f"cannot partition by {what}: name some of {', '.join(df.columns)}")
     count = default_partitions(df, max_parallelism) if partitions is None else partitions
     ranges_of_tasks(count, max_parallelism)  # refuses more tasks than key groups
-    group = key_group_of_columns([exact_column(name) for name in keys], max_parallelism)
+    group = key_group_of_columns([quoted(name) for name in keys], max_parallelism)
     return df.repartitionById(count, task_of_key_group(group, count, max_parallelism))

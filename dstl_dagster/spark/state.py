@@ -22,14 +22,23 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl
 from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
+from dstl_dagster.spark.attempts import batch_of
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
 from dstl_dagster.spark.progress import Progress, watched
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
-from dstl_dagster.spark.stores import batch_of, open_shared_store, require_shared
-from dstl_dagster.spark.types import arrow_schema, exact_column, is_case_sensitive, spark_schema
+from dstl_dagster.spark.stores import open_shared_store, require_shared
+from dstl_dagster.spark.types import (
+    arrow_schema,
+    as_spelled,
+    is_case_sensitive,
+    quoted,
+    selected,
+    spark_schema,
+    sql_type,
+)
 from dstl_dagster.state import (
     DEFAULT_MAX_PARALLELISM,
     ColumnChanges,
@@ -43,7 +52,6 @@ from dstl_dagster.state import (
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
-    "as_spelled",
     "batch_time",
     "column_of_newest",
     "expected_schema",
@@ -201,7 +209,7 @@ def read_state(
     after this call, the action on the DataFrame fails with an error that names it.
     """
     what = f"state of operator {operator!r}"
-    expected = expected_schema(spark, schema)
+    expected = expected_schema(schema)
     options = JobOptions.of(job_options)
     state = None if checkpoint is None else StateAt.of(store, checkpoint.manifest, operator, options)
     if state is None:
@@ -265,16 +273,19 @@ def _plan_write(
         count = default_partitions(df, schema.max_parallelism)
     ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
+    positions = [f"c{place}" for place in range(len(given.names))]
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
-    given_columns = [
-        exact_column(name).cast(stored[field.name]) if field.name in keys else exact_column(name)
-        for name, field in zip(columns.names, given, strict=True)
+    by_position = [
+        f"CAST({quoted(name)} AS {sql_type(stored[field.name])}) AS {position}"
+        if field.name in keys
+        else f"{quoted(name)} AS {position}"
+        for name, field, position in zip(columns.names, given, positions, strict=True)
     ]
-    by_position = [f"c{place}" for place in range(len(given_columns))]
-    rows = df.select(*given_columns, _flag(deleted)).toDF(*by_position, "deleted")
-    hashed = [F.col(by_position[given.names.index(name)]) for name in schema.key_columns]
-    keyed = rows.withColumn("key_group", key_group_of_columns(hashed, schema.max_parallelism))
-    task = task_of_key_group(F.col("key_group"), count, schema.max_parallelism)
+    rows = selected(df, [*by_position, _flag(deleted)])
+    hashed = [positions[given.names.index(name)] for name in schema.key_columns]
+    key_group = key_group_of_columns(hashed, schema.max_parallelism)
+    keyed = rows.selectExpr("*", f"{key_group} AS key_group")
+    task = task_of_key_group("key_group", count, schema.max_parallelism)
     return _WritePlan(schema, tuple(given.names), count, keyed.repartitionById(count, task), state_ttl)
 
 
@@ -282,13 +293,13 @@ def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFram
     """The rows with the batch's time in this column, whatever they had there; `None`: as they are."""
     if column is None:
         return df
-    others = [exact_column(name) for name in df.columns if name != column]
-    return df.select(*others, batch_time(batch).alias(column))
+    others = [quoted(name) for name in df.columns if name != column]
+    return df.selectExpr(*others, f"{batch_time(batch)} AS {quoted(column)}")
 
 
-def batch_time(batch: Batch) -> Column:
-    """The batch's time, the same in every task."""
-    return F.timestamp_micros(F.lit(batch.time_us))
+def batch_time(batch: Batch) -> str:
+    """The batch's time in SQL, the same in every task."""
+    return f"timestamp_micros({batch.time_us}L)"
 
 
 def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:
@@ -301,10 +312,12 @@ def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType
     return df.schema
 
 
-def _flag(deleted: str | Column | None) -> Column:
+def _flag(deleted: str | Column | None) -> str | Column:
     if deleted is None:
-        return F.lit(False)
-    return F.coalesce(exact_column(deleted) if isinstance(deleted, str) else deleted, F.lit(False))
+        return "false AS deleted"
+    if isinstance(deleted, str):
+        return f"coalesce({quoted(deleted)}, false) AS deleted"
+    return F.coalesce(deleted, F.lit(False)).alias("deleted")
 
 
 def schema_before(
@@ -343,19 +356,12 @@ def schema_to_write(
     return before.evolved_to(newer)
 
 
-def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
-    """The given columns, in the state's spelling."""
-    if before is None:
-        return given
-    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
-    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
-
-
-def expected_schema(spark: SparkSession, schema: st.StructType | str | None) -> st.StructType | None:
+def expected_schema(schema: st.StructType | str | None) -> st.StructType | None:
     """The schema, parsed if it is given as text."""
-    if isinstance(schema, str):
-        return spark.createDataFrame([], schema).schema
-    return schema
+    if not isinstance(schema, str):
+        return schema
+    parsed = st.DataType.fromDDL(schema)
+    return parsed if isinstance(parsed, st.StructType) else st.StructType([st.StructField("value", parsed)])
 
 
 def _empty(spark: SparkSession, schema: st.StructType) -> DataFrame:

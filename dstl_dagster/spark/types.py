@@ -1,23 +1,33 @@
 """Spark SQL types to the Arrow types they are stored as, and back; and columns by their exact names.
 
-Owns which Spark types can be stored, the one Arrow form of each, and how a column's name is quoted. Does not
-own Spark's conversion of rows to Arrow and back: its result is cast to this form, so stored bytes do not
-depend on a session's settings (time zone, large types).
+Owns which Spark types can be stored, the one Arrow form of each, and how names and types are spelled in SQL.
+Does not own Spark's conversion of rows to Arrow and back: its result is cast to this form, so stored bytes
+do not depend on a session's settings (time zone, large types).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.state import StateSchema, spelled
 
-__all__ = ["arrow_schema", "exact_column", "is_case_sensitive", "spark_schema"]
+__all__ = [
+    "arrow_schema",
+    "as_spelled",
+    "exact_column",
+    "is_case_sensitive",
+    "quoted",
+    "selected",
+    "spark_schema",
+    "sql_type",
+]
 
 _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
     (st.BooleanType, pa.bool_()),
@@ -114,11 +124,48 @@ def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
     return (arrow_type.field(index) for index in range(arrow_type.num_fields))
 
 
+def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
+    """The given columns, in the state's spelling."""
+    if before is None:
+        return given
+    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
+    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
+
+
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Whether column names may differ only in case in this session."""
     return spark.conf.get("spark.sql.caseSensitive") == "true"
 
 
+def quoted(name: str) -> str:
+    """The name in SQL, taken exactly, dots and backticks included."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def exact_column(name: str) -> Column:
-    """The column of exactly this name, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    """The column of exactly this name."""
+    return F.col(quoted(name))
+
+
+def sql_type(spark_type: st.DataType) -> str:
+    """The type in SQL. Unlike Spark's `simpleString`, also with field names that need quotes."""
+    match spark_type:
+        case st.ArrayType():
+            return f"array<{sql_type(spark_type.elementType)}>"
+        case st.MapType():
+            return f"map<{sql_type(spark_type.keyType)}, {sql_type(spark_type.valueType)}>"
+        case st.StructType():
+            fields = [f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in spark_type.fields]
+            return f"struct<{', '.join(fields)}>"
+    return spark_type.simpleString()
+
+
+def selected(df: DataFrame, columns: Sequence[str | Column]) -> DataFrame:
+    """`df.select` of SQL expressions and columns.
+
+    A column that is made in Python takes some thirty calls of the JVM, an expression in SQL one.
+    """
+    texts = [each for each in columns if isinstance(each, str)]
+    if len(texts) == len(columns):
+        return df.selectExpr(*texts)
+    return df.select(*[F.expr(each) if isinstance(each, str) else each for each in columns])

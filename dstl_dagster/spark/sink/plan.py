@@ -27,9 +27,9 @@ from dstl_dagster.spark.files import absolute_uri
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.spending import counted_store
-from dstl_dagster.spark.state import as_spelled, schema_to_write
+from dstl_dagster.spark.state import schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema
+from dstl_dagster.spark.types import arrow_schema, as_spelled
 from dstl_dagster.state import StateSchema, filled_column, spelled, ttl_to_write
 from dstl_dagster.storage import ObjectStore, TrafficMeter
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
@@ -32,9 +32,8 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.spending import task_store
-from dstl_dagster.spark.state import as_spelled
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema, spark_schema
+from dstl_dagster.spark.types import arrow_schema, as_spelled, spark_schema
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.timeline import AtLike
@@ -78,7 +77,7 @@ def state_at(options: SourceOptions, at: AtLike, expected: st.StructType | None)
     Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
-        coordinator = CheckpointCoordinator(options.job, store, options.job_options)
+        coordinator = CheckpointReader(options.job, store, options.job_options)
         return _state_of(store, options, coordinator.at(at), expected)
 
 
@@ -88,7 +87,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
     Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last.
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
-        coordinator = CheckpointCoordinator(options.job, store, options.job_options)
+        coordinator = CheckpointReader(options.job, store, options.job_options)
         begin, end = (
             None if each is None else coordinator.at(each).checkpoint_id
             for each in (options.from_checkpoint, options.to_checkpoint)
@@ -271,7 +270,7 @@ class CheckpointsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - there is one
         options = self._options
         with closing(open_store(options.store, options.job_options.files)) as store:
-            for each in CheckpointCoordinator(options.job, store, options.job_options).list():
+            for each in CheckpointReader(options.job, store, options.job_options).list():
                 yield _checkpoint_row(each)
 
 

@@ -40,3 +40,14 @@ def test_a_task_imports_only_what_it_needs(module: str, at_most: int) -> None:
     assert not [name for name in found for each in _NOT_NEEDED if name == each or name.startswith(f"{each}.")]
     own = [name for name in found if name.startswith("dstl_dagster")]
     assert len(own) <= at_most
+
+
+def test_a_read_is_planned_without_the_steps_of_a_checkpoint() -> None:
+    """Spark starts processes of their own to plan a read, which import all they need, twice."""
+    found = imported_by("dstl_dagster.spark.data_source")
+    steps = [
+        f"dstl_dagster.checkpoint.{name}" for name in ("coordinator", "steps", "batch", "cleanup", "audit")
+    ]
+    writing = ["dstl_dagster.spark.state", "dstl_dagster.spark.sink.writers", "dstl_dagster.keyed.bases"]
+    assert not set(found) & {*steps, *writing}
+    assert len([name for name in found if name.startswith("dstl_dagster")]) <= 151
