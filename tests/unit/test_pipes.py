@@ -74,7 +74,9 @@ def test_a_batch_of_a_later_release_is_refused() -> None:
     assert refused.value.kind == ErrorKind.NEWER_VERSION
 
 
-@pytest.mark.parametrize("pipes", [MagicMock(), None, object(), '{"dstl": {}}'], ids=repr)
+@pytest.mark.parametrize(
+    "pipes", [MagicMock(), None, object(), '{"dstl": {}}'], ids=["mock", "none", "object", "text"]
+)
 def test_a_process_that_nobody_launched_is_told_so(pipes: Any) -> None:
     """Outside of a launch, dagster-pipes hands out a mock, which has everything."""
     with pytest.raises(InvalidInputError, match=r"run it by `pipes\.run"):
