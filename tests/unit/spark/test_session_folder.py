@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -31,12 +32,17 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_scratch_folders", [])
 
 
+def _new_scratch_folder_below(folder: str) -> Path:
+    tempfile.tempdir = folder  # the server that forks may have been started by another test
+    return session._new_scratch_folder()
+
+
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_a_child_process_removes_its_folder(start_method: str, tmp_path: Path) -> None:
     """A step that an orchestrator runs in its own process leaves no folder behind."""
     context = multiprocessing.get_context(start_method)
     with ProcessPoolExecutor(1, mp_context=context) as child:
-        folder = child.submit(session._new_scratch_folder).result(60)
+        folder = child.submit(_new_scratch_folder_below, str(tmp_path)).result(60)
     assert folder.parent == tmp_path
     assert folder.name.startswith("dstl-spark-")
     assert not folder.exists()

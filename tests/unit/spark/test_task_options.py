@@ -183,7 +183,7 @@ def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) 
         "deletes": 0,
     }
     one_refusal(server, "*/changelog/*")
-    return report_of(attempt, "op", state.schema, [handed_over], state.options)
+    return report_of(attempt, "op", state.schema, [handed_over], state.options, None)
 
 
 @pytest.mark.parametrize(
