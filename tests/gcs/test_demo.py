@@ -1,8 +1,9 @@
-"""`dstl demo --store gs://...`: two days of real flights on a bucket, one of them killed in the middle."""
+"""README's demo on a bucket: two days of real flights, one of them killed in the middle."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from dstl_dagster.testing.gcs_server import GCSServer
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.mark.timeout(600)]
 
 
@@ -18,7 +21,10 @@ def test_two_days(tmp_path: Path) -> None:
     """State and reports are those of the raw CSV, and all of them are in the bucket."""
     with GCSServer() as server:
         server.create_bucket("flights")
-        command = [str(Path(sys.executable).with_name("dstl")), "demo", "--days", "2"]
+        printed = subprocess.check_output([ROOT / ".ci" / "readme-command", "demo"], text=True)
+        program, *arguments = shlex.split(printed.rpartition("&&")[2])
+        assert program == ".venv/bin/dstl"
+        command = [str(Path(sys.executable).with_name("dstl")), *arguments, "--days", "2"]
         done = subprocess.run(
             [*command, "--folder", str(tmp_path / "d"), "--store", "gs://flights/demo"],
             env={**os.environ, "STORAGE_EMULATOR_HOST": server.url},

@@ -1,4 +1,7 @@
-"""The flights example under kill -9: one moment. All others: `flights_kills.py`, and `-m soak`."""
+"""The flights example under kill -9: two moments, in the long form. All others: `flights_kills.py`.
+
+The short form is the demo, which is killed while it writes (`tests/gcs/test_demo.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 @pytest.mark.timeout(600)  # three days of Spark, and on a busy machine
 @pytest.mark.kill
+@pytest.mark.soak
 @pytest.mark.dagster
 @pytest.mark.spark
-@pytest.mark.parametrize(("target", "seed"), [("step", 4), pytest.param("jvm", 5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("target", "seed"), [("step", 4), ("jvm", 5)])
 def test_a_kill_changes_nothing(
     target: str, seed: int, baseline: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
