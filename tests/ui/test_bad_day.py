@@ -44,8 +44,9 @@ class RenderedDay(BadDay):
     url: str = ""
 
     def agrees(self, after: str, *, always: bool = False) -> None:
-        """The sensor looks, the checks run, Dagster judges freshness; then the page is loaded anew, which takes
-        some 15 seconds: in the short form only where `always`.
+        """The sensor looks, the checks run, Dagster judges freshness; then the page is loaded anew.
+
+        That takes some 15 seconds: in the short form only where `always`.
         """
         self.follow()
         self.look()
