@@ -62,6 +62,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "dagster.yaml").write_text(SETTINGS)
     monkeypatch.setenv("DAGSTER_HOME", str(folder))
     monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("DSTL_DAYS_STEPS_TOGETHER", "1")
     return folder
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kill
     ("kind", "step"),
     [
         ("gcs", 177),
-        ("moved", 373),
+        pytest.param("moved", 373, marks=pytest.mark.soak),
         ("folder", 523),
         *(
             pytest.param(kind, 1, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)])

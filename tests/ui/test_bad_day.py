@@ -1,4 +1,7 @@
-"""A bad day in a browser: after each thing that goes wrong, what is rendered agrees with the command."""
+"""A bad day in a browser: after each thing that goes wrong, what is rendered agrees with the command.
+
+The long form: what Dagster answers is compared after each of these events in `tests/dagster/test_bad_day.py`.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +40,17 @@ class RenderedDay(BadDay):
     Dagster and the browser's driver each want to be the only event loop of their thread.
     """
 
-    looks_each_time: bool = True
     answers: Answers | None = None
     tab: Page | None = None
     thread: Executor | None = None
     url: str = ""
 
-    def agrees(self, after: str, *, always: bool = False) -> None:
-        """The sensor looks, the checks run, Dagster judges freshness; then the page is loaded anew.
-
-        That takes some 15 seconds: in the short form only where `always`.
-        """
+    def agrees(self, after: str) -> None:
+        """The sensor looks, the checks run, Dagster judges freshness; then the page is loaded anew."""
         self.follow()
         self.look()
         assert self.answers is not None
         self.answers.judge_freshness()
-        if not (always or self.looks_each_time):
-            return
         so = command_says(self.days.uri)
         differences = self._in_browser(lambda tab: RenderedPage(tab, self.url).differences(so))
         assert not differences, f"after {after}, (the page, the command)"
@@ -93,10 +90,9 @@ def bad(browser_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         thread.submit(opened.close).result()
 
 
-@pytest.mark.parametrize("each_time", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_what_is_rendered_agrees_with_the_command_all_day_long(bad: RenderedDay, *, each_time: bool) -> None:
+@pytest.mark.soak
+def test_what_is_rendered_agrees_with_the_command_all_day_long(bad: RenderedDay) -> None:
     """Killed, cancelled, blocked, resolved, rolled back by hand, on a dead host, with its cursor cleared."""
-    bad.looks_each_time = each_time
     assert bad.day(1).success
     bad.instance_says("failed", bad.day_on_a_host_that_dies(2, "report_checkpoint"))
     assert bad.day(3).success
@@ -107,19 +103,19 @@ def test_what_is_rendered_agrees_with_the_command_all_day_long(bad: RenderedDay,
 
     with foreign_object_after_step_5(bad.days, "out/2024-01-05/0.txt"):
         assert not bad.day(5).success
-    bad.agrees("a blocked file", always=True)
+    bad.agrees("a blocked file")
     (blocked,) = (file.name for file in bad.days.coordinator().get(5).blocked)
     bad.command("resolve", "5", blocked, "--replace")
     bad.agrees("the word of a person on it")
 
     bad.roll_back(5, 3)
-    bad.agrees("a restore from the launchpad", always=True)
+    bad.agrees("a restore from the launchpad")
 
     bad.day_on_a_host_that_dies(4, "report_files")
     bad.clock.later = timedelta(hours=2)
     bad.agrees("a host that died, which nobody told Dagster")
 
     bad.sensor.cursor = None
-    bad.agrees("a cursor that was cleared", always=True)
+    bad.agrees("a cursor that was cleared")
     nowhere = dict.fromkeys(("checkpoints", "state", "files", "totals"), 7)
     bad.sees_that_nothing_agrees_with(Truth(nowhere, [7], ["2024-01-07"], [], False, True, False))
