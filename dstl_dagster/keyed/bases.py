@@ -123,8 +123,8 @@ def write_base(
     """Write the state as ordinary changelog files of `attempt`, durably, and report it as a base.
 
     One handle for each range that fits in memory, one range at a time: the schema, then every row once, each
-    in the key group that it was written in. No tombstones, and no row that has expired. The
-    same state produces the same changes. A state without rows produces the schema alone.
+    in the key group that it was written in. No tombstones, and no row that has expired. The same state
+    produces the same changes. A state without rows produces the schema alone.
 
     Args:
         state: at the attempt's parent. Its options say how the changelog files are written, too.
@@ -221,51 +221,20 @@ def with_due_bases(
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
-    combined = list(reports)
-    shared, recent = SharedFiles(store, attempt), RecentManifests()
+    folding = _Folding(store, attempt, parent, options)
     reported: dict[str, list[OperatorReport]] = {}
-    for report in combined:
+    for report in reports:
         reported.setdefault(report.operator, []).append(report)
     for operator in sorted(parent.operators):
         own = reported.get(operator, [])
-        ttl, hidden = own[0].ttl if own else None, parent.operators[operator].report.ttl
-        older = None
-        if ttl is not None and not ttl.hides_what(hidden):
-            # What the parent hides would come back: it is left out for good, at once.
-            older = _based(store, attempt, parent, operator, own, options, None, shared, recent)
-        elif options.checkpoint.materialize:
-            older = _compacted_if_due(store, attempt, parent, operator, own, options, shared, recent)
-            if older is None:
-                older = _based_if_due(store, attempt, parent, operator, own, options, shared, recent)
+        older = folding.due(operator, own)
         if older is None:
             continue
         # A second report of one operator is refused at step 4, and must not be hidden here.
         reported.pop(operator, None)
         reported[operator] = [with_base(older, own[0] if own else None), *own[1:]]
-    shared.flush()
-    return [shared.durable(report) for reports in reported.values() for report in reports]
-
-
-def _compacted_if_due(
-    store: ObjectStore,
-    attempt: Attempt,
-    parent: Manifest,
-    operator: str,
-    own: list[OperatorReport],
-    options: JobOptions,
-    shared: SharedFiles,
-    recent: RecentManifests,
-) -> OperatorReport | None:
-    """A compaction of the operator's log, if it is its turn."""
-    entry = parent.operators[operator]
-    if not is_keyed(entry.report) or entry.sizes is None:
-        return None
-    key_groups = key_groups_to_compact(
-        entry.sizes, _own_bytes(own), entry.report.max_parallelism, options.checkpoint
-    )
-    if not key_groups.number_of_key_groups:
-        return None
-    return compacted(store, attempt, parent, operator, key_groups, own, options, shared, recent)
+    folding.shared.flush()
+    return [folding.shared.durable(report) for reports in reported.values() for report in reports]
 
 
 def compacted(
@@ -276,93 +245,101 @@ def compacted(
     key_groups: KeyGroupRange,
     own: Sequence[OperatorReport] = (),
     options: JobOptions | None = None,
-    shared: SharedFiles | None = None,
-    recent: RecentManifests | None = None,
 ) -> OperatorReport | None:
     """Write a compaction of these key groups of the parent's log, durably, and report it; `None` if it would
     be of less than two checkpoints, or of much.
 
-    `own`: what the attempt wrote itself, whose columns count. `shared`: as for `write_base`; `recent`: as
-    for `operator_state`.
+    `own`: what the attempt wrote itself, whose columns count.
 
     Raises: as `write_compaction`.
     """
-    options = options or JobOptions()
-    load = loading(store, parent, operator, recent)
-    plan = compaction_of(operator_layers(parent, operator, load, key_groups), key_groups)
-    if plan is None:
-        return None
-    state = _state_of(store, parent, operator, plan, options)
-    into = shared or SharedFiles(store, attempt)
-    compaction = write_compaction(attempt, _without_dropped(state, own), plan, into)
-    log.info(
-        "operator %s: compacted %d handles of checkpoint %d, of key groups %s",
-        operator,
-        len(plan.handles),
-        parent.checkpoint_id,
-        key_groups,
-    )
-    return compaction if shared is not None else into.durable_now(compaction)
+    folding = _Folding(store, attempt, parent, options or JobOptions())
+    compaction = folding.compaction(operator, key_groups, own)
+    return None if compaction is None else folding.shared.durable_now(compaction)
 
 
-def _based_if_due(
-    store: ObjectStore,
-    attempt: Attempt,
-    parent: Manifest,
-    operator: str,
-    own: list[OperatorReport],
-    options: JobOptions,
-    shared: SharedFiles,
-    recent: RecentManifests,
-) -> OperatorReport | None:
-    """A base of the operator's key groups that are due, if any are."""
-    key_groups = _due_next(store, parent, operator, own, options.checkpoint)
-    if not key_groups.number_of_key_groups:
-        return None
-    return _based(store, attempt, parent, operator, own, options, key_groups, shared, recent)
+class _Folding:
+    """What one attempt writes of older changes, for its operators together.
 
+    Attributes:
+        shared: where small ranges wait; what a method returns is durable once it is flushed.
+    """
 
-def _based(
-    store: ObjectStore,
-    attempt: Attempt,
-    parent: Manifest,
-    operator: str,
-    own: list[OperatorReport],
-    options: JobOptions,
-    key_groups: KeyGroupRange | None,
-    shared: SharedFiles,
-    recent: RecentManifests,
-) -> OperatorReport | None:
-    """A base of these key groups; `None`: of all."""
-    found = operator_state(store, parent, operator, key_groups, recent)
-    if found is None and key_groups is not None:
-        return None
-    if found is None:  # no row was ever written: the base says so
-        newest = next(operator_layers(parent, operator, loading(store, parent, operator, recent)))
-        found = OperatorState(operator, (newest,))
-    state = _state_of(store, parent, operator, found, options)
-    base = write_base(store, attempt, _without_dropped(state, own), key_groups=key_groups, shared=shared)
-    log.info(
-        "operator %s: wrote a base of checkpoint %d, of key groups %s",
-        operator,
-        parent.checkpoint_id,
-        key_groups or state.all_key_groups,
-    )
-    return base
+    def __init__(self, store: ObjectStore, attempt: Attempt, parent: Manifest, options: JobOptions) -> None:
+        self.shared = SharedFiles(store, attempt)
+        self._store, self._attempt, self._parent, self._options = store, attempt, parent, options
+        self._recent = RecentManifests()  # for the operators' walks, which meet the same ones
 
+    def due(self, operator: str, own: Sequence[OperatorReport]) -> OperatorReport | None:
+        """The base or the compaction whose turn it is, with these reports of the attempt's own changes."""
+        ttl, hidden = own[0].ttl if own else None, self._parent.operators[operator].report.ttl
+        if ttl is not None and not ttl.hides_what(hidden):
+            # What the parent hides would come back: it is left out for good, at once.
+            return self.base(operator, None, own)
+        if not self._options.checkpoint.materialize:
+            return None
+        return self._due_compaction(operator, own) or self._due_base(operator, own)
 
-def _state_of(
-    store: ObjectStore,
-    parent: Manifest,
-    operator: str,
-    part: OperatorState | CompactionPlan,
-    options: JobOptions,
-) -> KeyedState:
-    """The rows in some of the operator's handles."""
-    schema = evolved_schema(part.reports)
-    ttl = parent.operators[operator].report.ttl
-    at = StateAt(store.uri, parent.job, parent.checkpoint_id, operator, schema, part.handles, options, ttl)
-    return at.opened(store)
+    def _due_compaction(self, operator: str, own: Sequence[OperatorReport]) -> OperatorReport | None:
+        entry = self._parent.operators[operator]
+        if not is_keyed(entry.report) or entry.sizes is None:
+            return None
+        key_groups = key_groups_to_compact(
+            entry.sizes, _own_bytes(own), entry.report.max_parallelism, self._options.checkpoint
+        )
+        return self.compaction(operator, key_groups, own) if key_groups.number_of_key_groups else None
+
+    def _due_base(self, operator: str, own: Sequence[OperatorReport]) -> OperatorReport | None:
+        key_groups = _due_next(self._store, self._parent, operator, own, self._options.checkpoint)
+        return self.base(operator, key_groups, own) if key_groups.number_of_key_groups else None
+
+    def compaction(
+        self, operator: str, key_groups: KeyGroupRange, own: Sequence[OperatorReport]
+    ) -> OperatorReport | None:
+        """As `compacted`."""
+        load = loading(self._store, self._parent, operator, self._recent)
+        plan = compaction_of(operator_layers(self._parent, operator, load, key_groups), key_groups)
+        if plan is None:
+            return None
+        state = self._state(operator, plan)
+        compaction = write_compaction(self._attempt, _without_dropped(state, own), plan, self.shared)
+        log.info(
+            "operator %s: compacted %d handles of checkpoint %d, of key groups %s",
+            operator,
+            len(plan.handles),
+            self._parent.checkpoint_id,
+            key_groups,
+        )
+        return compaction
+
+    def base(
+        self, operator: str, key_groups: KeyGroupRange | None, own: Sequence[OperatorReport]
+    ) -> OperatorReport | None:
+        """A base of these key groups; `None`: of all."""
+        found = operator_state(self._store, self._parent, operator, key_groups, self._recent)
+        if found is None and key_groups is not None:
+            return None
+        if found is None:  # no row was ever written: the base says so
+            load = loading(self._store, self._parent, operator, self._recent)
+            found = OperatorState(operator, (next(operator_layers(self._parent, operator, load)),))
+        state = _without_dropped(self._state(operator, found), own)
+        base = write_base(self._store, self._attempt, state, key_groups=key_groups, shared=self.shared)
+        log.info(
+            "operator %s: wrote a base of checkpoint %d, of key groups %s",
+            operator,
+            self._parent.checkpoint_id,
+            key_groups or state.all_key_groups,
+        )
+        return base
+
+    def _state(self, operator: str, part: OperatorState | CompactionPlan) -> KeyedState:
+        """The rows in some of the operator's handles."""
+        store, parent, schema = self._store, self._parent, evolved_schema(part.reports)
+        ttl, options = parent.operators[operator].report.ttl, self._options
+        at = StateAt(
+            store.uri, parent.job, parent.checkpoint_id, operator, schema, part.handles, options, ttl
+        )
+        return at.opened(store)
 
 
 def _own_bytes(own: Iterable[OperatorReport]) -> int:

@@ -74,9 +74,9 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
 
     An asset's metadata says how: `dstl/keys` (required, the key columns), and for a Spark DataFrame
     `dstl/update` with `dstl/schema`, and `dstl/delete`, as in `batch.merge_state`; `dstl/ttl` and
-    `dstl/ttl_column` end rows by event time. Without `dstl/update` the
-    rows replace those of their keys; they may then be a Spark DataFrame, an Arrow table, or a DataFrame of
-    pandas or Polars. Each asset is a job of its own, named after its key (or `dstl/job`).
+    `dstl/ttl_column` end rows by event time. Without `dstl/update` the rows replace those of their keys; they
+    may then be a Spark DataFrame, an Arrow table, or a DataFrame of pandas or Polars. Each asset is a job of
+    its own, named after its key (or `dstl/job`).
 
     Time partitions are applied in order, each once: let the asset depend on its own previous partition. A
     partition that a checkpoint holds is not applied again.
