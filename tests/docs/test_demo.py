@@ -6,14 +6,12 @@ The long form; in CI the same command runs on a bucket (`tests/gcs/test_demo.py`
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.readme import demo_command
 
 pytestmark = [
     pytest.mark.soak,
@@ -26,10 +24,7 @@ pytestmark = [
 
 def test_the_demo_as_the_readme_says_it(tmp_path: Path) -> None:
     """A day is killed and run again; state and reports are those of the raw CSV."""
-    printed = subprocess.check_output([ROOT / ".ci" / "readme-command", "demo"], text=True)
-    program, *arguments = shlex.split(printed.rpartition("&&")[2])
-    assert program == ".venv/bin/dstl"
-    command = [str(Path(sys.executable).with_name("dstl")), *arguments, "--days", "2"]
+    command = [*demo_command(), "--days", "2"]
     environment = {name: value for name, value in os.environ.items() if name != "STORAGE_EMULATOR_HOST"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

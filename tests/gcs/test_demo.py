@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dstl_dagster.testing.gcs_server import GCSServer
-
-ROOT = Path(__file__).parents[2]
+from tests.readme import demo_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.mark.timeout(600)]
 
@@ -21,10 +18,7 @@ def test_two_days(tmp_path: Path) -> None:
     """State and reports are those of the raw CSV, and all of them are in the bucket."""
     with GCSServer() as server:
         server.create_bucket("flights")
-        printed = subprocess.check_output([ROOT / ".ci" / "readme-command", "demo"], text=True)
-        program, *arguments = shlex.split(printed.rpartition("&&")[2])
-        assert program == ".venv/bin/dstl"
-        command = [str(Path(sys.executable).with_name("dstl")), *arguments, "--days", "2"]
+        command = [*demo_command(), "--days", "2"]
         done = subprocess.run(
             [*command, "--folder", str(tmp_path / "d"), "--store", "gs://flights/demo"],
             env={**os.environ, "STORAGE_EMULATOR_HOST": server.url},
