@@ -64,7 +64,7 @@ classes as they are loaded, and compiling each query for a few thousand rows."""
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 _PRELOADED = [
     "dstl_flights.assets",
-    "dstl_flights.pipeline",
+    "dstl_flights.day",
     "dstl_dagster.spark",
     "alembic.context",
     "dagster._core.storage.event_log",
@@ -111,26 +111,16 @@ def update(
     spark: SparkSessionResource,
 ) -> dict[str, Any]:
     """Steps 1 to 3: merge one day of flights into the state, and write the day's reports."""
-    from dstl_flights import pipeline, source  # PySpark: not while definitions load
+    from dstl_flights import source  # PySpark: not while definitions load
+    from dstl_flights.day import write_day
 
     day = context.partition_key
     with changelog.checkpoint(context, JOB.job, source=SOURCE) as batch:
         if batch.already_in is not None:
             context.log.info(f"{day} is already in checkpoint {batch.already_in}: nothing to do")
             return batch.reference
-        session = spark.spark_session
-        flights = source.read_day(session, source.day_csv(demo_folder() / "source", day), day).cache()
-        aircraft = pipeline.merged_aircraft(
-            batch.read_state(session, "aircraft", schema=pipeline.AIRCRAFT), flights
-        ).cache()
-        routes = pipeline.merged_routes(batch.read_state(session, "routes", schema=pipeline.ROUTES), flights)
-        batch.write_state(aircraft, operator="aircraft", keys=["tail_number"])
-        batch.write_state(routes, operator="routes", keys=["origin", "destination", "carrier"])
-        delays = pipeline.delays_report(flights, aircraft)
-        batch.write_files(delays, reports.uri_of(f"{day}/delays.jsonl"), single_file=True)
-        batch.write_files(
-            pipeline.flights_report(flights), reports.uri_of(f"{day}/flights"), format="parquet"
-        )
+        csv = source.day_csv(demo_folder() / "source", day)
+        write_day(batch, source.read_day(spark.spark_session, csv, day), reports.uri_of(day))
     return batch.reference
 
 

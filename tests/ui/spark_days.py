@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from dstl_dagster.checkpoint import CheckpointCoordinator, load_report
 from dstl_dagster.spark import CheckpointBatch, local_session, stop_session
 from dstl_dagster.storage import open_store
-from dstl_flights import pipeline, source
+from dstl_flights import source
 from dstl_flights.assets import (
     JOB,
     ONE_PROCESS,
@@ -25,6 +25,7 @@ from dstl_flights.assets import (
     demo_store,
     reports_of,
 )
+from dstl_flights.day import write_day
 from dstl_flights.runs import StepEvent, instance_in, run_day
 from tests.ui.flights_days import IN_DAGSTER, OUTSIDE, RETRIED, run_of
 
@@ -88,19 +89,10 @@ def _late(csv: Path) -> Iterator[Callable[[StepEvent], None]]:
 def _make_outside(session: SparkSession, inbox: Path, day: str) -> None:
     """The update of the example in a program of its own: nothing tells Dagster of it."""
     coordinator = CheckpointCoordinator(JOB.job, open_store(demo_store()), owner="spark-submit")
-    reports = reports_of(demo_store())
     with CheckpointBatch(coordinator, idempotency_key=day) as batch:
         batch.move_position(SOURCE, day)
-        flights = source.read_day(session, source.day_csv(inbox, day), day).cache()
-        aircraft = pipeline.merged_aircraft(
-            batch.read_state(session, "aircraft", schema=pipeline.AIRCRAFT), flights
-        ).cache()
-        routes = pipeline.merged_routes(batch.read_state(session, "routes", schema=pipeline.ROUTES), flights)
-        batch.write_state(aircraft, operator="aircraft", keys=["tail_number"])
-        batch.write_state(routes, operator="routes", keys=["origin", "destination", "carrier"])
-        delays = pipeline.delays_report(flights, aircraft)
-        batch.write_files(delays, f"{reports}/{day}/delays.jsonl", single_file=True)
-        batch.write_files(pipeline.flights_report(flights), f"{reports}/{day}/flights", format="parquet")
+        flights = source.read_day(session, source.day_csv(inbox, day), day)
+        write_day(batch, flights, f"{reports_of(demo_store())}/{day}")
     coordinator.record_report(batch.attempt, load_report(coordinator.store, batch.attempt))
     coordinator.confirm(batch.attempt)
     coordinator.compose_commit()
