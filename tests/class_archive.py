@@ -2,9 +2,10 @@
 
     python -m tests.class_archive
 
-A third of the processor time of a short session goes into loading classes. Owns the archive and how
-drivers learn of it. Without one (a run of a few tests, a Java that cannot dump one) Spark starts as ever. Source: Java's
-dynamic application class-data sharing (JEP 350).
+Half of the processor time of a short session goes into loading classes. Owns the archive and how drivers
+learn of it. Without one (a run of a few tests, a Java that cannot dump one) Spark starts as ever.
+
+Source: Java's dynamic application class-data sharing (JEP 350).
 """
 
 from __future__ import annotations
