@@ -11,6 +11,7 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.asset_component import EXAMPLE
 from dstl_dagster.storage import open_store
 
 if TYPE_CHECKING:
@@ -95,6 +96,16 @@ def test_rows_replace_those_of_their_keys(spark: SparkSession, tmp_path: Path) -
     found = CheckpointCoordinator("names", open_store(tmp_path.as_uri())).latest()
     assert found is not None
     assert found.manifest.operators["names"].report.upserts == 1
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_what_is_scaffolded_runs() -> None:
+    """The function that `dg scaffold` writes beside the component, until somebody replaces it."""
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLE.format(key="customer"), "rows.py", "exec", dont_inherit=True), names)
+    rows = names["rows"](None, dstl.SparkSessionResource())
+    assert [row.asDict() for row in rows.collect()] == [{"customer": "ada", "amount": 1.0}]
 
 
 def test_the_asset_is_the_jobs_state() -> None:
