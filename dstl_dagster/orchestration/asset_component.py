@@ -50,14 +50,11 @@ class CheckpointedAssetScaffolder(dg.Scaffolder[AssetScaffoldParams]):
 
     def scaffold(self, request: dg.ScaffoldRequest[AssetScaffoldParams]) -> None:
         params, folder = request.params, request.target_path
-        attributes = {
-            "job": params.job,
-            "store": params.store,
-            "function": f".{folder.name}.rows:rows",
-            "keys": [params.key],
-        }
-        dg.scaffold_component(request, attributes)
-        (folder / "rows.py").write_text(EXAMPLE.format(key=params.key), encoding="utf-8")
+        function = {"function": ".rows:rows", "keys": [params.key]}
+        dg.scaffold_component(request, {"job": params.job, "store": params.store, **function})
+        rows = folder / "rows.py"
+        if not rows.exists():  # of a component before this one
+            rows.write_text(EXAMPLE.format(key=params.key), encoding="utf-8")
 
 
 @dg.scaffold_with(CheckpointedAssetScaffolder)
@@ -70,8 +67,8 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
 
     function: str = Field(
         description="`module:name` of the function, as `@checkpointed_asset` takes it. A module that begins "
-        "with a dot is looked for in the project's folder of definitions.",
-        examples=["shop.orders:totals", ".orders.rows:rows"],
+        "with a dot is looked for in the folder of this file.",
+        examples=["shop.orders:totals", ".rows:rows"],
     )
     keys: Sequence[str] = Field(
         default=(), description="The key columns of the state.", examples=[["customer"]]
@@ -120,7 +117,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         partitions: dg.PartitionsDefinition[str] | None,
     ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
         """The state as an asset of ops, and the specs beside it."""
-        function = object_at("function", self.function, getattr(context, "defs_module_name", None))
+        function = object_at("function", self.function, _package_of(context))
         if not callable(function):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
         described = {} if self.description is None else {"description": self.description}
@@ -149,3 +146,11 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             **described,
         )(function)
         return [state.map_asset_specs(self._shown_as), *self._specs(assets, partitions, None)]
+
+
+def _package_of(context: dg.ComponentLoadContext | None) -> str | None:
+    """The package of the component's own folder; `None` outside of a project, in a test of the user's."""
+    if context is None:
+        return None
+    folder = context.path if context.path.is_dir() else context.path.parent
+    return context.defs_relative_module_name(folder)

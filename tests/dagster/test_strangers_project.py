@@ -101,8 +101,8 @@ kind, store = sys.argv[1:]
 scaffold = ["scaffold", "defs", kind, "history", "--job", "customers", "--store", store]
 cli.main(scaffold, standalone_mode=False)
 kind = "dstl_dagster.components.CheckpointedAssetComponent"
-scaffold = ["scaffold", "defs", kind, "orders", "--job", "orders", "--store", store, "--key", "customer"]
-cli.main(scaffold, standalone_mode=False)
+scaffold = ["scaffold", "defs", kind, "marts/orders", "--job", "orders", "--store", store]
+cli.main([*scaffold, "--key", "customer"], standalone_mode=False)
 
 import dagster as dg
 from shop.definitions import defs

@@ -133,7 +133,7 @@ def test_the_yaml_has_every_field_and_loads(monkeypatch: pytest.MonkeyPatch) -> 
         """Of a day."""
 
     monkeypatch.setitem(sys.modules, "shop.defs.orders.rows", SimpleNamespace(rows=rows))
-    of_project: Any = SimpleNamespace(defs_module_name="shop.defs")
+    of_project: Any = SimpleNamespace(path=Path.cwd(), defs_relative_module_name=lambda _: "shop.defs.orders")
 
     @dg.op
     def send() -> None:
