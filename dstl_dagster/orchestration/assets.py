@@ -151,13 +151,18 @@ def build_state_asset(
         changelog: for what stands behind `update`: where the job lives; without it, the resource named
             `changelog`.
 
-    Raises: InvalidInputError for an `update` that takes data, or a text where names are wanted.
+    Raises: InvalidInputError for an `update` that takes data, a text where names are wanted, or a `changelog`
+    that cannot be used.
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
     update, owners = _waiting(update), parse_names("owners", owners)
     if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
+    if changelog is not None and not isinstance(changelog, ChangelogStorageResource):
+        raise InvalidInputError(f"changelog is a ChangelogStorageResource(uri=...), not {changelog!r}")
+    if changelog is not None:
+        changelog.require_valid()
     prefix = op_prefix(assets)
     complete = build_steps(
         lambda _job: assets,

@@ -8,7 +8,7 @@ Owns how YAML names what Python users pass as objects. Does not own which fields
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -45,12 +45,13 @@ _BY_TIME: Mapping[str, type[dg.TimeWindowPartitionsDefinition]] = {
     "weekly": dg.WeeklyPartitionsDefinition,
     "monthly": dg.MonthlyPartitionsDefinition,
 }
+_TYPES = (*_BY_TIME, "static")
 
 
 class PartitionsFields(dg.Model, dg.Resolvable):
     """A partitions definition; its fields are those of Dagster's class of that name."""
 
-    type: Literal["hourly", "daily", "weekly", "monthly", "static"]
+    type: str = Field(description="hourly, daily, weekly, monthly or static.")
     start_date: str | None = Field(default=None, description="Required, but for static ones.")
     end_date: str | None = None
     timezone: str | None = None
@@ -61,6 +62,9 @@ class PartitionsFields(dg.Model, dg.Resolvable):
 
     def definition(self) -> dg.PartitionsDefinition[str]:
         """Raises: InvalidInputError for fields that do not belong together."""
+        # Dagster's reader takes any text for a literal of a nested model, and fails behind it without words.
+        if self.type not in _TYPES:
+            raise InvalidInputError(f"partitions_def: type is one of {', '.join(_TYPES)}, not {self.type!r}")
         given = self.model_dump(exclude={"type"}, exclude_none=True)
         if self.type == "static":
             keys = given.pop("partition_keys", None)
@@ -86,16 +90,20 @@ class RetryFields(dg.Model, dg.Resolvable):
 
     max_retries: int = Field(ge=0)
     delay: float | None = Field(default=None, ge=0, description="Seconds before a retry.")
-    backoff: Literal["LINEAR", "EXPONENTIAL"] | None = None
-    jitter: Literal["FULL", "PLUS_MINUS"] | None = None
+    backoff: str | None = Field(default=None, description="LINEAR or EXPONENTIAL; needs a delay.")
+    jitter: str | None = Field(default=None, description="FULL or PLUS_MINUS; needs a delay.")
 
     def policy(self) -> dg.RetryPolicy:
-        return dg.RetryPolicy(
-            max_retries=self.max_retries,
-            delay=self.delay,
-            backoff=None if self.backoff is None else dg.Backoff(self.backoff),
-            jitter=None if self.jitter is None else dg.Jitter(self.jitter),
-        )
+        """Raises: InvalidInputError."""
+        try:
+            return dg.RetryPolicy(
+                max_retries=self.max_retries,
+                delay=self.delay,
+                backoff=None if self.backoff is None else dg.Backoff(self.backoff),
+                jitter=None if self.jitter is None else dg.Jitter(self.jitter),
+            )
+        except (ValueError, dg.DagsterInvalidDefinitionError) as error:
+            raise InvalidInputError(f"retry_policy: {error}") from error
 
 
 class TtlFields(dg.Model, dg.Resolvable):
@@ -117,10 +125,10 @@ class DownstreamFields(dg.Model, dg.Resolvable):
     """A job that is asked for once for each checkpoint; its fields are those of `build_downstream_sensor`."""
 
     job: str = Field(description="The name of the job to run.")
-    partitions: Literal["checkpoint", "batch"] | None = Field(
+    partitions: str | None = Field(
         default=None,
-        description="A run is for the partition of the checkpoint (`JobAssets.partitions`), for that of its "
-        "batch (the component's `partitions_def`), or for none.",
+        description="`checkpoint`: a run is for the partition of the checkpoint (`JobAssets.partitions`); "
+        "`batch`: for that of its batch (the component's `partitions_def`). Without it, for none.",
     )
     run_config: str | None = Field(
         default=None, description="`module:name` of a function of the `completed` record: the run's config."
@@ -142,11 +150,15 @@ class DownstreamFields(dg.Model, dg.Resolvable):
                 f"downstream {self.job}: runs for the partition of a batch need the field partitions_def, "
                 "the partitions of the job"
             )
-        chosen = {"checkpoint": assets.partitions, "batch": partitions, None: None}[self.partitions]
+        known = {"checkpoint": assets.partitions, "batch": partitions, None: None}
+        if self.partitions not in known:
+            raise InvalidInputError(
+                f"downstream {self.job}: partitions is checkpoint or batch, not {self.partitions!r}"
+            )
         return build_downstream_sensor(
             assets,
             self.job,
-            partitions_def=chosen,
+            partitions_def=known[self.partitions],
             run_config=None if self.run_config is None else object_at("run_config", self.run_config),
             name=self.name,
             changelog=changelog,
@@ -160,6 +172,11 @@ def partitions_of(given: PartitionsFields | str | None) -> dg.PartitionsDefiniti
     """Raises: InvalidInputError."""
     if given is None or isinstance(given, PartitionsFields):
         return None if given is None else given.definition()
+    if ":" not in given:
+        raise InvalidInputError(
+            f"partitions_def: {given!r} is neither module:name nor fields, such as "
+            '{type: daily, start_date: "2024-01-01"}'
+        )
     found = object_at("partitions_def", given)
     if not isinstance(found, dg.PartitionsDefinition):
         raise InvalidInputError(f"partitions_def: {given} is {found!r}: name a PartitionsDefinition")
@@ -187,11 +204,11 @@ def condition_at(given: str | None) -> dg.AutomationCondition[Any] | None:
         return None if given is None else known[given]()
     if len(given.split()) == _CRON_FIELDS:
         return dg.AutomationCondition.on_cron(given)
-    found = object_at("automation_condition", given)
+    found = object_at("automation_condition", given) if ":" in given else given
     if not isinstance(found, dg.AutomationCondition):
         raise InvalidInputError(
-            f"automation_condition: {given} is {found!r}: write eager, on_missing, a cron schedule, or the "
-            "module:name of an AutomationCondition"
+            f"automation_condition: {given!r} is no condition: write eager, on_missing, a cron schedule, or "
+            "the module:name of an AutomationCondition"
         )
     return found
 

@@ -139,6 +139,11 @@ def _plain(spark: dstl.SparkSessionResource) -> Any: ...
         ({"keys": ["a"], "update": {}}, "`update` needs `schema`"),
         ({"keys": ["a"], "schema": "a INT"}, "`schema` is for `update`"),
         ({"keys": ["a"], "delete": 3}, "`delete` names a boolean column"),
+        ({"keys": ["a"], "changelog": "file:///x"}, "changelog is a ChangelogStorageResource(uri=...), not"),
+        (
+            {"keys": ["a"], "changelog": dstl.ChangelogStorageResource(uri="/data")},
+            "did you mean the folder file:///data?",
+        ),
     ],
 )
 def test_a_rule_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -356,6 +356,11 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
     ("fields", "said"),
     [
         ({"partitions_def": {"type": "daily"}}, "daily partitions need a start_date"),
+        ({"partitions_def": {"type": "yearly"}}, "type is one of hourly, .* not 'yearly'"),
+        ({"partitions_def": "daily"}, "'daily' is neither module:name nor fields"),
+        ({"downstream": [{"job": "mail", "partitions": "day"}]}, "checkpoint or batch, not 'day'"),
+        ({"retry_policy": {"max_retries": 1, "delay": 1, "jitter": "some"}}, "retry_policy: 'some' is not"),
+        ({"retry_policy": {"max_retries": 1, "jitter": "FULL"}}, "retry_policy: "),
         ({"partitions_def": {"type": "static"}}, "static partitions have partition_keys"),
         ({"partitions_def": {**DAILY, "start_date": "soon"}}, "Dagster refuses .* for daily partitions"),
         ({"partitions_def": {**DAILY, "day_offset": 1}}, "daily partitions .* not start_date, day_offset"),
@@ -386,6 +391,7 @@ def test_a_mistake_names_its_field(fields: dict[str, Any], said: str) -> None:
             "ttl",
         ),
         ({"function": "json:dumps", "automation_condition": "json:dumps"}, "automation_condition: "),
+        ({"function": "json:dumps", "automation_condition": "eagerly"}, "write eager, on_missing, a cron"),
     ],
 )
 def test_a_mistake_of_an_asset_names_its_field(fields: dict[str, Any], said: str) -> None:
