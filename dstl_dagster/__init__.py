@@ -15,6 +15,7 @@ from dstl_dagster._lazy import lazy_face
 if TYPE_CHECKING:
     from dstl_dagster.jobs import read_state
     from dstl_dagster.keyed import StateScan
+    from dstl_dagster.orchestration.asset_component import CheckpointedAssetComponent
     from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
     from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
     from dstl_dagster.orchestration.checks import (
@@ -56,6 +57,7 @@ __all__ = [
     "DEFAULT_RETRY_POLICY",
     "ChangelogStorageResource",
     "CheckpointLineageComponent",
+    "CheckpointedAssetComponent",
     "JobAssets",
     "KeyedStateIOManager",
     "RecoverableWriterResource",
@@ -98,6 +100,7 @@ __getattr__, __dir__ = lazy_face(
         "jobs": ["read_state"],
         "keyed": ["StateScan"],
         "spark": ["CheckpointBatch"],
+        "orchestration.asset_component": ["CheckpointedAssetComponent"],
         "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
         "orchestration.checkpointed_asset": ["checkpointed_asset"],
         "orchestration.checks": ["build_checkpoint_checks", "build_checks_job", "build_checks_schedule"],

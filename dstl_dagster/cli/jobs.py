@@ -29,7 +29,8 @@ _store_option = click.option(
     "uri",
     required=True,
     envvar="DSTL_STORE",
-    help="file:///folder or gs://bucket/prefix. Default: $DSTL_STORE.",
+    show_envvar=True,
+    help="file:///folder or gs://bucket/prefix.",
 )
 
 

@@ -17,6 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
 from dstl_dagster.orchestration.ops import build_steps
+from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.settings import parse_names
 
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
@@ -130,6 +131,7 @@ def build_state_asset(
     automation_condition: dg.AutomationCondition[Any] | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     separate_steps: bool = False,
+    changelog: ChangelogStorageResource | None = None,
 ) -> dg.AssetsDefinition:
     """The state of a job as an asset backed by two ops: update (steps 1 to 3) and complete (steps 4 to 7).
 
@@ -146,14 +148,21 @@ def build_state_asset(
         retry_policy: of what stands behind `update`, which brings its own.
         separate_steps: `persist`, `confirm`, `compose_commit` and `cleanup` as ops of their own instead of
             `complete`: each shows and is retried alone, and costs a process where steps have their own.
+        changelog: for what stands behind `update`: where the job lives; without it, the resource named
+            `changelog`.
 
-    Raises: InvalidInputError for an `update` that takes data, or a text where names are wanted.
+    Raises: InvalidInputError for an `update` that takes data, a text where names are wanted, or a `changelog`
+    that cannot be used.
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
     update, owners = _waiting(update), parse_names("owners", owners)
     if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
         raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
+    if changelog is not None and not isinstance(changelog, ChangelogStorageResource):
+        raise InvalidInputError(f"changelog is a ChangelogStorageResource(uri=...), not {changelog!r}")
+    if changelog is not None:
+        changelog.require_valid()
     prefix = op_prefix(assets)
     complete = build_steps(
         lambda _job: assets,
@@ -162,6 +171,7 @@ def build_state_asset(
         retry_policy=retry_policy,
         pool=assets.pool,
         ends=True,
+        changelog=changelog,
     )
     first = update.alias(update.name.removeprefix(prefix))
     ins = {f"source_{place}": _waits_for(source) for place, source in enumerate(sources)}

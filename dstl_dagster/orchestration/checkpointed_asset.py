@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -50,6 +51,7 @@ def checkpointed_asset(
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
     source: str = "input",
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    changelog: ChangelogStorageResource | None = None,
     **asset_arguments: Any,
 ) -> Callable[[Callable[..., DataFrame | None]], dg.AssetsDefinition]:
     """Decorate a function of a partition's data: its result becomes the asset `<job>/state`, one checkpoint.
@@ -57,7 +59,7 @@ def checkpointed_asset(
     The function may take Dagster's `context`, resources by their types, a `config`, and `batch`, the open
     `CheckpointBatch`, with which it reads state and writes files and further operators. The DataFrame that it
     returns is written to `operator`; with `batch` it may return None and write everything itself. It is not
-    called for a batch that a completed checkpoint holds. The resource `changelog` is required.
+    called for a batch that a completed checkpoint holds.
 
     Args:
         job: the job's name, or its asset keys.
@@ -72,6 +74,7 @@ def checkpointed_asset(
         partitions_def: each is applied once: time partitions in order, others in any.
         source: the name under which the checkpoint holds the time partition as a position.
         retry_policy: of all ops.
+        changelog: where the job lives; without it, the resource named `changelog`.
         asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `tags`,
             `code_version`, `automation_condition`, `separate_steps`, ...
 
@@ -91,14 +94,16 @@ def checkpointed_asset(
         )
 
         def compute(context: dg.OpExecutionContext, **given: Any) -> dict[str, Any]:
-            changelog: ChangelogStorageResource = given[_CHANGELOG]
             order = source if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition) else None
-            with changelog.checkpoint(context, assets.job, source=order) as batch:
-                if batch.already_in is None:
-                    _add(batch, rule, name, _call(function, parameters, context, batch, given))
-            return batch.reference
+            with _opened(changelog, given) as resource:
+                asked = {**given, _CHANGELOG: resource}
+                with resource.checkpoint(context, assets.job, source=order) as batch:
+                    if batch.already_in is None:
+                        _add(batch, rule, name, _call(function, parameters, context, batch, asked))
+                return batch.reference
 
-        compute.__signature__ = _signature(parameters)  # type: ignore[attr-defined] # functions do take one
+        # Functions do take a signature.
+        compute.__signature__ = _signature(parameters, injected=changelog is None)  # type: ignore[attr-defined]
         op = dg.op(
             name=op_prefix(assets) + name,
             description=inspect.getdoc(function),
@@ -108,7 +113,12 @@ def checkpointed_asset(
         )(compute)
         described = {"description": inspect.getdoc(function), **asset_arguments}
         return build_state_asset(
-            assets, op, partitions_def=partitions_def, retry_policy=retry_policy, **described
+            assets,
+            op,
+            partitions_def=partitions_def,
+            retry_policy=retry_policy,
+            changelog=changelog,
+            **described,
         )
 
     return decorate
@@ -123,7 +133,19 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _signature(parameters: Mapping[str, inspect.Parameter]) -> inspect.Signature:
+@contextmanager
+def _opened(
+    changelog: ChangelogStorageResource | None, given: Mapping[str, Any]
+) -> Iterator[ChangelogStorageResource]:
+    """The resource that is bound to the asset, or the one that Dagster has given."""
+    if changelog is None:
+        yield given[_CHANGELOG]
+    else:
+        with changelog.process_config_and_initialize_cm() as resource:
+            yield resource
+
+
+def _signature(parameters: Mapping[str, inspect.Parameter], *, injected: bool) -> inspect.Signature:
     """What Dagster sees: the context, the function's resources and config, and the changelog."""
     asked = [
         inspect.Parameter(name, _Keyword, annotation=parameter.annotation)
@@ -134,7 +156,7 @@ def _signature(parameters: Mapping[str, inspect.Parameter]) -> inspect.Signature
         _CONTEXT, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=dg.OpExecutionContext
     )
     changelog = inspect.Parameter(_CHANGELOG, _Keyword, annotation=ChangelogStorageResource)
-    return inspect.Signature([context, *asked, changelog], return_annotation=dict)
+    return inspect.Signature([context, *asked, *([changelog] if injected else [])], return_annotation=dict)
 
 
 def _call(

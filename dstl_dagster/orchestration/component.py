@@ -5,10 +5,9 @@ Owns the component's fields and how they map to the functions that Python users 
 
 # No postponed annotations here: Dagster derives the YAML schema from them.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from importlib import import_module
-from typing import Any
+from typing import Literal
 
 import dagster as dg
 from pydantic import BaseModel, Field
@@ -22,6 +21,16 @@ from dstl_dagster.orchestration.checks import (
     build_checks_schedule,
 )
 from dstl_dagster.orchestration.commit import build_commit_job
+from dstl_dagster.orchestration.component_fields import (
+    DownstreamFields,
+    Option,
+    PartitionsFields,
+    RetryFields,
+    as_text,
+    client_at,
+    partitions_of,
+)
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.maintenance import (
     build_cleanup_job,
@@ -33,14 +42,13 @@ from dstl_dagster.orchestration.maintenance import (
 )
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.restore_job import build_restore_job
-from dstl_dagster.orchestration.sensors import build_checkpoint_sensor
-from dstl_dagster.settings import CostBudget
+from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
+from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 
-__all__ = ["CheckpointLineageComponent"]
+__all__ = ["CheckpointLineageComponent", "ScaffoldParams"]
 
 _HOUR = timedelta(hours=1)
-Option = str | int | float | bool
-"""Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
+_Work = Literal["cleanup", "materialize", "verify", "checks"]
 
 
 class ScaffoldParams(BaseModel):
@@ -113,11 +121,59 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
         examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
     )
+    orphan_budget: Option = Field(
+        default="1 gb",
+        description="Unreferenced objects, a size, above which the check `orphan_bytes` warns.",
+    )
+    partitions_def: PartitionsFields | str | None = Field(
+        default=None,
+        description="Partitions of the job's state and files, or the `module:name` of them.",
+        examples=[{"type": "daily", "start_date": "2024-01-01"}, "shop.partitions:DAYS"],
+    )
+    file_columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Columns of the output files, with their types.",
+        examples=[{"customer": "string", "total": "double"}],
+    )
+    group_name: str | None = Field(default=None, description="Of the assets; by default the job's.")
+    tags: dict[str, Option] = Field(default_factory=dict, description="Of the assets.")
+    state: str = Field(default="state", description="Last part of the key of the job's state.")
+    files: str = Field(default="files", description="Last part of the key of its files.")
+    checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
     max_checkpoints_per_tick: int = Field(
-        default=500, ge=1, description="Where a tick of the sensor stops; its 30 seconds may end it earlier."
+        default=500, ge=1, description="Where a tick of the sensor stops; its seconds may end it earlier."
+    )
+    budget_seconds: float = Field(default=30.0, gt=0, description="How long a tick of the sensor takes.")
+    patience: Option = Field(
+        default="1 h",
+        description="How long the sensor waits for a run that seems alive to report, or to commit.",
+    )
+    minimum_interval_seconds: int = Field(
+        default=30, ge=0, description="Between the ticks of a sensor, in seconds."
+    )
+    default_status: Literal["STOPPED", "RUNNING"] = Field(
+        default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
     )
     commit: bool = Field(
         default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
+    )
+    abort: bool = Field(
+        default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
+    )
+    downstream: Sequence[DownstreamFields] = Field(
+        default=(),
+        description="Jobs of yours that are asked for, once for each checkpoint.",
+        examples=[[{"job": "mail", "partitions": "checkpoint"}]],
+    )
+    schedules: dict[_Work, str] = Field(
+        default_factory=dict,
+        description="Cron schedules of the maintenance jobs, where the default is not right.",
+        examples=[{"cleanup": "5 * * * *"}],
+    )
+    retry_policy: RetryFields | None = Field(
+        default=None,
+        description="Of the jobs' steps; by default 3 retries, after about 1, 2 and 4 seconds.",
+        examples=[{"max_retries": 5, "delay": 10}],
     )
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -136,79 +192,114 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             )
         return shown
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - Dagster's signature
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Neither reads the store nor starts anything."""
-        assets = JobAssets(self.job, operators=tuple(self.operators))
+        assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
             uri=self.store,
-            options=_as_text(self.options),
-            files=_as_text(self.file_options),
-            gcs=None if self.gcs is None else _imported(self.gcs),
+            options=as_text(self.options),
+            files=as_text(self.file_options),
+            gcs=None if self.gcs is None else client_at(self.gcs),
         )
         changelog.require_valid()
-        freshness = None if self.freshness_hours is None else self.freshness_hours * _HOUR
-        commit_job = build_commit_job(assets, changelog=changelog)
-        cleanup_job = build_cleanup_job(assets, changelog=changelog)
-        materialize_job = build_materialize_job(assets, changelog=changelog)
-        verify_job = build_verify_job(assets, changelog=changelog)
+        partitions = partitions_of(self.partitions_def)
+        commit_job = build_commit_job(assets, changelog=changelog, retry_policy=self._retry_policy())
         checks = build_checkpoint_checks(
             assets,
             changelog=changelog,
-            max_age=freshness or DEFAULT_MAX_AGE,
-            budget=CostBudget.from_mapping(_as_text(self.budget)),
+            orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
+            max_age=self._freshness() or DEFAULT_MAX_AGE,
+            budget=CostBudget.from_mapping(as_text(self.budget)),
+            partitions_def=partitions,
         )
-        checks_job = build_checks_job(checks)
-        specs = checkpoint_asset_specs(
-            assets,
-            owners=self.owners,
-            kinds=self.kinds,
-            freshness=freshness,
-            sources=[dg.AssetKey(source.split("/")) for source in self.sources],
+        jobs, schedules = self._maintenance(assets, changelog, checks)
+        restore = build_restore_job(
+            assets, changelog=changelog, partitions_def=partitions, retry_policy=self._retry_policy()
         )
         return dg.Definitions(
-            assets=[self._shown_as(spec) for spec in specs],
+            assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
-            sensors=[
-                build_checkpoint_sensor(
-                    assets,
-                    changelog=changelog,
-                    commit_job=commit_job if self.commit else None,
-                    max_checkpoints_per_tick=self.max_checkpoints_per_tick,
-                )
-            ],
-            jobs=[
-                commit_job,
-                cleanup_job,
-                materialize_job,
-                verify_job,
-                checks_job,
-                build_restore_job(assets, changelog=changelog),
-            ],
-            schedules=[
-                build_cleanup_schedule(cleanup_job),
-                build_materialize_schedule(materialize_job),
-                build_verify_schedule(verify_job),
-                build_checks_schedule(checks_job),
-            ],
+            sensors=self._sensors(assets, changelog, partitions, commit_job),
+            jobs=[commit_job, *jobs, restore],
+            schedules=schedules,
         )
 
+    def _assets(
+        self,
+        context: dg.ComponentLoadContext,  # noqa: ARG002 - for those that import the user's code
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,  # noqa: ARG002
+        partitions: dg.PartitionsDefinition[str] | None,
+    ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+        sources = [dg.AssetKey(source.split("/")) for source in self.sources]
+        return list(self._specs(assets, partitions, sources))
 
-def _imported(path: str) -> Any:
-    """What `module:name` names. Raises: InvalidInputError."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInputError(f"gcs: {path!r} cannot be imported ({error}): write module:name") from error
-    if isinstance(found, type) or not hasattr(found, "get_client"):
-        raise InvalidInputError(
-            f"gcs: {path} is {found!r}: name an object with get_client(), such as a GCSResource(project=...)"
+    def _specs(
+        self,
+        assets: JobAssets,
+        partitions: dg.PartitionsDefinition[str] | None,
+        sources: list[dg.AssetKey] | None,
+    ) -> list[dg.AssetSpec]:
+        columns = [dg.TableColumn(name, kind) for name, kind in self.file_columns.items()]
+        specs = checkpoint_asset_specs(
+            assets,
+            partitions_def=partitions,
+            owners=self.owners,
+            kinds=self.kinds,
+            freshness=self._freshness(),
+            sources=sources,
+            file_columns=dg.TableSchema(columns) if columns else None,
+            group_name=self.group_name,
+            tags=as_text(self.tags),
         )
-    return found
+        return [self._shown_as(spec) for spec in specs]
 
+    def _sensors(
+        self,
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,
+        partitions: dg.PartitionsDefinition[str] | None,
+        commit_job: dg.JobDefinition,
+    ) -> list[dg.SensorDefinition]:
+        status = dg.DefaultSensorStatus(self.default_status)
+        seconds = self.minimum_interval_seconds
+        checkpoints = build_checkpoint_sensor(
+            assets,
+            changelog=changelog,
+            commit_job=commit_job if self.commit else None,
+            partitions_def=partitions,
+            max_checkpoints_per_tick=self.max_checkpoints_per_tick,
+            budget_seconds=self.budget_seconds,
+            patience=parse_duration("patience", str(self.patience)),
+            minimum_interval_seconds=seconds,
+            default_status=status,
+        )
+        aborts = build_abort_sensors(
+            assets, changelog=changelog, minimum_interval_seconds=seconds, default_status=status
+        )
+        downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
+        return [checkpoints, *(aborts if self.abort else []), *downstream]
 
-def _as_text(options: Mapping[str, Option]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
+    def _maintenance(
+        self, assets: JobAssets, changelog: ChangelogStorageResource, checks: dg.AssetChecksDefinition
+    ) -> tuple[list[dg.JobDefinition], list[dg.ScheduleDefinition]]:
+        """The jobs that a schedule runs, and their schedules."""
+        retry_policy = self._retry_policy()
+        cleanup = build_cleanup_job(assets, changelog=changelog, retry_policy=retry_policy)
+        materialize = build_materialize_job(assets, changelog=changelog, retry_policy=retry_policy)
+        verify = build_verify_job(assets, changelog=changelog, retry_policy=retry_policy)
+        checks_job = build_checks_job(checks)
+        crons = {name: {"cron_schedule": cron} for name, cron in self.schedules.items()}
+        return [cleanup, materialize, verify, checks_job], [
+            build_cleanup_schedule(cleanup, **crons.get("cleanup", {})),
+            build_materialize_schedule(materialize, **crons.get("materialize", {})),
+            build_verify_schedule(verify, **crons.get("verify", {})),
+            build_checks_schedule(checks_job, **crons.get("checks", {})),
+        ]
+
+    def _freshness(self) -> timedelta | None:
+        return None if self.freshness_hours is None else self.freshness_hours * _HOUR
+
+    def _retry_policy(self) -> dg.RetryPolicy:
+        return DEFAULT_RETRY_POLICY if self.retry_policy is None else self.retry_policy.policy()

@@ -69,12 +69,16 @@ def build_downstream_sensor(
         changelog: where `job` lives; without it, the resource named `changelog`.
         max_runs_per_tick: where a tick stops; the next one continues there.
 
-    Raises: InvalidInputError for something that is no job.
+    Raises: InvalidInputError for something that is no job, no partitions, no function.
     """
     assets = JobAssets.of(job)
     target = downstream if isinstance(downstream, str) else getattr(downstream, "name", None)
     if not isinstance(target, str):
         raise InvalidInputError(f"downstream is a job or the name of one, not {downstream!r}")
+    if partitions_def is not None and not isinstance(partitions_def, dg.PartitionsDefinition):
+        raise InvalidInputError(f"partitions_def is that of {target}, not {partitions_def!r}")
+    if run_config is not None and not callable(run_config):
+        raise InvalidInputError(f"run_config is a function of the completed record, not {run_config!r}")
     if max_runs_per_tick < 1:
         raise InvalidInputError(f"max_runs_per_tick is 1 or more, not {max_runs_per_tick}")
 

@@ -71,6 +71,7 @@ def build_checkpoint_ops(
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     pool: str | None = None,
     ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
 ) -> CheckpointOps:
     """The ops, with the asset keys under which they report.
 
@@ -81,10 +82,11 @@ def build_checkpoint_ops(
         retry_policy: for failures of a whole step; short network failures are retried inside.
         pool: the concurrency pool of all four.
         ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
+        changelog: where the job lives; without it, the resource named `changelog`.
     """
 
     def op(name: str, number: str, description: str | None, body: Body) -> dg.OpDefinition:
-        @dg.op(
+        decorator = dg.op(
             name=f"{prefix}{name}",
             description=description,
             out=dg.Out(dict),
@@ -92,15 +94,14 @@ def build_checkpoint_ops(
             tags={TAG_STEP: number},
             pool=pool,
         )
-        def step(
-            context: dg.OpExecutionContext,
-            reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-            changelog: ChangelogStorageResource,
-        ) -> dict:  # type: ignore[type-arg] # as above
-            _run([(number, body)], context, assets, reference, changelog)
-            return reference
 
-        return step
+        def step(
+            context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
+        ) -> Iterator[dg.Output[Any]]:
+            _run([(number, body)], context, assets, reference, changelog)
+            yield dg.Output(reference)
+
+        return decorator(_of_reference(changelog, step))
 
     last = dg.Out(dg.Nothing if ends else dict, is_required=False)
     return CheckpointOps(
@@ -119,6 +120,7 @@ def build_checkpoint_ops(
             [("7", _clean_up)],
             assets,
             ends=ends,
+            changelog=changelog,
         ),
     )
 
@@ -130,6 +132,7 @@ def build_complete_op(
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     pool: str | None = None,
     ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
 ) -> dg.OpDefinition:
     """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
 
@@ -145,7 +148,7 @@ def build_complete_op(
         tags={TAG_STEP: "4-7"},
         pool=pool,
     )
-    return _build_last_op(decorator, _ALL_STEPS, assets, ends=ends)
+    return _build_last_op(decorator, _ALL_STEPS, assets, ends=ends, changelog=changelog)
 
 
 def build_steps(
@@ -156,14 +159,19 @@ def build_steps(
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     pool: str | None = None,
     ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
 ) -> Callable[[Any], Any]:
     """What stands inside a graph behind the op that returns a reference: `complete`, or the four ops."""
+    common: dict[str, Any] = {
+        "prefix": prefix,
+        "retry_policy": retry_policy,
+        "pool": pool,
+        "ends": ends,
+        "changelog": changelog,
+    }
     if separate_steps:
-        return build_checkpoint_ops(
-            assets, prefix=prefix, retry_policy=retry_policy, pool=pool, ends=ends
-        ).invoke_after
-    complete = build_complete_op(assets, prefix=prefix, retry_policy=retry_policy, pool=pool, ends=ends)
-    return complete.alias("complete")
+        return build_checkpoint_ops(assets, **common).invoke_after
+    return build_complete_op(assets, **common).alias("complete")
 
 
 def _build_last_op(
@@ -172,13 +180,12 @@ def _build_last_op(
     assets: Callable[[str], JobAssets],
     *,
     ends: bool,
+    changelog: ChangelogStorageResource | None,
 ) -> dg.OpDefinition:
     """The last op of a graph-backed asset: its output is the materialization."""
 
     def last(
-        context: dg.OpExecutionContext,
-        reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-        changelog: ChangelogStorageResource,
+        context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
     ) -> Iterator[dg.Output[Any]]:
         attempt = _run(steps, context, assets, reference, changelog)
         if not observe_if_unchanged(context, assets(attempt.job), attempt.checkpoint_id):
@@ -187,7 +194,31 @@ def _build_last_op(
                 context.set_data_version(assets(attempt.job).state_key, version)
             yield dg.Output(None if ends else reference)
 
-    return decorator(last)
+    return decorator(_of_reference(changelog, last))
+
+
+def _of_reference(
+    given: ChangelogStorageResource | None,
+    step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Iterator[dg.Output[Any]]],
+) -> Callable[..., Iterator[dg.Output[Any]]]:
+    """The function of an op; it asks for the resource named `changelog` where none is given."""
+
+    def of_given(
+        context: dg.OpExecutionContext,
+        reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
+    ) -> Iterator[dg.Output[Any]]:
+        assert given is not None
+        with given.process_config_and_initialize_cm() as resource:
+            yield from step(context, reference, resource)
+
+    def of_injected(
+        context: dg.OpExecutionContext,
+        reference: dict,  # type: ignore[type-arg] # as above
+        changelog: ChangelogStorageResource,
+    ) -> Iterator[dg.Output[Any]]:
+        yield from step(context, reference, changelog)
+
+    return of_injected if given is None else of_given
 
 
 def _run(

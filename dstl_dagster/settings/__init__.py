@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from dstl_dagster.settings.job import JobOptions, Options, parse_lines
     from dstl_dagster.settings.prices import CostBudget, StoragePrices
     from dstl_dagster.settings.ttl import StateTtlConfig
-    from dstl_dagster.settings.units import MemorySize, parse_bool, parse_duration, parse_int, parse_names
+    from dstl_dagster.settings.units import (
+        MemorySize,
+        parse_bool,
+        parse_duration,
+        parse_int,
+        parse_memory_size,
+        parse_names,
+    )
 
 __all__ = [
     "CheckpointOptions",
@@ -33,6 +40,7 @@ __all__ = [
     "parse_duration",
     "parse_int",
     "parse_lines",
+    "parse_memory_size",
     "parse_names",
 ]
 
@@ -45,6 +53,13 @@ __getattr__, __dir__ = lazy_face(
         "job": ["JobOptions", "Options", "parse_lines"],
         "prices": ["CostBudget", "StoragePrices"],
         "ttl": ["StateTtlConfig"],
-        "units": ["MemorySize", "parse_bool", "parse_duration", "parse_int", "parse_names"],
+        "units": [
+            "MemorySize",
+            "parse_bool",
+            "parse_duration",
+            "parse_int",
+            "parse_memory_size",
+            "parse_names",
+        ],
     },
 )

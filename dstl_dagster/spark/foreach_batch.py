@@ -1,7 +1,8 @@
 """`foreachBatch` with checkpoints: state and any number of files of a micro-batch, committed together.
 
 Owns what happens when Spark repeats a micro-batch, and the coordinator that is kept between them. Does not
-own steps 1 to 3 (`batch`), nor which micro-batch may come next (`micro_batches`).
+own steps 1 to 3 (`batch`), which query a micro-batch is of (`serving`), nor which micro-batch may come next
+(`micro_batches`).
 
 A micro-batch that follows the one that this process completed last begins with what it has seen: no request
 asks what the timeline says. If another driver has gone on with the query meanwhile, or has fenced this one,
@@ -14,26 +15,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.utils import is_remote
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.spark.serving import ServedQuery, served_query
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
 
 __all__ = ["checkpointed_batches"]
 
 log = logging.getLogger(__name__)
-
-_NOT_BY_CONNECT: Final = (
-    "Spark Connect runs foreachBatch on its server, and does not tell there which query it serves: write the "
-    'stream with format("dstl"), or run the query in a driver of its own (spark-submit)'
-)
 
 
 def checkpointed_batches(
@@ -45,6 +40,7 @@ def checkpointed_batches(
     adopt_after: str | None = None,
     take_over: bool = False,
     clean_up_every: int = 10,
+    query_name: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A function for `writeStream.foreachBatch`: each micro-batch becomes one checkpoint of `job`, once.
 
@@ -58,33 +54,63 @@ def checkpointed_batches(
         store: the job's, as a URI that tasks can open.
         options: of the job: for its checkpoints and for the tasks of `update`'s writes.
         adopt_after, take_over, clean_up_every: as in the options of the sink.
+        query_name: the query's, as in `queryName`. Required by Spark Connect, which runs the function, and so
+            `update`, in a process of the server's; the name is for one `checkpointLocation`. Of no effect
+            elsewhere.
 
-    Raises: InvalidInputError for an option that is none, or cannot be used, and in a client of Spark Connect.
+    Raises: InvalidInputError for an option that is none, or cannot be used, and without a `query_name` in a
+    client of Spark Connect.
 
     The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
-    if is_remote():
-        raise InvalidInputError(_NOT_BY_CONNECT)
-    job_options = JobOptions.resolve(options)
-    kept = _Kept(store, job, job_options)
+    kept = _Kept(store, job, JobOptions.resolve(options))
+    return _Batches(
+        update,
+        kept,
+        served_query(query_name),
+        adopt_after,
+        take_over=take_over,
+        clean_up_every=clean_up_every,
+    )
 
-    def run(rows: DataFrame, batch_id: int) -> None:
-        micro_batch = MicroBatch(_query_id(rows), batch_id)
-        step = apply if kept.is_before(micro_batch) else apply_unless_applied
+
+class _Batches:
+    """What Spark calls. A client of Spark Connect sends it to the server, before it is called."""
+
+    def __init__(
+        self,
+        update: Callable[[CheckpointBatch, DataFrame], None],
+        kept: _Kept,
+        query: ServedQuery,
+        adopt_after: str | None,
+        *,
+        take_over: bool,
+        clean_up_every: int,
+    ) -> None:
+        self._update = update
+        self._kept = kept
+        self._query = query
+        self._adopt_after = adopt_after
+        self._take_over = take_over
+        self._clean_up_every = clean_up_every
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        micro_batch = MicroBatch(self._query.id_of(rows), batch_id)
+        step = self._apply if self._kept.is_before(micro_batch) else self._apply_unless_applied
         try:
             while True:
                 try:
-                    return step(kept.coordinator_of(micro_batch), micro_batch, rows)
+                    return step(self._kept.coordinator_of(micro_batch), micro_batch, rows)
                 except _CompletedElsewhere:
                     log.info("another driver has completed micro-batch %s", micro_batch)
-                    step = apply_unless_applied
+                    step = self._apply_unless_applied
         except BaseException:
-            kept.forget()
+            self._kept.forget()
             raise
 
-    def apply_unless_applied(
-        coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame
+    def _apply_unless_applied(
+        self, coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame
     ) -> None:
         latest = coordinator.latest()
         if latest is not None and micro_batch.is_in(MicroBatch.last_of(latest.positions)):
@@ -92,23 +118,25 @@ def checkpointed_batches(
             coordinator.compose_commit()
             _drain(rows)
             return
-        apply(coordinator, micro_batch, rows)
+        self._apply(coordinator, micro_batch, rows)
 
-    def apply(coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:
+    def _apply(self, coordinator: CheckpointCoordinator, micro_batch: MicroBatch, rows: DataFrame) -> None:
         def check(parent: Checkpoint | None) -> None:
             last = None if parent is None else MicroBatch.last_of(parent.positions)
             if micro_batch.is_in(last):
                 raise _CompletedElsewhere
-            micro_batch.require_after(last, adopt_after)
+            micro_batch.require_after(last, self._adopt_after)
 
         with _CompletingBatch(
-            coordinator, clean_up_every, micro_batch.idempotency_key, take_over=take_over, check=check
+            coordinator,
+            self._clean_up_every,
+            micro_batch.idempotency_key,
+            take_over=self._take_over,
+            check=check,
         ) as batch:
             batch.move_position(POSITION, micro_batch.position)
-            update(batch, rows)
-        kept.completed(micro_batch)
-
-    return run
+            self._update(batch, rows)
+        self._kept.completed(micro_batch)
 
 
 class _Kept:
@@ -172,16 +200,6 @@ class _CompletingBatch(CheckpointBatch):
     def _end(self, batch: Batch) -> None:
         batch.fold_due_logs()
         batch.complete(clean_up_every=self._clean_up_every)
-
-
-def _query_id(rows: DataFrame) -> str:
-    context = getattr(rows.sparkSession, "sparkContext", None)
-    if context is None:
-        raise InvalidInputError(_NOT_BY_CONNECT)
-    query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
-    if query_id is None:
-        raise InternalError("these rows are not of a streaming query: use the function in foreachBatch")
-    return query_id
 
 
 def _drain(rows: DataFrame) -> None:

@@ -66,6 +66,8 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
 
 def _advice(uri: object) -> str:
     """What to write instead."""
+    if isinstance(uri, Path):
+        return f"did you mean the folder {uri.absolute().as_uri()}?"
     if not isinstance(uri, str) or not uri.strip():
         return "use gs://bucket/prefix or file:///absolute/folder"
     scheme, _, rest = uri.partition(":")

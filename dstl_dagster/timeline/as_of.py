@@ -25,6 +25,7 @@ from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 __all__ = ["AsOf", "AtLike"]
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_SHOWN = re.compile(r"chk-(\d{8,})")  # as the partitions of Dagster's asset are named
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _FORMS = 'an id such as 12, a partition, a savepoint, or a time such as "2026-11-22T18:00Z"'
 
@@ -166,8 +167,13 @@ class AsOf:
         if self._kind is _Kind.PARTITION:
             return "no completed checkpoint holds this partition; `list` shows those that exist"
         # Of a name that may be meant as a time.
-        midnight = f"; for its midnight say time:{self._name}" if _DATE.fullmatch(self._name) else ""
-        return f"no completed checkpoint holds such a partition, and no savepoint has it ({known}){midnight}"
+        hint = ""
+        shown = _SHOWN.fullmatch(self._name)
+        if shown:
+            hint = f"; Dagster shows checkpoint {int(shown[1])} so: say {int(shown[1])}"
+        elif _DATE.fullmatch(self._name):
+            hint = f"; for its midnight say time:{self._name}" if _is_day(self._name) else "; it is no date"
+        return f"no completed checkpoint holds such a partition, and no savepoint has it ({known}){hint}"
 
     def _at_time(self, view: TimelineView, job: str) -> int:
         """On the present chain: what a restore abandoned is not where the job stood."""
@@ -198,6 +204,14 @@ class AsOf:
 
 AtLike = AsOf | int | str | date | None
 """What callers may name a checkpoint by; a `datetime` is a `date`."""
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(text: str) -> bool:

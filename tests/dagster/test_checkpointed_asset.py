@@ -11,6 +11,7 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.asset_component import EXAMPLE
 from dstl_dagster.storage import open_store
 
 if TYPE_CHECKING:
@@ -97,6 +98,16 @@ def test_rows_replace_those_of_their_keys(spark: SparkSession, tmp_path: Path) -
     assert found.manifest.operators["names"].report.upserts == 1
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_what_is_scaffolded_runs() -> None:
+    """The function that `dg scaffold` writes beside the component, until somebody replaces it."""
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLE.format(key="customer"), "rows.py", "exec", dont_inherit=True), names)
+    rows = names["rows"](None, dstl.SparkSessionResource())
+    assert rows.dtypes == [("customer", "string"), ("amount", "double")]
+
+
 def test_the_asset_is_the_jobs_state() -> None:
     """Key, description, partitions, owners, and a dependency on its own previous partition."""
     spec = totals.get_asset_spec(dg.AssetKey(["orders", "state"]))
@@ -128,6 +139,11 @@ def _plain(spark: dstl.SparkSessionResource) -> Any: ...
         ({"keys": ["a"], "update": {}}, "`update` needs `schema`"),
         ({"keys": ["a"], "schema": "a INT"}, "`schema` is for `update`"),
         ({"keys": ["a"], "delete": 3}, "`delete` names a boolean column"),
+        ({"keys": ["a"], "changelog": "file:///x"}, "changelog is a ChangelogStorageResource(uri=...), not"),
+        (
+            {"keys": ["a"], "changelog": dstl.ChangelogStorageResource(uri="/data")},
+            "did you mean the folder file:///data?",
+        ),
     ],
 )
 def test_a_rule_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:

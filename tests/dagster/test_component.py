@@ -56,6 +56,11 @@ MORE = """\
   freshness_hours: 36
   commit: true
   budget: {requests: 500, bytes: "10 gb", usd: 0.01}
+  partitions_def: {type: daily, start_date: "2024-01-01"}
+  retry_policy: {max_retries: 5, delay: 10}
+  schedules: {cleanup: 5 * * * *}
+  tags: {tier: 1}
+  abort: true
 ---
 type: dstl_dagster.components.CheckpointLineageComponent
 
@@ -83,7 +88,8 @@ def project(tmp_path: Path) -> Path:
 
 def dg_commands(project: Path, *commands: list[str]) -> list[str]:
     """What `dg` printed for each; one process, since each start of it costs seconds."""
-    environment = {**os.environ, "PYTHONPATH": str(project / "src"), "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join([str(project / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     environment.pop("DAGSTER_HOME", None)
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(commands)],

@@ -197,6 +197,10 @@ def test_what_cannot_work_is_refused_where_it_is_built() -> None:
     """And by the cursor's own rules, where it was set by hand."""
     with pytest.raises(InvalidInputError, match="downstream is a job or the name of one, not <"):
         build_downstream_sensor(JOB, object())
+    with pytest.raises(InvalidInputError, match="partitions_def is that of report, not 'daily'"):
+        build_downstream_sensor(JOB, "report", partitions_def="daily")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="run_config is a function of the completed record"):
+        build_downstream_sensor(JOB, "report", run_config={})  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="max_runs_per_tick is 1 or more"):
         build_downstream_sensor(JOB, "report", max_runs_per_tick=0)
     assert build_downstream_sensor(JOB, report).name == "report_after_days"

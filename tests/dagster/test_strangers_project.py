@@ -83,6 +83,16 @@ def kept():
     )
 """
 
+SPARK = """\
+import dagster as dg
+import dstl_dagster as dstl
+
+
+@dg.definitions
+def spark():
+    return dg.Definitions(resources={"spark": dstl.SparkSessionResource()})
+"""
+
 PROGRAM = """
 import sys
 from dagster_dg_cli.cli import cli
@@ -90,11 +100,15 @@ from dagster_dg_cli.cli import cli
 kind, store = sys.argv[1:]
 scaffold = ["scaffold", "defs", kind, "history", "--job", "customers", "--store", store]
 cli.main(scaffold, standalone_mode=False)
+kind = "dstl_dagster.components.CheckpointedAssetComponent"
+scaffold = ["scaffold", "defs", kind, "marts/orders", "--job", "orders", "--store", store]
+cli.main([*scaffold, "--key", "customer"], standalone_mode=False)
 
 import dagster as dg
 from shop.definitions import defs
 
 loaded = defs()
+assert dg.AssetKey(["orders", "state"]) in {spec.key for spec in loaded.resolve_all_asset_specs()}
 with dg.DagsterInstance.ephemeral() as instance:
     everything = loaded.resolve_implicit_global_asset_job_def()
     chosen = [dg.AssetKey("customers")]
@@ -115,9 +129,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_both_ways_in_work(project: Path, tmp_path: Path) -> None:
-    """An asset in a file of `defs`, and the component of its job, whose jobs read what the asset wrote."""
+    """An asset in a file of `defs`, and the component of its job, whose jobs read what the asset wrote. And
+    the component of an asset, with its function beside it.
+    """
     store = (tmp_path / "store").as_uri()
     (project / "src/shop/defs/customers.py").write_text(BY_HAND)
+    (project / "src/shop/defs/spark.py").write_text(SPARK)
     environment = {
         **os.environ,
         "STORE": store,

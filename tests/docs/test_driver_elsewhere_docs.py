@@ -56,7 +56,69 @@ try:
 except InvalidInputError:
     pass
 else:
-    raise AssertionError("foreachBatch was not refused")
+    raise AssertionError("foreachBatch without a query's name was not refused")
+"""
+FOREACH_BATCH = """
+import json
+from pathlib import Path
+
+FOLDER = Path(STORE.removeprefix("file://")).parent
+(FOLDER / "events").mkdir()
+
+
+def arrive(number):
+    (FOLDER / "events" / f"{number}.json").write_text(json.dumps({"id": number, "value": number}))
+
+
+def run(dies=False, name="followed", folder="ck"):
+    told = FOLDER / "told"
+
+    def update(batch, rows):
+        batch.write_state(rows, operator="op", keys=["id"])
+        batch.write_files(rows, f"rows/{batch.attempt.checkpoint_id}.jsonl")
+        with told.open("a") as log:
+            log.write("x")
+        if dies:
+            raise RuntimeError("dies with everything written")
+
+    rows = spark.readStream.schema("id BIGINT, value BIGINT").option("maxFilesPerTrigger", 1)
+    each = checkpointed_batches(update, store=STORE, job="stream", query_name="followed")
+    query = (
+        rows.json(str(FOLDER / "events")).writeStream.foreachBatch(each).queryName(name)
+        .option("checkpointLocation", str(FOLDER / folder)).trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    return query.id
+
+
+arrive(1)
+query = run()
+arrive(2)
+for how, said in (
+    ({"dies": True}, "dies with everything written"),
+    ({"name": "another"}, "no query named 'followed'"),
+):
+    try:
+        run(**how)
+    except Exception as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(f"{how} went on")
+arrive(3)
+run()
+coordinator = CheckpointCoordinator("stream", open_store(STORE))
+positions = [each.positions["spark query"] for each in coordinator.list()]
+assert positions == [{"query_id": query, "batch_id": number} for number in range(3)], positions
+assert (FOLDER / "told").read_text() == "x" * 4  # one of them died
+found = coordinator.read_state("op").to_arrow().to_pylist()
+assert sorted((row["id"], row["value"]) for row in found) == [(1, 1), (2, 2), (3, 3)]
+assert [json.loads(coordinator.store.get(f"rows/{n}.jsonl"))["id"] for n in (1, 2, 3)] == [1, 2, 3]
+try:
+    run(folder="deleted")  # another query, whatever its name: not taken for what was applied
+except Exception as error:
+    assert "the job is at batch 2 of query" in str(error), error
+else:
+    raise AssertionError("another query went on")
 """
 
 
@@ -143,14 +205,16 @@ def _answers(port: int) -> bool:
 @pytest.mark.soak  # a server of its own: half a minute of two cores
 @pytest.mark.usefixtures("environment")
 def test_the_client_writes_merges_and_reads_by_spark_connect(tmp_path: Path) -> None:
-    """The page's programs, then what its table promises: by hand with progress, and a refusal."""
+    """The page's programs, then what its table promises: by hand with progress; `foreachBatch` by the query's
+    name, which dies in a micro-batch, goes on, and is not taken for another query.
+    """
     if not os.environ.get("CI"):
         pytest.importorskip("zstandard", reason="pyspark[connect] is not installed")
     imports = "import dagster as dg\nimport dstl_dagster as dstl\n"
     program = tmp_path / "client.py"
     with connect_server(tmp_path) as server:
         places = f"STORE = {(tmp_path / 'store').as_uri()!r}\nSERVER = {server!r}\n"
-        program.write_text("\n".join([imports, places, *python_blocks()[2:], BY_HAND]))
+        program.write_text("\n".join([imports, places, *python_blocks()[2:], BY_HAND, FOREACH_BATCH]))
         done = subprocess.run(
             [sys.executable, str(program)],
             capture_output=True,

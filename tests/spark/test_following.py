@@ -20,7 +20,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_second_job_follows_the_first(job: Job) -> None:
-    """It dies inside a micro-batch, with everything written, and starts again: nothing is lost or twice."""
+    """It dies inside a micro-batch, with everything written, and starts again: nothing is lost or twice. Then
+    the first job is restored: what the second has of it is changed back, on purpose alone.
+    """
     register(job.spark)
     source = {"store": job.folder.as_uri(), "job": "job", "operator": "op", "table": "changes"}
     told: list[list[tuple[Any, ...]]] = []
@@ -29,7 +31,7 @@ def test_a_second_job_follows_the_first(job: Job) -> None:
         df = job.spark.createDataFrame(rows, "name STRING, value INT, gone BOOLEAN")
         job.write_state(df, keys=["name"], deleted="gone")
 
-    def follow(dies_in: int | None = None) -> None:
+    def follow(dies_in: int | None = None, **how: str) -> None:
         def update(batch: CheckpointBatch, rows: DataFrame) -> None:
             last = rows.where("_change_type <> 'update_before'")
             gone = F.col("_change_type") == "delete"
@@ -39,7 +41,7 @@ def test_a_second_job_follows_the_first(job: Job) -> None:
                 raise RuntimeError("killed")
             told.append(sorted(map(tuple, rows.drop("value").collect())))
 
-        stream = job.spark.readStream.format("dstl").options(**source).load()
+        stream = job.spark.readStream.format("dstl").options(**source, **how).load()
         each = checkpointed_batches(update, store=job.folder.as_uri(), job="second")
         query = (
             stream.writeStream.foreachBatch(each)
@@ -57,12 +59,19 @@ def test_a_second_job_follows_the_first(job: Job) -> None:
         follow(dies_in=2)
     follow()
 
+    job.coordinator.restore(2)
+    with pytest.raises(StreamingQueryException, match=r"checkpoint 3 of job 'job'.*followRestores=true"):
+        follow()
+    write([("c", 4, False)])
+    follow(followRestores="true")
+
     assert told == [
         [("a", "insert", 1), ("b", "insert", 1)],
         [("a", "update_after", 2), ("a", "update_before", 2), ("c", "insert", 2)],
         [("b", "delete", 3)],
+        [("b", "insert", 4), ("c", "update_after", 4), ("c", "update_before", 4)],
     ]
     second = CheckpointCoordinator("second", job.coordinator.store)
     copied = read_state(job.spark, second.latest(), "copy", store=second.store)
-    assert {row.name: row.value for row in copied.collect()} == {"a": 2, "c": 2}
-    assert [each.checkpoint_id for each in second.list()] == [1, 2, 3]
+    assert {row.name: row.value for row in copied.collect()} == {"a": 2, "b": 1, "c": 4}
+    assert [each.checkpoint_id for each in second.list()] == [1, 2, 3, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import click
@@ -44,12 +45,11 @@ def correct_command(
     Without COMMAND the job is only restored, and the batches to run again are listed.
     """
     plan = plan_correction(coordinator, batch, until)
-    if command and not any(_PLACE in word for word in command):
-        raise click.UsageError(f"COMMAND must say where the batch goes: write {_PLACE} in its place")
+    _require_runnable(command)
     if dry_run and as_json:
         click.echo(json.dumps(vars(plan)))
     elif dry_run or not yes:
-        _show(plan, dry_run=dry_run, to_stderr=as_json)
+        _show(plan, to_stderr=as_json)
     if dry_run:
         return
     if not yes:
@@ -82,14 +82,26 @@ def _correct(
         click.echo(f"run again, in order: {', '.join(plan.batches)}")
 
 
-def _show(plan: Correction, *, dry_run: bool, to_stderr: bool) -> None:
-    would = "would be " if dry_run else ""
+def _require_runnable(command: tuple[str, ...]) -> None:
+    """Before anything is restored. Raises: UsageError."""
+    if not command:
+        return
+    if not any(_PLACE in word for word in command):
+        raise click.UsageError(f"COMMAND must say where the batch goes: write {_PLACE} in its place")
+    if shutil.which(command[0]) is None:
+        raise click.UsageError(
+            f"COMMAND: there is no program {command[0]!r} here that can be run; nothing was changed"
+        )
+
+
+def _show(plan: Correction, *, to_stderr: bool) -> None:
+    """What nobody has done yet."""
     if plan.restore_to is None:
         click.echo(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
     else:
-        click.echo(f"job {plan.job!r} {would}restored to checkpoint {plan.restore_to}", err=to_stderr)
+        click.echo(f"job {plan.job!r} would be restored to checkpoint {plan.restore_to}", err=to_stderr)
     count = len(plan.batches)
-    click.echo(f"{count} batches {would}run again: {', '.join(plan.batches)}", err=to_stderr)
+    click.echo(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
     if plan.not_batches:
         ids = ", ".join(map(str, plan.not_batches))
         click.echo(

@@ -46,12 +46,17 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "uri",
         required=True,
         envvar="DSTL_STORE",
-        help="file:///folder or gs://bucket/prefix. Default: $DSTL_STORE.",
+        show_envvar=True,
+        help="file:///folder or gs://bucket/prefix.",
     )
-    @click.option("--job", required=True, envvar="DSTL_JOB", help="The job's name. Default: $DSTL_JOB.")
+    @click.option("--job", envvar="DSTL_JOB", help="The job's name. Required; default: $DSTL_JOB.")
     @with_job_options
     @functools.wraps(command)
-    def with_coordinator(uri: str, job: str, job_options: JobOptions, **others: Any) -> Any:
+    def with_coordinator(uri: str, job: str | None, job_options: JobOptions, **others: Any) -> Any:
+        if not job:
+            raise click.UsageError(
+                "name the job, by --job or DSTL_JOB: `dstl jobs list` shows which there are"
+            )
         coordinator = CheckpointCoordinator(
             job, open_working(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
         )

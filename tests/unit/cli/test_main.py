@@ -139,3 +139,22 @@ def test_checkpoints_need_neither_spark_nor_dagster(store):
     subprocess.run(
         [sys.executable, "-c", code, store.uri], check=True, timeout=120, stdout=subprocess.DEVNULL
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["checkpoints", "list"], "Missing option '--store' (env var: 'DSTL_STORE')"),
+        (["jobs", "list"], "Missing option '--store' (env var: 'DSTL_STORE')"),
+        (
+            ["checkpoints", "list", "--store", "file:///data"],
+            "name the job, by --job or DSTL_JOB: `dstl jobs",
+        ),
+    ],
+)
+def test_a_store_and_a_job_may_stand_in_the_environment(arguments, said, monkeypatch):
+    """Whoever names neither is told both ways to."""
+    for name in ("DSTL_STORE", "DSTL_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr

@@ -110,6 +110,7 @@ def _stores(world: World) -> Iterator[tuple[str, Mistake]]:
         "file://x",
         "orders",
         "/orders",
+        Path("/orders"),
         "",
         None,
     ):
@@ -186,6 +187,9 @@ COMMANDS = (
     "checkpoints restore 12 --yes",
     "checkpoints correct 2001-01-08",
     "checkpoints correct 2001-01-06 --yes -- true",
+    "checkpoints correct 2001-01-06 --yes -- no-such-program {batch}",
+    "checkpoints show chk-00000002",
+    "checkpoints show 2001-13-01",
     "checkpoints resolve 1 out/x",
     "checkpoints resolve 1 out/x --keep",
     "checkpoints schema --drop customer --yes",

@@ -161,6 +161,8 @@ def test_the_command_runs_another_for_each_day(tmp_path, keyed_on):
     assert json.loads(run(DAYS[2], "--dry-run", "--json").stdout)["restore_to"] == 2
     worker = ["--", sys.executable, str(script), store.uri, "{batch}"]
     assert "{batch}" in run(DAYS[2], "--yes", "--", "true", code=2).stderr
+    assert "'no-such'" in run(DAYS[2], "--yes", "--", "no-such", "{batch}", code=2).stderr
+    assert days.coordinator.latest().checkpoint_id == 4, "nothing was restored"
     failed = run(DAYS[2], "--yes", *worker, DAYS[3], code=1)
     assert f"1 of 2: {DAYS[2]} is in checkpoint 5" in failed.stdout
     assert f"dstl checkpoints correct {DAYS[3]}" in failed.stderr

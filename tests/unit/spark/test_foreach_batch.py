@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, InvalidInputError, UnavailableError
-from dstl_dagster.spark import foreach_batch
+from dstl_dagster.spark import foreach_batch, serving
 from dstl_dagster.spark.foreach_batch import checkpointed_batches
 from dstl_dagster.spark.sink.micro_batches import POSITION
 from dstl_dagster.storage import MemoryObjectStore
@@ -168,12 +170,62 @@ def test_a_variant_that_believes_what_it_saw_is_caught(
         zombie.batch(1)
 
 
-def test_spark_connect_is_refused_before_a_query_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends the function to its server, where nothing tells which query it serves; there it fails too."""
-    refusal = r'write the stream with format\("dstl"\)'
+def test_spark_connect_wants_the_querys_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends the function to its server, which tells it no query: without a name none is started."""
+    refusal = r'query_name="a name"\), and start the query with queryName\("a name"\)'
     sent = checkpointed_batches(print, store="file:///nowhere", job="job")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=refusal):
         sent(SimpleNamespace(sparkSession=SimpleNamespace()), 0)  # type: ignore[arg-type]
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as a session of Connect sets it
     with pytest.raises(InvalidInputError, match=refusal):
         checkpointed_batches(print, store="file:///nowhere", job="job")  # type: ignore[arg-type]
+
+
+def session_of(**queries: str) -> Any:
+    """A session of Connect in which these queries are active, by their names."""
+    active = [SimpleNamespace(name=name, id=query) for name, query in queries.items()]
+    return SimpleNamespace(streams=SimpleNamespace(active=active))
+
+
+def test_by_connect_a_query_is_found_by_its_name(store: RoundsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the session that started it, of which the session of the rows is a clone; once a process."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    started = session_of(other="p", orders="q")
+    monkeypatch.setattr(serving.SparkSession, "getActiveSession", lambda: started)
+    driver = Driver(store, monkeypatch, query_name="orders")
+    driver.run._query = pickle.loads(pickle.dumps(driver.run._query))  # type: ignore[attr-defined]
+    rows = SimpleNamespace(sparkSession=session_of())
+    driver.run(rows, 0)  # type: ignore[arg-type]
+    started.streams.active = []
+    driver.run(rows, 1)  # type: ignore[arg-type]
+    latest = CheckpointCoordinator("orders", store).latest()
+    assert latest is not None
+    assert latest.positions[POSITION] == {"query_id": "q", "batch_id": 1}
+
+
+def test_by_connect_a_query_without_that_name_is_refused(
+    store: RoundsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written: of which query the micro-batch is, nobody knows."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    driver = Driver(store, monkeypatch, query_name="orders")
+    rows = SimpleNamespace(sparkSession=session_of(other="p"))
+    with pytest.raises(InvalidInputError, match=r"no query named 'orders' .* queryName\('orders'\)"):
+        driver.run(rows, 0)  # type: ignore[arg-type]
+    assert CheckpointCoordinator("orders", store).latest() is None
+
+
+def test_the_function_travels_before_its_first_call() -> None:
+    """As Connect sends it: with all of its arguments, and no connection."""
+    sent = checkpointed_batches(
+        print,  # type: ignore[arg-type]
+        store="file:///somewhere",
+        job="job",
+        options={"gs.retry.max-attempt": "3"},
+        adopt_after="q:7",
+        clean_up_every=3,
+    )
+    arrived = cloudpickle.loads(cloudpickle.dumps(sent))
+    kept = arrived._kept
+    assert (kept._store, kept._job, kept._options) == (sent._kept._store, "job", sent._kept._options)  # type: ignore[attr-defined]
+    assert (arrived._adopt_after, arrived._clean_up_every, arrived._take_over) == ("q:7", 3, False)

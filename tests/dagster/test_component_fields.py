@@ -1,0 +1,400 @@
+"""What Python users can say, YAML users can: each argument is a field, or is left out for a reason."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+import dstl_dagster as dstl
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.component_fields import DownstreamFields, PartitionsFields, TtlFields
+from dstl_dagster.settings import StateTtlConfig
+from dstl_dagster.spark import CheckpointBatch
+from dstl_dagster.storage import open_store
+from tests.dagster.days import write_change
+
+pytestmark = pytest.mark.dagster
+
+DAILY = {"type": "daily", "start_date": "2024-01-01"}
+
+# Why an argument is no field.
+OWN_NAME = "no field: the component names what it makes by the job"
+OWN_STORE = "store"
+TEST_CLOCK = "no field: for tests"
+MADE = "no field: the component makes it and hands it on"
+
+JOB = {"name": OWN_NAME, "changelog": OWN_STORE, "retry_policy": "retry_policy"}
+SCHEDULE = {"cron_schedule": "schedules"}
+FIELDS: dict[Any, dict[str, str]] = {
+    dstl.JobAssets: {name: name for name in ("job", "state", "files", "checkpoints", "operators")},
+    dstl.ChangelogStorageResource: {
+        "uri": "store",
+        "options": "options",
+        "files": "file_options",
+        "checkpoints": "no field: `options` takes them",
+        "gcs": "gcs",
+    },
+    dstl.checkpoint_asset_specs: {
+        "job": "job",
+        "freshness": "freshness_hours",
+        **{
+            name: name
+            for name in ("partitions_def", "owners", "kinds", "sources", "file_columns", "group_name", "tags")
+        },
+    },
+    dstl.build_checkpoint_sensor: {
+        "name": OWN_NAME,
+        "changelog": OWN_STORE,
+        "clock": TEST_CLOCK,
+        "commit_job": "commit",
+        **{
+            name: name
+            for name in (
+                "job",
+                "partitions_def",
+                "max_checkpoints_per_tick",
+                "budget_seconds",
+                "patience",
+                "minimum_interval_seconds",
+                "default_status",
+            )
+        },
+    },
+    dstl.build_abort_sensors: {
+        "job": "abort",
+        "changelog": OWN_STORE,
+        "minimum_interval_seconds": "minimum_interval_seconds",
+        "default_status": "default_status",
+    },
+    dstl.build_downstream_sensor: {
+        "job": "job",
+        "downstream": "downstream.job",
+        "partitions_def": "downstream.partitions",
+        "run_config": "downstream.run_config",
+        "name": "downstream.name",
+        "changelog": OWN_STORE,
+        "max_runs_per_tick": "downstream.max_runs_per_tick",
+        "minimum_interval_seconds": "minimum_interval_seconds",
+        "default_status": "default_status",
+    },
+    dstl.build_checkpoint_checks: {
+        "job": "job",
+        "orphan_budget_bytes": "orphan_budget",
+        "max_age": "freshness_hours",
+        "budget": "budget",
+        "partitions_def": "partitions_def",
+        "changelog": OWN_STORE,
+        "clock": TEST_CLOCK,
+    },
+    dstl.build_checks_job: {"checks": MADE, "name": OWN_NAME},
+    dstl.build_checks_schedule: {"checks_job": MADE, **SCHEDULE},
+    dstl.build_commit_job: {"job": "job", **JOB},
+    dstl.build_cleanup_job: {"job": "job", **JOB},
+    dstl.build_cleanup_schedule: {"cleanup_job": MADE, **SCHEDULE},
+    dstl.build_materialize_job: {"job": "job", **JOB},
+    dstl.build_materialize_schedule: {"materialize_job": MADE, **SCHEDULE},
+    dstl.build_verify_job: {"job": "job", **JOB},
+    dstl.build_verify_schedule: {"verify_job": MADE, **SCHEDULE},
+    dstl.build_restore_job: {"job": "job", "partitions_def": "partitions_def", **JOB},
+}
+ASSET_FIELDS: dict[Any, dict[str, str]] = {
+    dstl.checkpointed_asset: {
+        "schema": "state_schema",  # pydantic has a method of the shorter name
+        "asset_arguments": "no field: those of build_state_asset, below",
+        "changelog": OWN_STORE,
+        **{
+            name: name
+            for name in (
+                "job",
+                "keys",
+                "update",
+                "delete",
+                "operator",
+                "max_parallelism",
+                "ttl",
+                "partitions_def",
+                "source",
+                "retry_policy",
+            )
+        },
+    },
+    dstl.build_state_asset: {
+        "update": MADE,
+        "changelog": OWN_STORE,
+        **{
+            name: name
+            for name in (
+                "job",
+                "partitions_def",
+                "sources",
+                "kinds",
+                "owners",
+                "description",
+                "group_name",
+                "tags",
+                "metadata",
+                "code_version",
+                "automation_condition",
+                "retry_policy",
+                "separate_steps",
+            )
+        },
+    },
+    StateTtlConfig.event_time: {
+        "column": "ttl.column",
+        "ttl": "ttl.ttl",
+        "watermark": "no field: of one batch",
+    },
+    StateTtlConfig.processing_time: {"column": "ttl.column", "ttl": "ttl.ttl"},
+}
+NOT_IN_YAML = {
+    "build_checkpoint_job": "a job without assets, around an op in Python",
+    "build_correct_job": "runs a job of the user's with its resources, which a component does not know",
+    "build_step_executor": "of a code location, or of a job in Python: a component has neither",
+}
+
+
+@pytest.mark.parametrize(
+    ("component", "fields"),
+    [(CheckpointLineageComponent, FIELDS), (CheckpointedAssetComponent, FIELDS | ASSET_FIELDS)],
+)
+def test_each_argument_is_a_field_or_is_left_out_for_a_reason(
+    component: type[dg.Model], fields: dict[Any, dict[str, str]]
+) -> None:
+    """A new argument of a builder fails here until somebody decides what YAML users get of it."""
+    known = set(component.model_fields)
+    known |= {f"downstream.{name}" for name in DownstreamFields.model_fields}
+    known |= {f"ttl.{name}" for name in TtlFields.model_fields}
+    for builder, named in fields.items():
+        assert set(inspect.signature(builder).parameters) == set(named), builder
+        places = {place for place in named.values() if not place.startswith("no field: ")}
+        assert places <= known, builder
+    told = {place.partition(".")[0] for named in fields.values() for place in named.values()}
+    assert set(component.model_fields) - told <= {"function"}
+
+
+def test_each_builder_is_in_a_component_or_is_left_out_for_a_reason() -> None:
+    """A new one fails here."""
+    built = {each.__name__ for each in FIELDS | ASSET_FIELDS}
+    named = {
+        name for name in dstl.__all__ if name.startswith("build_") or name.endswith(("_specs", "_asset"))
+    }
+    assert named - built == set(NOT_IN_YAML)
+
+
+def built(component: type[CheckpointLineageComponent], **fields: Any) -> dg.RepositoryDefinition:
+    """What a component makes, beside a job of the user's."""
+
+    @dg.op
+    def send() -> None:
+        """Nothing."""
+
+    @dg.job
+    def mail() -> None:
+        send()
+
+    component_defs = component(job="orders", store="file:///not/there", **fields).build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
+    resources = {"spark": dstl.SparkSessionResource()}
+    mine = dg.Definitions(jobs=[mail], resources=resources)
+    return dg.Definitions.merge(component_defs, mine).get_repository_def()
+
+
+def test_the_fields_arrive() -> None:
+    """Each where its builder puts it."""
+    repository = built(
+        CheckpointLineageComponent,
+        sources=["raw/orders"],
+        partitions_def=DAILY,
+        group_name="shop",
+        tags={"tier": "gold"},
+        state="totals",
+        file_columns={"customer": "string"},
+        default_status="RUNNING",
+        minimum_interval_seconds=7,
+        abort=True,
+        downstream=[{"job": "mail", "name": "mails"}],
+        schedules={"cleanup": "5 * * * *"},
+        retry_policy={"max_retries": 9, "delay": 2, "backoff": "LINEAR"},
+    )
+    graph = repository.asset_graph
+    files = graph.get(dg.AssetKey(["orders", "files"]))
+    assert isinstance(files.partitions_def, dg.DailyPartitionsDefinition)
+    assert (files.group_name, files.tags["tier"]) == ("shop", "gold")
+    assert [column.name for column in files.metadata["dagster/column_schema"].columns] == ["customer"]
+    assert graph.has(dg.AssetKey(["orders", "totals"]))
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "orders_checkpoints",
+        "orders_abort_canceled",
+        "orders_abort_failed",
+        "mails",
+    }
+    for sensor in repository.sensor_defs:
+        assert (sensor.default_status.value, sensor.minimum_interval_seconds) == ("RUNNING", 7)
+    crons = {each.name: each.cron_schedule for each in repository.schedule_defs}
+    assert (crons["orders_cleanup_schedule"], crons["orders_checks_schedule"]) == ("5 * * * *", "53 * * * *")
+    for name in ("commit", "cleanup", "materialize", "verify", "restore"):
+        for node in repository.get_job(f"orders_{name}").nodes:
+            assert node.definition.retry_policy == dg.RetryPolicy(9, 2, dg.Backoff.LINEAR), name
+
+
+def test_the_fields_of_an_asset_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside those of its checkpoints; its resource is its own component's."""
+
+    def totals(spark: dstl.SparkSessionResource) -> None:
+        """Totals of customers."""
+
+    monkeypatch.setitem(sys.modules, "shop.orders", SimpleNamespace(totals=totals))
+    repository = built(
+        CheckpointedAssetComponent,
+        function="shop.orders:totals",
+        keys=["customer"],
+        state_schema="customer STRING, total DOUBLE",
+        update={"total": "new.total"},
+        ttl={"column": "seen", "ttl": "30 d"},
+        partitions_def=DAILY,
+        sources=["raw/orders"],
+        owners=["team:data"],
+        tags={"tier": 1},
+        metadata={"page": "wiki"},
+        code_version="7",
+        automation_condition="0 6 * * *",
+        separate_steps=True,
+    )
+    state = repository.asset_graph.get(dg.AssetKey(["orders", "state"]))
+    assert (state.description, state.owners, state.code_version) == (
+        "Totals of customers.",
+        ["team:data"],
+        "7",
+    )
+    assert (state.tags["tier"], state.metadata["page"]) == ("1", "wiki")
+    assert state.automation_condition == dg.AutomationCondition.on_cron("0 6 * * *")
+    assert state.parent_keys == {dg.AssetKey(["raw", "orders"]), state.key}
+    ops = {node.name for node in repository.assets_defs_by_key[state.key].node_def.nodes}  # type: ignore[attr-defined]
+    assert ops == {"totals", "persist", "confirm", "compose_commit", "cleanup"}
+    assert {"orders_verify", "orders_restore"} <= set(repository.job_names)
+
+
+@pytest.mark.parametrize("separate_steps", [False, True])
+def test_two_assets_in_two_stores_run_beside_each_other(
+    separate_steps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All steps of each use its own component's store, whatever the project calls `changelog`."""
+
+    def kept(batch: CheckpointBatch) -> None:
+        batch.add(write_change(open_store(batch.attempt.store_uri), batch.attempt, b"ada"))
+
+    monkeypatch.setitem(sys.modules, "shop.orders", SimpleNamespace(kept=kept))
+    uris = {job: (tmp_path / job).as_uri() for job in ("orders", "clicks")}
+    defs = dg.Definitions.merge(
+        dg.Definitions(resources={"changelog": dstl.ChangelogStorageResource(uri="memory://another")}),
+        *(
+            CheckpointedAssetComponent(
+                job=job, store=uri, function="shop.orders:kept", separate_steps=separate_steps
+            ).build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
+            for job, uri in uris.items()
+        ),
+    )
+    everything = defs.resolve_implicit_global_asset_job_def()
+    with dg.DagsterInstance.ephemeral() as instance:
+        chosen = [dg.AssetKey([job, "state"]) for job in uris]
+        assert everything.execute_in_process(instance=instance, asset_selection=chosen).success
+    for job, uri in uris.items():
+        assert dstl.read_state(uri, job, "totals").to_arrow().to_pylist() == [{"key": "ada", "total": 1}]
+        (done,) = CheckpointCoordinator(job, open_store(uri)).list()
+        assert done.committed
+
+
+YAML = """\
+job: orders
+store: file:///not/there
+function: shop.orders:kept
+keys: [customer]
+ttl: {column: seen, ttl: 30 d}
+partitions_def: {type: static, partition_keys: [1, de]}
+downstream:
+  - {job: mail, partitions: batch}
+retry_policy: {max_retries: 1}
+schedules: {verify: 0 5 * * *}
+tags: {tier: 1}
+metadata: {page: wiki}
+patience: 10 min
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's own call of pydantic
+def test_fields_of_fields_are_read_from_yaml() -> None:
+    """By Dagster's own reader, which refuses what it does not know."""
+    read = CheckpointedAssetComponent.resolve_from_yaml(YAML)
+    assert isinstance(read.partitions_def, PartitionsFields)
+    assert read.partitions_def.definition() == dg.StaticPartitionsDefinition(["1", "de"])
+    assert read.ttl is not None
+    assert read.ttl.config() == StateTtlConfig.event_time("seen", "30 d")
+    assert [(each.job, each.partitions) for each in read.downstream] == [("mail", "batch")]
+    assert (read.retry_policy.max_retries, read.schedules) == (1, {"verify": "0 5 * * *"})  # type: ignore[union-attr]
+    with pytest.raises(Exception, match="partition_def"):
+        CheckpointedAssetComponent.resolve_from_yaml(YAML.replace("partitions_def", "partition_def"))
+
+
+def test_a_ttl_in_yaml_is_one_of_python() -> None:
+    """By event time, or by processing time."""
+    fields = {"column": "seen", "ttl": "12 h"}
+    assert TtlFields(**fields).config() == StateTtlConfig.event_time("seen", timedelta(hours=12))  # type: ignore[arg-type]
+    processing = TtlFields(**fields, processing_time=True).config()  # type: ignore[arg-type]
+    assert processing == StateTtlConfig.processing_time("seen", "12 h")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"partitions_def": {"type": "daily"}}, "daily partitions need a start_date"),
+        ({"partitions_def": {"type": "yearly"}}, "type is one of hourly, .* not 'yearly'"),
+        ({"partitions_def": "daily"}, "'daily' is neither module:name nor fields"),
+        ({"downstream": [{"job": "mail", "partitions": "day"}]}, "checkpoint or batch, not 'day'"),
+        ({"retry_policy": {"max_retries": 1, "delay": 1, "jitter": "some"}}, "retry_policy: 'some' is not"),
+        ({"retry_policy": {"max_retries": 1, "jitter": "FULL"}}, "retry_policy: "),
+        ({"partitions_def": {"type": "static"}}, "static partitions have partition_keys"),
+        ({"partitions_def": {**DAILY, "start_date": "soon"}}, "Dagster refuses .* for daily partitions"),
+        ({"partitions_def": {**DAILY, "day_offset": 1}}, "daily partitions .* not start_date, day_offset"),
+        ({"partitions_def": "json:JSONDecoder"}, "partitions_def: .* name a PartitionsDefinition"),
+        ({"partitions_def": "nowhere:DAYS"}, "partitions_def: .* write module:name"),
+        ({"downstream": [{"job": "mail", "partitions": "batch"}]}, "mail: .* need the field partitions_def"),
+        ({"downstream": [{"job": "mail", "run_config": "nowhere:f"}]}, "run_config: .* write module:name"),
+        ({"patience": "soon"}, "patience: "),
+        ({"orphan_budget": "much"}, "orphan_budget: "),
+        ({"schedules": {"clean": "5 * * * *"}}, "schedules"),
+        ({"retry_policy": {"max_retries": -1}}, "max_retries"),
+    ],
+)
+def test_a_mistake_names_its_field(fields: dict[str, Any], said: str) -> None:
+    """Pydantic's own refusals do, too."""
+    with pytest.raises((InvalidInputError, ValueError), match=said):
+        built(CheckpointLineageComponent, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"function": "nowhere:rows"}, "function: .* write module:name"),
+        ({"function": "json:__name__", "keys": ["k"]}, "function: .* name a function"),
+        ({"function": "json:dumps"}, "give `keys`, or take `batch`"),
+        (
+            {"function": "tests.dagster.days:by_region", "keys": ["k"], "ttl": {"column": "a", "ttl": "x"}},
+            "ttl",
+        ),
+        ({"function": "json:dumps", "automation_condition": "json:dumps"}, "automation_condition: "),
+        ({"function": "json:dumps", "automation_condition": "eagerly"}, "write eager, on_missing, a cron"),
+    ],
+)
+def test_a_mistake_of_an_asset_names_its_field(fields: dict[str, Any], said: str) -> None:
+    """As the decorator says it, where that finds it."""
+    with pytest.raises(InvalidInputError, match=said):
+        built(CheckpointedAssetComponent, **fields)
