@@ -4,11 +4,11 @@
     python benchmarks/peers.py [--rows 1e6] [--rounds 20] [--peer NAME ...] [--json FILE]
 
 Delta (delta-rs MERGE), Iceberg (pyiceberg upsert), Lance (merge_insert with a BTREE), RocksDB (rocksdict:
-write batch, flush, checkpoint), SlateDB (write batch, flush), and this package, not synced and synced. On a
-local folder, one process each, no Spark; every round all peers get the same keys, one after another. Told are
-median, p99 and slowest of the rounds in seconds, the bytes that they added to the folder, and a full read
-after them: of tables as Arrow, of RocksDB and SlateDB as keys and values, as their clients have it. A peer
-that cannot be had or fails is told, not guessed.
+write batch, flush, checkpoint), SlateDB (write batch, flush), the table as Parquet written anew, and this
+package, not synced and synced. On a local folder, one process each, no Spark; every round all peers get the
+same keys, one after another. Told are median, p99 and slowest of the rounds in seconds, the bytes that they
+added to the folder, and a full read after them: of tables as Arrow, of RocksDB and SlateDB as keys and
+values, as their clients have it. A peer that cannot be had or fails is told, not guessed.
 
 The environment is `.peers` beside the checkout, or `PEERS_ENVIRONMENT`: no dependency of ours.
 """
@@ -20,9 +20,11 @@ import asyncio
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +40,8 @@ PACKAGES: Final = {
     "rocksdb": "rocksdict",
     "slatedb": "slatedb",
 }
-OURS: Final = ("ours", "ours-synced")
+OURS: Final = ("ours", "ours-synced", "parquet")
+"""Those that run in this environment."""
 CHANGES: Final = 10_000
 Numbers = dict[str, Any]
 
@@ -191,6 +194,35 @@ class Slatedb:
         return found
 
 
+class Parquet:
+    """Rewriting the table: read, replace what changed, write all of it beside the old one."""
+
+    def __init__(self, folder: Path, rows: Any) -> None:
+        self._folder, self._number = folder, 0
+        self._write(rows)
+
+    def _write(self, rows: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._path = self._folder / f"rows-{self._number}.parquet"
+        pq.write_table(rows, self._path, compression="zstd")
+
+    def upsert(self, rows: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        before = pq.read_table(self._path)
+        kept = before.filter(pc.invert(pc.is_in(before["key"], rows["key"].combine_chunks())))
+        self._number += 1
+        self._write(pa.concat_tables([kept, rows]))
+
+    def read(self) -> int:
+        import pyarrow.parquet as pq
+
+        return int(pq.read_table(self._path).num_rows)
+
+
 class Ours:
     """Checkpoints of keyed state in two tasks' files, steps 1 to 6, folds included."""
 
@@ -233,6 +265,7 @@ PEERS: Final[dict[str, Callable[[Path, Any], Any]]] = {
     "lance": Lance,
     "rocksdb": Rocksdb,
     "slatedb": Slatedb,
+    "parquet": Parquet,
     "ours": Ours,
     "ours-synced": OursSynced,
 }
@@ -270,14 +303,17 @@ def serve(name: str, row_count: int) -> None:
 
 
 class Served:
-    """A peer's process; `lost` tells why it ended."""
+    """A peer's process; `lost` tells why it ended. One that takes too long for an answer is killed."""
 
-    def __init__(self, name: str, row_count: int) -> None:
+    def __init__(self, name: str, row_count: int, patience_seconds: float = 600) -> None:
         self.name, self.lost = name, ""
+        self._patience_seconds = patience_seconds
+        # A pipe that nobody reads would fill up and block it.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         python = sys.executable if name in OURS else str(ENVIRONMENT / "bin" / "python")
         command = [python, str(HERE), "--serve", name, "--rows", str(row_count)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
         self._line()
 
@@ -292,10 +328,16 @@ class Served:
 
     def _line(self) -> str:
         assert self._process.stdout is not None
+        killer = threading.Timer(self._patience_seconds, self._process.kill)
+        killer.start()
         line = self._process.stdout.readline()
+        killer.cancel()
         if not line:
-            _, errors = self._process.communicate()
-            self.lost = (errors.strip().splitlines() or ["ended"])[-1]
+            status = self._process.wait()
+            self._errors.seek(0)
+            last = (self._errors.read().strip().splitlines() or [f"ended with status {status}"])[-1]
+            slow = f"took longer than {self._patience_seconds:.0f} s"
+            self.lost = slow if status == -signal.SIGKILL else last
         return line
 
     def end(self) -> None:
