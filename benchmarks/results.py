@@ -144,24 +144,30 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes; writes nothing")
     parser.add_argument("--only", action="append", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
     arguments = parser.parse_args()
-    plots: list[Plot] = []
     missing: list[str] = []
     for part in arguments.only or PARTS:
         began = time.monotonic()
         print(f"== {part}", flush=True)
+        plots: list[Plot] = []
         try:
             for plot in PARTS[part](arguments.quick):
                 print(plot.section(), flush=True)
                 plots.append(plot)
         except NotHereError as reason:
             missing.append(str(reason))
-        print(f"== {part}: {time.monotonic() - began:.0f} s", *missing[-1:], flush=True)
-    if not arguments.quick:
-        page = page_of(plots, PAGE.read_text(encoding="utf-8"), missing)
-        for plot in plots:
-            draw(plot, IMAGES)
-        PAGE.write_text(page, encoding="utf-8")
-        COMPARISON.write_text(with_quotes(COMPARISON.read_text(encoding="utf-8"), page), encoding="utf-8")
+            print(f"not measured: {reason}", flush=True)
+        if not arguments.quick:
+            write(plots, missing)
+        print(f"== {part}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def write(plots: Sequence[Plot], missing: Sequence[str]) -> None:
+    """Put these plots into the pages. After each part: what a later one meets takes nothing away."""
+    page = page_of(plots, PAGE.read_text(encoding="utf-8"), missing)
+    for plot in plots:
+        draw(plot, IMAGES)
+    PAGE.write_text(page, encoding="utf-8")
+    COMPARISON.write_text(with_quotes(COMPARISON.read_text(encoding="utf-8"), page), encoding="utf-8")
 
 
 if __name__ == "__main__":
