@@ -20,16 +20,16 @@ import asyncio
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+
+from served import Served
 
 HERE: Final = Path(__file__).resolve()
 ENVIRONMENT: Final = Path(os.environ.get("PEERS_ENVIRONMENT", HERE.parents[2] / ".peers"))
@@ -302,47 +302,10 @@ def serve(name: str, row_count: int) -> None:
             print(json.dumps([seconds, cpu, bytes_in(folder) - before]), flush=True)
 
 
-class Served:
-    """A peer's process; `lost` tells why it ended. One that takes too long for an answer is killed."""
-
-    def __init__(self, name: str, row_count: int, patience_seconds: float = 600) -> None:
-        self.name, self.lost = name, ""
-        self._patience_seconds = patience_seconds
-        # A pipe that nobody reads would fill up and block it.
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
-        python = sys.executable if name in OURS else str(ENVIRONMENT / "bin" / "python")
-        command = [python, str(HERE), "--serve", name, "--rows", str(row_count)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self._line()
-
-    def ask(self, command: str, number: int) -> list[float] | None:
-        if self.lost:
-            return None
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command} {number}\n")
-        self._process.stdin.flush()
-        line = self._line()
-        return None if self.lost else json.loads(line)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        killer = threading.Timer(self._patience_seconds, self._process.kill)
-        killer.start()
-        line = self._process.stdout.readline()
-        killer.cancel()
-        if not line:
-            status = self._process.wait()
-            self._errors.seek(0)
-            last = (self._errors.read().strip().splitlines() or [f"ended with status {status}"])[-1]
-            slow = f"took longer than {self._patience_seconds:.0f} s"
-            self.lost = slow if status == -signal.SIGKILL else last
-        return line
-
-    def end(self) -> None:
-        if not self.lost:
-            self._process.communicate()
+def served(name: str, row_count: int, patience_seconds: float = 600) -> Served:
+    """A peer's process, in its environment."""
+    python = sys.executable if name in OURS else str(ENVIRONMENT / "bin" / "python")
+    return Served(name, [python, str(HERE), "--serve", name, "--rows", str(row_count)], patience_seconds)
 
 
 def measure(names: list[str], row_count: int, rounds: int) -> dict[str, Numbers]:
@@ -350,7 +313,7 @@ def measure(names: list[str], row_count: int, rounds: int) -> dict[str, Numbers]
     peers = []
     for name in names:
         try:
-            peers.append(Served(name, row_count))
+            peers.append(served(name, row_count))
         except OSError as error:
             print(f"{name}: cannot be started: {error}", flush=True)
     taken: dict[str, list[list[float]]] = {peer.name: [] for peer in peers}

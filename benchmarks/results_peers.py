@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from conditions import conditions
-from peers import ENVIRONMENT, PACKAGES, PEERS, Served
+from peers import ENVIRONMENT, PACKAGES, PEERS, served
 from results_page import Curve, Plot, Point
+from served import Served
 
 __all__ = ["Taken", "in_turns", "upserts"]
 
@@ -50,7 +51,7 @@ class Contender:
         self.taken = Taken()
         self._left_seconds = limit_seconds
         try:
-            self._served: Served | None = Served(name, row_count, patience_seconds=4 * limit_seconds)
+            self._served: Served | None = served(name, row_count, patience_seconds=4 * limit_seconds)
         except OSError as error:
             self._served, self.taken.lost = None, f"cannot be started ({error.strerror})"
 
