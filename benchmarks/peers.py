@@ -4,11 +4,11 @@
     python benchmarks/peers.py [--rows 1e6] [--rounds 20] [--peer NAME ...] [--json FILE]
 
 Delta (delta-rs MERGE), Iceberg (pyiceberg upsert), Lance (merge_insert with a BTREE), RocksDB (rocksdict:
-write batch, flush, checkpoint), SlateDB (write batch, flush), and this package, not synced and synced. On a
-local folder, one process each, no Spark; every round all peers get the same keys, one after another. Told are
-median, p99 and slowest of the rounds in seconds, the bytes that they added to the folder, and a full read
-after them: of tables as Arrow, of RocksDB and SlateDB as keys and values, as their clients have it. A peer
-that cannot be had or fails is told, not guessed.
+write batch, flush, checkpoint), SlateDB (write batch, flush), the table as Parquet written anew, and this
+package, not synced and synced. On a local folder, one process each, no Spark; every round all peers get the
+same keys, one after another. Told are median, p99 and slowest of the rounds in seconds, the bytes that they
+added to the folder, and a full read after them: of tables as Arrow, of RocksDB and SlateDB as keys and
+values, as their clients have it. A peer that cannot be had or fails is told, not guessed.
 
 The environment is `.peers` beside the checkout, or `PEERS_ENVIRONMENT`: no dependency of ours.
 """
@@ -29,6 +29,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from served import Served
+
 HERE: Final = Path(__file__).resolve()
 ENVIRONMENT: Final = Path(os.environ.get("PEERS_ENVIRONMENT", HERE.parents[2] / ".peers"))
 PACKAGES: Final = {
@@ -38,7 +40,8 @@ PACKAGES: Final = {
     "rocksdb": "rocksdict",
     "slatedb": "slatedb",
 }
-OURS: Final = ("ours", "ours-synced")
+OURS: Final = ("ours", "ours-synced", "parquet")
+"""Those that run in this environment."""
 CHANGES: Final = 10_000
 Numbers = dict[str, Any]
 
@@ -191,6 +194,35 @@ class Slatedb:
         return found
 
 
+class Parquet:
+    """Rewriting the table: read, replace what changed, write all of it beside the old one."""
+
+    def __init__(self, folder: Path, rows: Any) -> None:
+        self._folder, self._number = folder, 0
+        self._write(rows)
+
+    def _write(self, rows: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._path = self._folder / f"rows-{self._number}.parquet"
+        pq.write_table(rows, self._path, compression="zstd")
+
+    def upsert(self, rows: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        before = pq.read_table(self._path)
+        kept = before.filter(pc.invert(pc.is_in(before["key"], rows["key"].combine_chunks())))
+        self._number += 1
+        self._write(pa.concat_tables([kept, rows]))
+
+    def read(self) -> int:
+        import pyarrow.parquet as pq
+
+        return int(pq.read_table(self._path).num_rows)
+
+
 class Ours:
     """Checkpoints of keyed state in two tasks' files, steps 1 to 6, folds included."""
 
@@ -233,6 +265,7 @@ PEERS: Final[dict[str, Callable[[Path, Any], Any]]] = {
     "lance": Lance,
     "rocksdb": Rocksdb,
     "slatedb": Slatedb,
+    "parquet": Parquet,
     "ours": Ours,
     "ours-synced": OursSynced,
 }
@@ -269,38 +302,10 @@ def serve(name: str, row_count: int) -> None:
             print(json.dumps([seconds, cpu, bytes_in(folder) - before]), flush=True)
 
 
-class Served:
-    """A peer's process; `lost` tells why it ended."""
-
-    def __init__(self, name: str, row_count: int) -> None:
-        self.name, self.lost = name, ""
-        python = sys.executable if name in OURS else str(ENVIRONMENT / "bin" / "python")
-        command = [python, str(HERE), "--serve", name, "--rows", str(row_count)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self._line()
-
-    def ask(self, command: str, number: int) -> list[float] | None:
-        if self.lost:
-            return None
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command} {number}\n")
-        self._process.stdin.flush()
-        line = self._line()
-        return None if self.lost else json.loads(line)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            _, errors = self._process.communicate()
-            self.lost = (errors.strip().splitlines() or ["ended"])[-1]
-        return line
-
-    def end(self) -> None:
-        if not self.lost:
-            self._process.communicate()
+def served(name: str, row_count: int, patience_seconds: float = 600) -> Served:
+    """A peer's process, in its environment."""
+    python = sys.executable if name in OURS else str(ENVIRONMENT / "bin" / "python")
+    return Served(name, [python, str(HERE), "--serve", name, "--rows", str(row_count)], patience_seconds)
 
 
 def measure(names: list[str], row_count: int, rounds: int) -> dict[str, Numbers]:
@@ -308,7 +313,7 @@ def measure(names: list[str], row_count: int, rounds: int) -> dict[str, Numbers]
     peers = []
     for name in names:
         try:
-            peers.append(Served(name, row_count))
+            peers.append(served(name, row_count))
         except OSError as error:
             print(f"{name}: cannot be started: {error}", flush=True)
     taken: dict[str, list[list[float]]] = {peer.name: [] for peer in peers}

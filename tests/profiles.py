@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples", "register"]
+__all__ = ["examples", "limit", "register"]
 
 _CI_EXAMPLES = 100
+_LONG_SECONDS = 4 * 3600
 
 
 def register() -> None:
@@ -39,6 +41,12 @@ def register() -> None:
             **always,
         )
     settings.load_profile("ci")
+
+
+def limit() -> list[pytest.MarkDecorator]:
+    """For a module's `pytestmark`: under a long profile each of its tests may take four hours."""
+    is_long = settings.default.max_examples > _CI_EXAMPLES
+    return [pytest.mark.timeout(_LONG_SECONDS)] if is_long else []
 
 
 def examples(under_ci: int, **more: Any) -> settings:

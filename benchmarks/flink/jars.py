@@ -30,11 +30,12 @@ _UNUSED = (
 _FOREIGN_CODE = (".so", ".dll", ".jnilib", ".jar")
 
 
-def jar_folder(cache: Path | None = None) -> Path:
+def jar_folder(cache: Path | None = None, *, fetch: bool = True) -> Path:
     """The folder of the jars, fetched where the cache does not hold them.
 
     Args:
         cache: default: `dstl-dagster` in `$XDG_CACHE_HOME`, or in `~/.cache`.
+        fetch: false: the folder alone, which may not exist.
 
     Raises: CalledProcessError where pip cannot fetch the distribution; the cache stays as it was.
     """
@@ -42,7 +43,7 @@ def jar_folder(cache: Path | None = None) -> Path:
         home = os.environ.get("XDG_CACHE_HOME")
         cache = (Path(home) if home else Path.home() / ".cache") / "dstl-dagster"
     folder = cache / f"flink-{VERSION}"
-    if not folder.exists():
+    if fetch and not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             _fetch(Path(scratch))

@@ -75,7 +75,7 @@ def check_command(
         for finding in findings:
             click.echo(f"{finding.severity.upper()} {finding.code}: {finding.message}")
         if not findings:
-            click.echo(f"{uri}: nothing found")
+            click.echo(f"{uri}: in order, nothing here would harm checkpoints")
     if any(finding.severity is Severity.ERROR for finding in findings):
         sys.exit(1)
 

@@ -49,6 +49,8 @@ class FsStateChangelogOptions:
         batch_persist_size_threshold_bytes: `batch.persist-size-threshold`; waiting bytes of all writers at
             which the wait ends (inclusive).
         max_batch_bytes: `batch.max-size` (ours); payload limit of a file, except for one larger task alone.
+        max_batch_tasks: `batch.max-tasks` (ours); persists that share a file, which leaves once it has as
+            many. None: any number.
         upload_buffer_bytes: `upload.buffer-size`; bytes encoded and sent at a time.
         num_upload_threads: `upload.num-threads`. For a folder, capped at the number of cores (2 at least).
         num_discard_threads: `discard.num-threads`.
@@ -87,6 +89,7 @@ class FsStateChangelogOptions:
     batch_persist_delay: timedelta = timedelta(milliseconds=10)
     batch_persist_size_threshold_bytes: int = 10 * _MB
     max_batch_bytes: int = 64 * _MB
+    max_batch_tasks: int | None = None
     upload_buffer_bytes: int = _MB
     num_upload_threads: int = 5
     num_discard_threads: int = 1
@@ -121,6 +124,8 @@ class FsStateChangelogOptions:
             ("max_cache_bytes", "download.local-cache.max-size", 0),
         ):
             _require(getattr(self, name) >= lowest, key, getattr(self, name), f"{lowest} or more")
+        if self.max_batch_tasks is not None:
+            _require(self.max_batch_tasks >= 1, "batch.max-tasks", self.max_batch_tasks, "1 or more, or None")
         for name, key in (
             ("batch_persist_delay", "batch.persist-delay"),
             ("upload_timeout", "upload.timeout"),
@@ -218,6 +223,7 @@ _KEYS: Final[Mapping[str, tuple[str, Parse]]] = {
     "batch_persist_delay": ("dstl.dfs.batch.persist-delay", parse_duration),
     "batch_persist_size_threshold_bytes": ("dstl.dfs.batch.persist-size-threshold", parse_memory_size),
     "max_batch_bytes": ("dstl.dfs.batch.max-size", parse_memory_size),
+    "max_batch_tasks": ("dstl.dfs.batch.max-tasks", _parse_count),
     "upload_buffer_bytes": ("dstl.dfs.upload.buffer-size", parse_memory_size),
     "num_upload_threads": ("dstl.dfs.upload.num-threads", _parse_count),
     "num_discard_threads": ("dstl.dfs.discard.num-threads", _parse_count),

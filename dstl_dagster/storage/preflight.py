@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
@@ -24,6 +26,7 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     Source,
 )
+from dstl_dagster.storage.mounts import lock_option, mounts_of_this_process
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 
@@ -61,6 +64,7 @@ def check_store(
     write_probe: bool = True,
     new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     progress: Callable[[str], None] = lambda _: None,
+    mounts: str | None = None,
 ) -> list[Finding]:
     """All findings, errors first. Raises: UnavailableError if the service does not answer at all.
 
@@ -70,11 +74,13 @@ def check_store(
         write_probe: make, compose and delete three small objects to see that preconditions hold.
         new_id: names the probe's objects.
         progress: called with each step before it starts.
+        mounts: the machine's mounts, as in Linux's `/proc/self/mountinfo`; None: read from there.
     """
     findings: list[Finding] = []
     if store.capabilities.inspect_bucket:
         progress("checking permissions and settings")
         findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
+    findings.extend(_look_at_mount(store, mounts))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
         progress("writing, listing, composing and deleting small objects")
         findings.extend(probe_store(store, new_id))
@@ -232,6 +238,22 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
         )
     else:
         yield from judge_bucket(resource, checkpoint_retention)
+
+
+def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
+    """Of a folder."""
+    parts = urlsplit(store.uri)
+    if parts.scheme != "file":
+        return
+    listed = mounts_of_this_process() if mounts is None else mounts
+    option = lock_option(Path(unquote(parts.path)).resolve(), listed)
+    if option is not None:
+        yield Finding(
+            "local_locks",
+            Severity.WARNING,
+            f"the folder is on NFS, mounted with {option}: its locks hold on this machine alone, and two "
+            "machines may both win one create. Use it from one machine only, or mount it with its locks",
+        )
 
 
 def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableError:

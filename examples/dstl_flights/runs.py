@@ -121,7 +121,7 @@ def run_day_and_kill(
     kill_when: Callable[[StepEvent], bool],
     *,
     on_event: Callable[[StepEvent], None] = lambda _: None,
-    patience_seconds: float = 300.0,
+    patience_seconds: float = 1800.0,
 ) -> DayRun:
     """Run one day with a worker process of its own, and send SIGKILL to the worker and to a step.
 

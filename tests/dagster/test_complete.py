@@ -151,3 +151,17 @@ def test_a_plain_job_has_the_same_choice(days: Days) -> None:
         result = job.execute_in_process(instance=days.instance, resources={"changelog": days.resource()})
         assert result.success
     assert days.kinds()[:3] == ["opened", "completed", "committed"]
+
+
+def test_two_updates_of_one_run_are_two_batches(days: Days) -> None:
+    """In a run without a partition: by the run alone the second would be taken for the first, and dropped."""
+    update = days.code.build_update(source=None)
+
+    @dg.job(resource_defs={"changelog": days.resource()})
+    def both() -> None:
+        between, last = (ops.build_complete_op(prefix=f"{name}_") for name in ("first", "second"))
+        last(update.alias("again")(after=between(update())))
+
+    result = both.execute_in_process(instance=days.instance)
+    keys = [each.entry.completed.idempotency_key for each in days.coordinator().list()]
+    assert keys == [f"run:{result.run_id}/{name}" for name in ("update", "again")]

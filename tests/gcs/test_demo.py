@@ -1,4 +1,7 @@
-"""README's demo on a bucket: two days of real flights, one of them killed in the middle."""
+"""README's demo on a bucket: two days of real flights, one of them killed in the middle.
+
+In the long form every answer of the bucket is 50 ms late.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from tests.readme import demo_command
 
-pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.mark.timeout(1800)]
 
 
-def test_two_days(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late_seconds", [0.0, pytest.param(0.05, marks=pytest.mark.soak)])
+def test_two_days(tmp_path: Path, late_seconds: float) -> None:
     """State and reports are those of the raw CSV, and all of them are in the bucket."""
-    with GCSServer() as server:
+    with GCSServer(one_update_a_second=True) as server:
         server.create_bucket("flights")
+        if late_seconds:
+            server.faults.add(ServerFault(FaultKind.LATENCY, seconds=late_seconds, times=None))
         command = [*demo_command(), "--days", "2"]
         done = subprocess.run(
             [*command, "--folder", str(tmp_path / "d"), "--store", "gs://flights/demo"],

@@ -17,7 +17,9 @@ from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
-from tests.profiles import examples
+from tests.profiles import examples, limit
+
+pytestmark = limit()
 
 
 class Bytes:

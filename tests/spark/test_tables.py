@@ -19,7 +19,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.spark import merge_state
 from dstl_dagster.spark.types import spark_schema
 from dstl_dagster.storage import open_store
-from tests.profiles import examples
+from tests.profiles import examples, limit
 from tests.property.test_tables import MAX_PARALLELISM, Oracle, Step, histories, plain
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, *limit()]
 
 DELETED = "deleted, not a name that is drawn"
 History = tuple[tuple[str, ...], list[Step]]

@@ -25,6 +25,7 @@ EVERY_OPTION: dict[str, tuple[Any, str, Any]] = {
     "dstl.dfs.batch.persist-delay": ("30s", "batch_persist_delay", timedelta(seconds=30)),
     "dstl.dfs.batch.persist-size-threshold": ("64 kb", "batch_persist_size_threshold_bytes", 64 << 10),
     "dstl.dfs.batch.max-size": ("1g", "max_batch_bytes", 1 << 30),
+    "dstl.dfs.batch.max-tasks": ("3", "max_batch_tasks", 3),
     "dstl.dfs.upload.buffer-size": ("2mb", "upload_buffer_bytes", 2 * MB),
     "dstl.dfs.upload.num-threads": ("9", "num_upload_threads", 9),
     "dstl.dfs.discard.num-threads": (2, "num_discard_threads", 2),
@@ -92,6 +93,7 @@ def test_upstreams_switch_for_compression(value: Any, expected: str) -> None:
     [
         ({PREFIX + "dstl.dfs.upload.num-threads": "0"}, "upload.num-threads"),
         ({PREFIX + "dstl.dfs.upload.num-threads": "many"}, "upload.num-threads"),
+        ({PREFIX + "dstl.dfs.batch.max-tasks": "0"}, "batch.max-tasks"),
         ({PREFIX + "dstl.dfs.upload.timeout": "5 parsecs"}, "upload.timeout"),
         ({PREFIX + "dstl.dfs.upload.buffer-size": "3GB"}, "upload.buffer-size"),
         ({PREFIX + "dstl.dfs.upload.retry-policy": "forever"}, "upload.retry-policy"),
@@ -150,6 +152,21 @@ def test_a_job_id_stands_in_names_as_it_should() -> None:
         FsStateChangelogStorage("job", MemoryObjectStore(), base_path="a/../b")
 
 
+def test_a_batch_of_two_persists_leaves_at_once() -> None:
+    """`batch.max-tasks`: two writers' persists share a file long before the hour is over; the third waits."""
+    given = {"dstl.dfs.batch.persist-delay": "1 h", "dstl.dfs.batch.max-tasks": 2}
+    options = FsStateChangelogOptions.from_mapping(given)
+    store = MemoryObjectStore()
+    with FsStateChangelogStorage("job", store, options) as storage:
+        writers = [storage.create_writer(f"op-{number}", KeyGroupRange.of(0, 0)) for number in range(3)]
+        for writer in writers:
+            writer.append(0, b"x")
+        *first, last = [writer.persist(SequenceNumber.of(0), 1) for writer in writers]
+        handles = [each.result(timeout=60).job_manager_owned_snapshot for each in first]
+        assert {handle.stream_state_handle().name for handle in handles} == {s.name for s in store.list()}
+        assert not last.done()
+
+
 def test_local_recovery_is_on_or_off(tmp_path: Path) -> None:
     """Enabled with a directory, made absolute; disabled without."""
     assert not LocalRecoveryConfig.disabled().is_local_backup_enabled
@@ -166,7 +183,7 @@ def test_upstreams_names_of_options_are_constants() -> None:
         for name, value in vars(FsStateChangelogOptions).items()
         if name.isupper() and name[0] != "_"
     }
-    ours = {"compression", "max_batch_bytes", "max_cache_bytes", "cache_directories"}
+    ours = {"compression", "max_batch_bytes", "max_batch_tasks", "max_cache_bytes", "cache_directories"}
     upstreams = {PREFIX + key for key, (_, name, _) in EVERY_OPTION.items() if name not in ours}
     assert set(constants.values()) == upstreams | {f"{PREFIX}dstl.dfs.compression.enabled"}
     options = FsStateChangelogOptions.from_mapping(

@@ -38,6 +38,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "preemptive_persist_threshold_in_bytes": _SIZES,
     "batch_persist_delay": _TIMES,
     "max_batch_bytes": _SIZES,
+    "max_batch_tasks": _COUNTS,
     "upload_buffer_bytes": st.integers(1, 2**31 - 1),
     "num_upload_threads": _COUNTS,
     "num_discard_threads": _COUNTS,
