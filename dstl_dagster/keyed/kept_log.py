@@ -11,17 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from dstl_dagster.changelog import ChangelogReader, HandleRead, KnownFooters
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.state import CollectedChanges
 
-__all__ = ["KEPT_BYTES", "KeptLog", "kept_handles"]
+__all__ = ["KEPT_BYTES", "KeptLog", "collected", "kept_handles"]
 
 KEPT_BYTES: Final = 32 << 20
 """Of payload, at most: as much as a pass over the state holds."""
 
 _SMALL_FILE_BYTES: Final = 1 << 20
 """As stored. One look-up takes longer by what decoding such a file as a whole does, once."""
+
+_LEAST_CHANGE_BYTES: Final = 512
+"""On average: a change that is found by its key group takes some 300 bytes beside its own."""
 
 
 def kept_handles(handles: Sequence[ChangelogStateHandle], max_bytes: int = KEPT_BYTES) -> frozenset[int]:
@@ -37,6 +42,14 @@ def kept_handles(handles: Sequence[ChangelogStateHandle], max_bytes: int = KEPT_
             break
         found.append(number)
     return frozenset(found)
+
+
+def collected(
+    handle: ChangelogStateHandle, log: list[pa.RecordBatch]
+) -> list[pa.RecordBatch] | CollectedChanges:
+    """What was read of the handle, for several folds: by key group, unless that is much more to hold."""
+    changes = sum(batch.num_rows for batch in log)
+    return CollectedChanges(log) if handle.state_size >= changes * _LEAST_CHANGE_BYTES else log
 
 
 def _is_small(handle: ChangelogStateHandle) -> bool:

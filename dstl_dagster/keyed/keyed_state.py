@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView,
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.coverage import Uncovered
-from dstl_dagster.keyed.kept_log import KeptLog
+from dstl_dagster.keyed.kept_log import KeptLog, collected
 from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.keyed.pass_ahead import one_ahead
 from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
@@ -241,9 +242,10 @@ class KeyedState:
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()` at a time, and of a log that spans several up to as many. The
-        same checkpoint yields the same rows in the same order. `key_groups`: only these; `None`: all. Text
-        need not be UTF-8, as in Spark: cast it to binary before `to_pylist` or pandas, which raise for it.
+        Holds the changes of one of `ranges()`, of the next one, which another thread reads meanwhile, and of
+        a log that spans several up to as many. The same checkpoint yields the same rows in the same order.
+        `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
+        `to_pylist` or pandas, which raise for it.
         """
         yield from self.tables_of([key_groups or self.all_key_groups])
 
@@ -288,10 +290,16 @@ class KeyedState:
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             held = self._held(reader, at_once, wanted)
-            for each in wanted:
-                reads = {number: read for number, read in self._reads_of(each).items() if number not in held}
-                read_now = dict(zip(reads, reader.read_all(list(reads.values())), strict=True))
-                yield from self._folded({**held, **read_now}, each)
+
+            def read(key_groups: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
+                reads = self._reads_of(key_groups)
+                own = [number for number in reads if number not in held]
+                logs = reader.read_all([reads[number] for number in own])
+                return {**held, **dict(zip(own, logs, strict=True))}
+
+            with closing(one_ahead([partial(read, each) for each in wanted])) as found:
+                for each, changes in zip(wanted, found, strict=True):
+                    yield from self._folded(changes, each)
 
     def _reads_of(self, ranges: Sequence[KeyGroupRange]) -> dict[int, HandleRead]:
         """What of each handle is needed for these key groups, by the handle's index."""
@@ -312,12 +320,11 @@ class KeyedState:
 
     def _held(
         self, reader: ChangelogReader, numbers: Sequence[int], wanted: Sequence[Sequence[KeyGroupRange]]
-    ) -> dict[int, list[pa.RecordBatch]]:
+    ) -> dict[int, LogPart]:
         """The handles of these indices, read for all passes."""
         handles = [self.handles[number] for number in numbers]
-        return dict(
-            zip(numbers, reader.read_all(reads_of(handles, [*itertools.chain(*wanted)])), strict=True)
-        )
+        logs = reader.read_all(reads_of(handles, [*itertools.chain(*wanted)]))
+        return dict(zip(numbers, map(collected, handles, logs), strict=True))
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.

@@ -51,8 +51,20 @@ class FoldedRun:
         """Without tombstones."""
         if not pc.any(self.rows.column(-1)).as_py():
             return self
-        alive = pc.invert(self.rows.column(-1))
-        return FoldedRun(self.rows.filter(alive), self.key_groups[alive.to_numpy()])
+        return self.without(self.rows.column(-1))
+
+    def without(self, left_out: pa.BooleanArray | pa.ChunkedArray) -> FoldedRun:
+        """Without these rows."""
+        kept = pc.invert(left_out)
+        *columns, deleted = self.rows.columns
+        # Column by column: of a table, Arrow makes indices first.
+        left = [column.filter(kept) for column in columns]
+        groups = self.key_groups[kept.to_numpy(zero_copy_only=False)]
+        if pc.any(deleted).as_py():
+            flags = deleted.filter(kept)
+        else:
+            flags = pa.chunked_array([pa.array(np.zeros(len(groups), np.bool_))])
+        return FoldedRun(pa.table([*left, flags], schema=self.rows.schema), groups)
 
 
 @lru_cache(maxsize=64)
@@ -196,9 +208,10 @@ class StateFold:
         after = self._decoded(later)
         last = last_occurrences(after.rows, self._schema.key_columns)
         newest = after.rows.take(pa.array(last))
-        kept = pc.invert(occurring(before.rows, newest, self._schema.key_columns))
-        groups = [before.key_groups[kept.to_numpy(zero_copy_only=False)], after.key_groups[last]]
-        return FoldedRun(pa.concat_tables([before.rows.filter(kept), newest]), np.concatenate(groups))
+        replaced = occurring(before.rows, newest, self._schema.key_columns)
+        left = before if not pc.any(replaced).as_py() else before.without(replaced)
+        groups = np.concatenate([left.key_groups, after.key_groups[last]])
+        return FoldedRun(pa.concat_tables([left.rows, newest]), groups)
 
     def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> FoldedRun:
         """All rows of these changes, those of one key in log order."""
