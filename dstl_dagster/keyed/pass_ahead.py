@@ -6,7 +6,7 @@ ahead of itself (`changelog.read_plan`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ __all__ = ["one_ahead"]
 T = TypeVar("T")
 
 
-def one_ahead(reads: Sequence[Callable[[], T]]) -> Iterator[T]:
+def one_ahead(reads: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
     """What each call returns, in order. While one result is used, the next call is under way, and no more:
     two results are in memory. A single call is made by the caller's own thread.
 

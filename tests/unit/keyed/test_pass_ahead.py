@@ -58,7 +58,7 @@ def test_an_error_comes_in_its_turn() -> None:
     calls.clear()
     results = one_ahead([partial(call, number) for number in (0, 2, 3)])
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert calls in ([0], [0, 2])
 
 
