@@ -6,6 +6,7 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.contract import StateChangelogWriter
 from dstl_dagster.changelog.future import MailboxFuture
+from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.local_copies import limit_local_copies
 from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.opened_file import begin_remote
@@ -27,6 +28,7 @@ __all__ = [
     "FsStateChangelogStorageView",
     "FsStateChangelogWriter",
     "HandleRead",
+    "KnownFooters",
     "MailboxExecutor",
     "MailboxFuture",
     "StateChangelogWriter",

@@ -15,7 +15,9 @@ from dstl_dagster.changelog.sources import StoreSource, Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.framed_changes import FramedChanges
 from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.read_footer import ReadFooter
 from dstl_dagster.storage import RangeReader
 
 __all__ = ["OpenedFile", "begin_remote"]
@@ -29,11 +31,18 @@ class OpenedFile:
     Args:
         wanted: what is needed of it; its change sets are read in this order.
         sources: ways to open it, the nearest first.
+        footer: what is known of it, and filled; `None`: nothing, and nothing is kept.
     """
 
-    def __init__(self, wanted: FileRead, sources: list[Callable[[], RangeReader]]) -> None:
+    def __init__(
+        self,
+        wanted: FileRead,
+        sources: list[Callable[[], RangeReader]],
+        footer: ReadFooter | None = None,
+    ) -> None:
         self.wanted = wanted
         self._sources = sources
+        self.footer = footer
         self._source: RangeReader | None = None
         self._reader: ChangelogFileReader | None = None
         self._begun: Future[None] | None = None
@@ -50,7 +59,8 @@ class OpenedFile:
         stored_bytes = self.wanted.stream.stored_bytes
         if stored_bytes is not None and source.size_bytes() != stored_bytes:
             raise FormatError(f"the file has {source.size_bytes()} bytes, not {stored_bytes}")
-        reader = ChangelogFileReader(source, footer_required=stored_bytes is not None)
+        footer = self.footer if len(self._sources) == 1 else None  # a copy may be another file
+        reader = ChangelogFileReader(source, footer_required=stored_bytes is not None, known=footer)
         if isinstance(source, StoreSource):
             begin_remote(source, reader, [offset for offset, _ in self.wanted.sets], self.wanted.key_groups)
         self._reader = reader
@@ -61,14 +71,16 @@ class OpenedFile:
         if isinstance(self._source, StoreSource):
             self._source.run_ahead(submit)
 
-    def change_set(self, offset: int) -> DecodedChangeSet | None:
+    def change_set(self, offset: int, *, framed: bool = False) -> DecodedChangeSet | FramedChanges | None:
         """The change set at this offset; `None` if it has nothing that is needed.
+
+        `framed`: little is needed of each change, which may be verified when it is.
 
         Raises: NotFoundError, FormatError (names file and offset), UnavailableError.
         """
         while True:
             try:
-                return self._read(offset)
+                return self._read(offset, framed=framed)
             except (DstlError, OSError) as error:
                 place = self._source.place if self._source is not None else self.wanted.stream.name
                 self.close()
@@ -78,14 +90,22 @@ class OpenedFile:
                 # A copy is only a shortcut; the durable file decides.
                 _logger.warning("changelog copy %s is passed over: %s", place, error)
 
-    def _read(self, offset: int) -> DecodedChangeSet | None:
+    def _read(self, offset: int, *, framed: bool) -> DecodedChangeSet | FramedChanges | None:
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.result()
         if self._reader is None:
             self.begin()
-        assert self._reader is not None
-        return self._reader.change_set_of(offset, self.wanted.key_groups)
+        reader, source, key_groups = self._reader, self._source, self.wanted.key_groups
+        assert reader is not None
+        assert source is not None
+        # Of a copy, everything is verified while there is another one.
+        if framed and key_groups is not None and len(self._sources) == 1:
+            place = source.place
+            found = reader.framed_changes_of(offset, key_groups, lambda error: _placed(error, place, offset))
+            if found is not None:
+                return found
+        return reader.change_set_of(offset, key_groups)
 
     def _wait(self) -> None:
         """Until what `begin_with` was given is over, well or not."""
@@ -115,7 +135,8 @@ def begin_remote(
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
-    source.begin()
+    if not (reader.knows_footer and source.is_large):
+        source.begin()
     index = None if source.in_place else reader.index()
     if source.in_place or (source.holds_all and (index is None or offsets is None)):
         return

@@ -17,13 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.opened_file import OpenedFile
 from dstl_dagster.changelog.read_ahead import opened_ahead
-from dstl_dagster.changelog.read_plan import THREADS, HandleRead, SetUse, files_of
+from dstl_dagster.changelog.read_plan import THREADS, FileRead, HandleRead, SetUse, files_of
 from dstl_dagster.changelog.sources import StoreSource
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
+from dstl_dagster.format.framed_changes import FramedChanges
 from dstl_dagster.format.frames import is_within
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
@@ -55,6 +57,7 @@ class ChangelogReader:
         local_directory: where local copies are.
         cache: where files of a store behind a network are kept while they are read.
         threads: requests in flight, at most.
+        known: the footers of files that were read before; `None`: none is kept.
 
     Errors while walking: NotFoundError (a file was deleted), FormatError (bytes that are not what they
     claim to be; names file and offset), UnavailableError.
@@ -67,8 +70,10 @@ class ChangelogReader:
         local_directory: Path | None = None,
         cache: ChangelogFileCache | None = None,
         threads: int = THREADS,
+        known: KnownFooters | None = None,
     ) -> None:
         self._store = store
+        self._known = known
         self._threads = threads
         self._local_directory = local_directory
         self._cache = cache
@@ -101,18 +106,35 @@ class ChangelogReader:
 
         All of it is in memory on return.
         """
+        found: list[list[pa.RecordBatch]] = [[] for _ in reads]
+        for read, parts in enumerate(self._read_all(reads, framed=False)):
+            found[read] = [part for part in parts if not isinstance(part, FramedChanges)]
+        return found
+
+    def read_framed(self, reads: Sequence[HandleRead]) -> list[list[pa.RecordBatch | FramedChanges]]:
+        """The same where little of each change is needed: change sets with large changes are `FramedChanges`,
+        compressed in memory, and of the file that they are of. Each read names its key groups.
+        """
+        return self._read_all(reads, framed=True)
+
+    def _read_all(
+        self, reads: Sequence[HandleRead], *, framed: bool
+    ) -> list[list[pa.RecordBatch | FramedChanges]]:
         for each in reads:
             self._check(each.handle)
-        found: list[dict[int, list[pa.RecordBatch]]] = [{} for _ in reads]
-        with closing(self._walk(reads)) as change_sets:
+        found: list[dict[int, list[pa.RecordBatch | FramedChanges]]] = [{} for _ in reads]
+        with closing(self._walk(reads, framed=framed)) as change_sets:
             for uses, change_set in change_sets:
                 if change_set is None:
                     continue
                 for use in uses:
                     read = reads[use.read]
-                    batches = _batches(change_set, read.key_groups, views=read.views)
-                    found[use.read][use.place] = list(batches)
-        return [[batch for place in sorted(each) for batch in each[place]] for each in found]
+                    if isinstance(change_set, FramedChanges):
+                        parts = [change_set]
+                    else:
+                        parts = list(_batches(change_set, read.key_groups, views=read.views))
+                    found[use.read][use.place] = parts
+        return [[part for place in sorted(each) for part in each[place]] for each in found]
 
     def close(self) -> None:
         """Close this reader's cache; iterators in progress go on."""
@@ -155,6 +177,7 @@ class ChangelogReader:
         following = 0
         with closing(self._walk([HandleRead(handle, key_groups)])) as change_sets:
             for uses, change_set in change_sets:
+                assert not isinstance(change_set, FramedChanges)
                 found.update((use.place, change_set) for use in uses)
                 # Almost always the one just read: a log's files follow each other.
                 while following in found:
@@ -164,14 +187,20 @@ class ChangelogReader:
                         yield change_set
 
     def _walk(
-        self, reads: Sequence[HandleRead]
-    ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | None], None, None]:
+        self, reads: Sequence[HandleRead], *, framed: bool = False
+    ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | FramedChanges | None], None, None]:
         """Every change set once, file by file, with who uses it."""
-        files = [OpenedFile(each, self._sources(each.stream)) for each in files_of(reads)]
+        files = [self._file(each) for each in files_of(reads)]
         with closing(opened_ahead(self._store, files, self._threads)) as opened:
             for file in opened:
                 for offset, uses in file.wanted.sets:
-                    yield uses, file.change_set(offset)
+                    yield uses, file.change_set(offset, framed=framed)
+                if self._known is not None and file.footer is not None:
+                    self._known.keep(file.wanted.stream, file.footer)
+
+    def _file(self, wanted: FileRead) -> OpenedFile:
+        footer = None if self._known is None else self._known.of(wanted.stream)
+        return OpenedFile(wanted, self._sources(wanted.stream), footer)
 
     def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
         """Ways to open the file, the nearest first."""

@@ -69,6 +69,11 @@ class StoreSource:
             self._size_bytes = stat.size
         return self._size_bytes
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is not fetched whole: `begin` fetches its end, for the footer."""
+        return opening(self.size_bytes()).start > 0
+
     def begin(self) -> None:
         """Fetch the file, or its end if it is large; of one that is read in place, only if it is small."""
         first = opening(self.size_bytes())

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dstl_dagster.changelog.cache import ChangelogFileCache
+from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.mailbox import MailboxExecutor
 from dstl_dagster.changelog.reader import ChangelogReader
 from dstl_dagster.changelog.writer import FsStateChangelogWriter
@@ -188,9 +189,11 @@ class FsStateChangelogStorageView:
             options.cache_directories, options.cache_idle_timeout.total_seconds(), options.max_cache_bytes
         )
 
-    def create_reader(self) -> ChangelogReader:
-        """A reader of handles, with this view's cache."""
-        return ChangelogReader(self._store, cache=self._cache, local_directory=self._local_directory)
+    def create_reader(self, known: KnownFooters | None = None) -> ChangelogReader:
+        """A reader of handles, with this view's cache. `known`: as for `ChangelogReader`."""
+        return ChangelogReader(
+            self._store, cache=self._cache, local_directory=self._local_directory, known=known
+        )
 
     def close(self) -> None:
         """Delete what is cached and end the thread. May be called again."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -79,9 +80,14 @@ class ChangeSetLayout:
         ):
             raise FormatError(f"a change set of {size} bytes does not have the layout recorded for it")
 
+    @cached_property
+    def places(self) -> tuple[Int64s, Int64s]:
+        """The positions in a body of each group's header, and of each change's first byte."""
+        return _places(self.counts, self.lengths)
+
     def group_bounds(self) -> Int64s:
         """The position in a body of each group's header, and the body's end."""
-        return np.append(_places(self.counts, self.lengths)[0], self.encoded_bytes)
+        return np.append(self.places[0], self.encoded_bytes)
 
     def restricted_to(self, groups: npt.NDArray[np.bool_]) -> ChangeSetLayout:
         """The layout of a body that has only these groups; `groups`: a flag for each."""

@@ -27,9 +27,10 @@ from dstl_dagster.format.change_set_codec import (
     decode_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.compression import Compression, decompressed, decompressed_at_once
+from dstl_dagster.format.compression import Compression, decompressed, decompressed_whole, in_steps
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.footer import ChangeSetEntry, FileIndex, decode_block, decode_index, decode_trailer
+from dstl_dagster.format.framed_changes import FramedChanges, has_large_changes, verified_frames
 from dstl_dagster.format.frames import (
     TABLE_END_BYTES,
     ChangeSetPart,
@@ -40,6 +41,7 @@ from dstl_dagster.format.frames import (
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.ranges import RangeReader
+from dstl_dagster.format.read_footer import ReadFooter
 
 __all__ = ["ChangelogFileReader"]
 
@@ -55,30 +57,40 @@ class ChangelogFileReader:
     names neither the file nor the position: the caller adds them.
     """
 
-    def __init__(self, ranges: RangeReader, *, footer_required: bool = False) -> None:
+    def __init__(
+        self, ranges: RangeReader, *, footer_required: bool = False, known: ReadFooter | None = None
+    ) -> None:
+        """`known`: of the same file; what is missing in it is read, and put there."""
         self._ranges = ranges
         self._footer_required = footer_required
-        self._opened = False
-        self._index: FileIndex | None = None
-        self._compression: Compression | None = None
-        self._layouts: dict[int, ChangeSetLayout] = {}
-        self._frames: dict[int, Frames | None] | None = None
+        self._known = known or ReadFooter()
+        self._keeps_layouts = known is not None
         self._tail: bytes = b""
         self._tail_start = 0
         self._forward_at: tuple[int, _ForwardBody] | None = None
 
+    @property
+    def knows_footer(self) -> bool:
+        """Whether the index need not be read."""
+        return self._known.opened
+
     def index(self) -> FileIndex | None:
         """The index from the footer; None for a file without one (Flink's)."""
-        if not self._opened:
-            self._read_footer()
-            self._opened = True
-        return self._index
+        if not self._known.opened:
+            self._known.index = self._read_footer()
+            self._known.opened = True
+        return self._known.index
+
+    @property
+    def _required_index(self) -> FileIndex:
+        assert self._known.index is not None
+        return self._known.index
 
     def compression(self) -> Compression:
         """How the body is compressed."""
-        if self._compression is None:
-            self._compression = self._read_compression()
-        return self._compression
+        if self._known.compression is None:
+            self._known.compression = self._read_compression()
+        return self._known.compression
 
     def _read_compression(self) -> Compression:
         index = self.index()
@@ -110,6 +122,33 @@ class ChangelogFileReader:
         entry = self._entry(offset)
         return self._indexed(entry, key_groups)
 
+    def framed_changes_of(
+        self,
+        offset: int,
+        key_groups: Sequence[KeyGroupRange],
+        explained: Callable[[FormatError], BaseException],
+    ) -> FramedChanges | None:
+        """What `change_set_of` gives, of which little is needed; `None` where its changes are small, or
+        cannot be read in part: call `change_set_of`.
+
+        `explained`: what is raised in place of an error that shows later.
+        """
+        if self.index() is None:
+            return None
+        entry = self._entry(offset)
+        layout = self._layout(entry)
+        if layout is None or not has_any(layout, key_groups):
+            return None
+        self.compression()
+        part = self._part(entry, layout, key_groups, most=1)
+        if part is None or not has_large_changes(part.layout):
+            return None
+        stored = [
+            _whole(self._range(entry.stored_offset + start, length), length)
+            for start, length in part.stored_ranges()
+        ]
+        return FramedChanges(self._required_index.compression, layout, part, stored, explained)
+
     def layout_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
         """What `stored_ranges` of these change sets will read, as (start, length); the file's end is read.
 
@@ -120,9 +159,9 @@ class ChangelogFileReader:
         blocks = [
             (entry.block_offset, entry.block_bytes)
             for entry in map(self._entry, offsets)
-            if entry.block_offset is not None
+            if entry.block_offset is not None and entry.offset not in self._known.layouts
         ]
-        blocks += self._table_place()
+        blocks += self._table_place() if self._known.frames is None else []
         return [each for each in blocks if self._in_tail(*each) is None]
 
     def body_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
@@ -144,19 +183,18 @@ class ChangelogFileReader:
             entry = self._entry(offset)
             layout = self._layout(entry)
             if layout is not None:
-                self._layouts[offset] = layout
+                self._known.layouts[offset] = layout
             if layout is not None and key_groups is not None and not has_any(layout, key_groups):
                 continue
             part = self._part(entry, layout, key_groups)
             whole = [(0, entry.stored_size)]
             ranges = whole if part is None else part.stored_ranges()
             needed += [(entry.stored_offset + start, length) for start, length in ranges]
-        flag = [(0, _FLAG_BYTES)] if needed else []
+        flag = [(0, _FLAG_BYTES)] if needed and self._known.compression is None else []
         return [each for each in flag + needed if self._in_tail(*each) is None]
 
     def _entry(self, offset: int) -> ChangeSetEntry:
-        assert self._index is not None
-        entry = self._index.at_offset(offset)
+        entry = self._required_index.at_offset(offset)
         if entry is None:
             raise FormatError(f"no change set begins at offset {offset}")
         return entry
@@ -173,7 +211,7 @@ class ChangelogFileReader:
             _, layout = self._walked(offset)
             offset += layout.encoded_bytes
 
-    def _read_footer(self) -> None:
+    def _read_footer(self) -> FileIndex | None:
         file_bytes = self._ranges.size_bytes()
         self._tail_start = max(0, file_bytes - _TAIL_BYTES)
         self._tail = bytes(self._ranges.read_range(self._tail_start, file_bytes - self._tail_start))
@@ -183,8 +221,8 @@ class ChangelogFileReader:
                 raise FormatError(
                     "a changelog file of this package ends without its footer: it was truncated or altered"
                 )
-            return
-        self._index = decode_index(trailer, bytes(self._range(trailer.index_offset, trailer.index_bytes)))
+            return None
+        return decode_index(trailer, bytes(self._range(trailer.index_offset, trailer.index_bytes)))
 
     def _range(self, start: int, length: int) -> bytes | memoryview:
         found = self._in_tail(start, length)
@@ -198,14 +236,20 @@ class ChangelogFileReader:
 
     def _layout(self, entry: ChangeSetEntry) -> ChangeSetLayout | None:
         """By its block; `None` if it has none."""
-        if entry.block_offset is None:
-            return None
-        return decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
+        known = self._known.layouts.get(entry.offset)
+        if known is not None or entry.block_offset is None:
+            return known
+        layout = decode_block(entry, bytes(self._range(entry.block_offset, entry.block_bytes)))
+        if self._keeps_layouts:
+            self._known.layouts[entry.offset] = layout
+        return layout
 
     def _indexed(
         self, entry: ChangeSetEntry, key_groups: Sequence[KeyGroupRange] | None
     ) -> DecodedChangeSet | None:
-        layout = self._layouts.pop(entry.offset, None) or self._layout(entry)
+        layout = self._layout(entry)
+        if not self._keeps_layouts:
+            self._known.layouts.pop(entry.offset, None)  # each is asked for once
         if layout is not None and key_groups is not None and not has_any(layout, key_groups):
             return None
         self.compression()
@@ -216,7 +260,7 @@ class ChangelogFileReader:
         if body_crc != entry.crc32c:
             raise FormatError("a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
         if layout is None:
-            _, layout, _ = walk_change_set(_once(bytes(body)))
+            _, layout, _ = walk_change_set(in_steps(bytes(body)))
         return decode_change_set(body, layout)
 
     def _part(
@@ -224,28 +268,29 @@ class ChangelogFileReader:
         entry: ChangeSetEntry,
         layout: ChangeSetLayout | None,
         key_groups: Sequence[KeyGroupRange] | None,
+        *,
+        most: float = 0.75,
     ) -> ChangeSetPart | None:
         """How to read these key groups of a change set alone; `None`: it is read whole."""
         frames = None if layout is None or key_groups is None else self._frames_of(entry)
         if layout is None or key_groups is None or frames is None:
             return None
         layout.check(entry.size)
-        return part_of(layout, frames, key_groups)
+        return part_of(layout, frames, key_groups, most=most)
 
     def _frames_of(self, entry: ChangeSetEntry) -> Frames | None:
-        if self._frames is None:
-            assert self._index is not None
-            entries = self._index.entries
+        if self._known.frames is None:
+            entries = self._required_index.entries
             tables: Sequence[Frames | None] = [None] * len(entries)
             for start, length in self._table_place():
                 sets = [(each.size, each.stored_size) for each in entries]
                 tables = decode_frame_table(bytes(self._range(start, length)), sets)
-            self._frames = {each.offset: found for each, found in zip(entries, tables, strict=True)}
-        return self._frames[entry.offset]
+            self._known.frames = {each.offset: found for each, found in zip(entries, tables, strict=True)}
+        return self._known.frames[entry.offset]
 
     def _table_place(self) -> list[tuple[int, int]]:
         """Where the table of frames is, as (start, length); nowhere in a file without one."""
-        end = None if self._index is None else self._index.frames_end
+        end = self._required_index.frames_end
         if end is None:
             return []
         at = end - TABLE_END_BYTES
@@ -256,23 +301,15 @@ class ChangelogFileReader:
 
     def _body_of_part(self, entry: ChangeSetEntry, part: ChangeSetPart) -> pa.Buffer:
         """A change set that has the part's groups alone, each frame of it verified."""
-        assert self._index is not None
-        frames = part.frames
+        compression, frames = self._required_index.compression, part.frames
         ends = frames.sizes.cumsum()
         kept = bytearray(len(part.layout.key_groups).to_bytes(4, "big"))
         pieces = deque(part.pieces)
         for (first, stop), (start, length) in zip(part.runs, part.stored_ranges(), strict=True):
-            stored = self._range(entry.stored_offset + start, length)
+            stored = _whole(self._range(entry.stored_offset + start, length), length)
             run_start, run_end = int(ends[first] - frames.sizes[first]), int(ends[stop - 1])
-            run = _body_of(self._index.compression, _whole(stored, length), run_end - run_start)
+            run = verified_frames(compression, frames, first, stop, stored)
             octets = np.frombuffer(run, np.uint8)
-            for frame in range(first, stop):
-                end = int(ends[frame]) - run_start
-                body = octets[end - int(frames.sizes[frame]) : end]
-                if crc32c(body.data) != int(frames.crc32cs[frame]):
-                    raise FormatError(
-                        "a frame of a change set does not match its checksum", kind=ErrorKind.CHECKSUM
-                    )
             while pieces and pieces[0][1] <= run_end:
                 piece_start, piece_end = pieces.popleft()
                 kept += octets[piece_start - run_start : piece_end - run_start].data
@@ -280,10 +317,10 @@ class ChangelogFileReader:
 
     def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:
         """The body of a change set, and its CRC-32C."""
-        assert self._index is not None
+        compression = self._required_index.compression
         place = (entry.stored_offset, entry.stored_size)
-        if self._index.compression is not Compression.NONE or self._in_tail(*place) is not None:
-            body = _body_of(self._index.compression, _whole(self._range(*place), place[1]), entry.size)
+        if compression is not Compression.NONE or self._in_tail(*place) is not None:
+            body = decompressed_whole(compression, _whole(self._range(*place), place[1]), entry.size)
             return body, crc32c(body)
         stored, body_crc = self._ranges.read_summed(*place)
         return pa.py_buffer(_whole(stored, place[1])), body_crc
@@ -308,37 +345,6 @@ def _whole(stored: bytes | memoryview, length: int) -> bytes | memoryview:
     if len(stored) != length:
         raise FormatError(f"a change set ends early: {length - len(stored)} bytes are missing")
     return stored
-
-
-def _body_of(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:
-    if compression is Compression.NONE:
-        return pa.py_buffer(stored)
-    whole = decompressed_at_once(compression, stored, size)
-    if whole is not None:
-        return whole
-    pieces: list[bytes] = []
-    missing = size
-    for piece in decompressed(compression, _once(bytes(stored))):
-        pieces.append(piece)
-        missing -= len(piece)
-        if missing < 0:
-            break
-    if missing != 0:
-        raise FormatError(f"the frames of a change set do not hold the {size} bytes recorded for it")
-    return pa.py_buffer(b"".join(pieces))
-
-
-def _once(content: bytes) -> Callable[[int], bytes]:
-    view = memoryview(content)
-    at = 0
-
-    def read(size: int) -> bytes:
-        nonlocal at
-        piece = bytes(view[at : at + size])
-        at += len(piece)
-        return piece
-
-    return read
 
 
 class _ForwardBody:

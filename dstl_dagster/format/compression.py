@@ -30,6 +30,8 @@ __all__ = [
     "compressed",
     "decompressed",
     "decompressed_at_once",
+    "decompressed_whole",
+    "in_steps",
     "skippable_frame_header",
     "stream_header",
 ]
@@ -135,6 +137,39 @@ def decompressed_at_once(compression: Compression, stored: bytes | memoryview, s
         return pa.Codec("zstd").decompress(stored, size)
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"zstd frames do not hold the {size} bytes recorded for them: {error}") from error
+
+
+def decompressed_whole(compression: Compression, stored: bytes | memoryview, size: int) -> pa.Buffer:
+    """The `size` bytes in all frames of `stored`. Raises: FormatError if they hold a different number."""
+    if compression is Compression.NONE:
+        return pa.py_buffer(stored)
+    whole = decompressed_at_once(compression, stored, size)
+    if whole is not None:
+        return whole
+    pieces: list[bytes] = []
+    missing = size
+    for piece in decompressed(compression, in_steps(bytes(stored))):
+        pieces.append(piece)
+        missing -= len(piece)
+        if missing < 0:
+            break
+    if missing != 0:
+        raise FormatError(f"the frames of a change set do not hold the {size} bytes recorded for it")
+    return pa.py_buffer(b"".join(pieces))
+
+
+def in_steps(content: bytes) -> Callable[[int], bytes]:
+    """What reads `content` forward, as `decompressed` takes it."""
+    view = memoryview(content)
+    at = 0
+
+    def read(size: int) -> bytes:
+        nonlocal at
+        piece = bytes(view[at : at + size])
+        at += len(piece)
+        return piece
+
+    return read
 
 
 def _snappy_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:

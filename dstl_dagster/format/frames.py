@@ -139,11 +139,20 @@ class ChangeSetPart:
             start = int(ends[first - 1]) if first else 0
             yield start, int(ends[stop - 1]) - start
 
+    def places_in(self, whole: ChangeSetLayout) -> tuple[Int64s, Int64s]:
+        """The positions in the whole change set of the part's group headers, and of its changes' first bytes.
+
+        `whole`: the layout that the part is of.
+        """
+        wanted = np.isin(whole.key_groups, self.layout.key_groups)
+        groups, starts = whole.places
+        return groups[wanted], starts[np.repeat(wanted, whole.counts)]
+
 
 def part_of(
-    layout: ChangeSetLayout, frames: Frames, key_groups: Sequence[KeyGroupRange]
+    layout: ChangeSetLayout, frames: Frames, key_groups: Sequence[KeyGroupRange], *, most: float = 0.75
 ) -> ChangeSetPart | None:
-    """How to read these key groups alone; `None` where that is more than three quarters of it.
+    """How to read these key groups alone; `None` where that is more than `most` of the change set.
 
     `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata.
     """
@@ -158,7 +167,7 @@ def part_of(
     np.add.at(steps, first, 1)
     np.add.at(steps, last + 1, -1)
     held = np.flatnonzero(steps.cumsum()[:-1])
-    if 4 * int(frames.sizes[held].sum()) > 3 * layout.encoded_bytes:
+    if int(frames.sizes[held].sum()) > most * layout.encoded_bytes:
         return None
     return ChangeSetPart(
         layout.restricted_to(wanted),

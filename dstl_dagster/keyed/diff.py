@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs, split_count
+from dstl_dagster.keyed.keyed_state import KeyedState, split_count
+from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows
 from dstl_dagster.storage import ObjectStore, OnceRead

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs
+from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state

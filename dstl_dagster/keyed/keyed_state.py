@@ -9,33 +9,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead
+from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead, KnownFooters
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.coverage import Uncovered
+from dstl_dagster.keyed.kept_log import KeptLog, collected
+from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
+from dstl_dagster.keyed.pass_ahead import one_ahead
 from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, python_rows, ranges_of_tasks
+from dstl_dagster.state import (
+    FoldedRun,
+    StateFold,
+    StateSchema,
+    python_rows,
+    ranges_of_tasks,
+)
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload import local_changelog_directory
 
 __all__ = [
     "KeyedState",
-    "Log",
     "StateAt",
     "evolved_schema",
     "folded",
-    "folded_logs",
     "is_keyed",
     "schema_of",
     "split_count",
@@ -92,47 +100,6 @@ def folded(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -
     """
     (fold,) = folded_logs(reader, state.schema, [Log(state.handles, [key_groups], state.ttl)])
     return fold
-
-
-class Log(NamedTuple):
-    """Changes to fold: their handles in log order, some key groups (ascending, disjoint), and the TTL by
-    which rows expire; `None`: all changes as they were written.
-    """
-
-    handles: Iterable[ChangelogStateHandle]
-    key_groups: Sequence[KeyGroupRange]
-    ttl: StateTtl | None
-
-
-def folded_logs(
-    reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: pa.Table | None = None
-) -> list[StateFold]:
-    """`folded` for several logs; all in memory on return.
-
-    Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
-    `schema`: must be able to hold rows of every schema in the logs.
-    """
-    wanted = [_reads(log.handles, log.key_groups) for log in logs]
-    reads = list(dict.fromkeys(itertools.chain(*wanted)))
-    batches = dict(zip(reads, reader.read_all(reads), strict=True))
-    folds = []
-    for log, log_reads in zip(logs, wanted, strict=True):
-        fold = StateFold(schema, log.key_groups, keys, log.ttl)
-        for read in log_reads:
-            fold.add(batches[read])
-        folds.append(fold)
-    return folds
-
-
-def _reads(handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]) -> list[HandleRead]:
-    return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
-
-
-def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
-    """What of the handle is needed for these; `None` if nothing is."""
-    own = handle.key_group_range
-    shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
-    return HandleRead(handle, shared, views=True) if shared else None
 
 
 @dataclass(frozen=True)
@@ -224,6 +191,17 @@ class KeyedState:
     store: ObjectStore = field(repr=False)
     at: StateAt
 
+    @cached_property
+    def _kept(self) -> KeptLog:
+        return KeptLog(self.handles)
+
+    @cached_property
+    def _look_up_splits(self) -> tuple[KeyGroupRange, ...]:
+        """All key groups, in ranges of which each fits in memory beside what is kept."""
+        kept = self._kept.numbers
+        apart = [handle for number, handle in enumerate(self.handles) if number not in kept]
+        return self.at.ranges(split_count(apart, self.schema.max_parallelism))
+
     @classmethod
     def of(
         cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
@@ -264,9 +242,10 @@ class KeyedState:
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()` at a time, and of a log that spans several up to as many. The
-        same checkpoint yields the same rows in the same order. `key_groups`: only these; `None`: all. Text
-        need not be UTF-8, as in Spark: cast it to binary before `to_pylist` or pandas, which raise for it.
+        Holds the changes of one of `ranges()`, of the next one, which another thread reads meanwhile, and of
+        a log that spans several up to as many. The same checkpoint yields the same rows in the same order.
+        `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
+        `to_pylist` or pandas, which raise for it.
         """
         yield from self.tables_of([key_groups or self.all_key_groups])
 
@@ -284,7 +263,24 @@ class KeyedState:
         """
         return self._runs([key_groups or self.all_key_groups])
 
-    def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
+    def _sought(self, keys: pa.Table) -> Iterator[FoldedRun]:
+        """The last changes of these keys; what is read for them may be kept for the next ones."""
+        kept, splits = self._kept, self._look_up_splits
+        wanted = passes(splits, touched_ranges(keys, self.schema))
+        at_once = [
+            each for each in read_at_once(self.handles, wanted, _SPLIT_BYTES) if each not in kept.numbers
+        ]
+        with self.reading(cached=len(wanted) > 1, known=kept.footers) as reader:
+            held = self._held(reader, at_once, wanted)
+            for each in wanted:
+                reads = self._reads_of(each)
+                own = [number for number in reads if number not in held and number not in kept.numbers]
+                found: dict[int, LogPart] = {**held}
+                found |= kept.changes(reader, [number for number in reads if number in kept.numbers])
+                found |= zip(own, reader.read_framed([reads[number] for number in own]), strict=True)
+                yield from self._folded(found, each, keys)
+
+    def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
         wanted = passes(self.ranges(), ranges)
         at_once = read_at_once(self.handles, wanted, _SPLIT_BYTES)
         if at_once:
@@ -294,24 +290,41 @@ class KeyedState:
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             held = self._held(reader, at_once, wanted)
-            for each in wanted:
-                reads = {
-                    number: read
-                    for number, handle in enumerate(self.handles)
-                    if number not in held and (read := _read_of(handle, each)) is not None
-                }
-                found = {**held, **dict(zip(reads, reader.read_all(list(reads.values())), strict=True))}
-                fold = StateFold(self.schema, each, keys, self.at.ttl)
-                for number in sorted(found):
-                    fold.add(found.pop(number))
-                yield from fold.runs()
+
+            def read(key_groups: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
+                reads = self._reads_of(key_groups)
+                own = [number for number in reads if number not in held]
+                logs = reader.read_all([reads[number] for number in own])
+                return {**held, **dict(zip(own, logs, strict=True))}
+
+            with closing(one_ahead([partial(read, each) for each in wanted])) as found:
+                for each, changes in zip(wanted, found, strict=True):
+                    yield from self._folded(changes, each)
+
+    def _reads_of(self, ranges: Sequence[KeyGroupRange]) -> dict[int, HandleRead]:
+        """What of each handle is needed for these key groups, by the handle's index."""
+        found = {number: read_of(handle, ranges) for number, handle in enumerate(self.handles)}
+        return {number: read for number, read in found.items() if read is not None}
+
+    def _folded(
+        self,
+        found: dict[int, LogPart],
+        ranges: Sequence[KeyGroupRange],
+        keys: pa.Table | None = None,
+    ) -> Iterator[FoldedRun]:
+        """The runs of one pass. `found`: the changes by their handle's index; emptied."""
+        fold = StateFold(self.schema, ranges, keys, self.at.ttl)
+        for number in sorted(found):
+            fold.add(found.pop(number))
+        yield from fold.runs()
 
     def _held(
         self, reader: ChangelogReader, numbers: Sequence[int], wanted: Sequence[Sequence[KeyGroupRange]]
-    ) -> dict[int, list[pa.RecordBatch]]:
+    ) -> dict[int, LogPart]:
         """The handles of these indices, read for all passes."""
         handles = [self.handles[number] for number in numbers]
-        return dict(zip(numbers, reader.read_all(_reads(handles, [*itertools.chain(*wanted)])), strict=True))
+        logs = reader.read_all(reads_of(handles, [*itertools.chain(*wanted)]))
+        return dict(zip(numbers, map(collected, handles, logs), strict=True))
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.
@@ -328,8 +341,9 @@ class KeyedState:
     def rows(self, keys: Keys) -> pa.Table:
         """The rows of these keys, each once, in no order that means anything; a key without a row has none.
 
-        Reads only their key groups, and in large change sets only the frames that hold these. Memory is that
-        of one of `ranges()` as stored, and of the rows found.
+        Reads only their key groups, and in large change sets only the frames that hold these. Small files and
+        footers that it has read are kept for the next call, up to 40 MiB, as long as this object lives. Other
+        memory is that of one of `ranges()` as stored, and of the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to
@@ -339,22 +353,26 @@ class KeyedState:
         """
         wanted = keys_table(self.schema, keys)
         names = self.schema.columns.names
-        runs = self._runs(touched_ranges(wanted, self.schema), wanted)
-        tables = [run.alive().rows.select(names) for run in runs]
+        tables = [run.alive().rows.select(names) for run in self._sought(wanted)]
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     @contextmanager
-    def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:
+    def reading(
+        self, *, cached: bool = False, known: KnownFooters | None = None
+    ) -> Iterator[ChangelogReader]:
         """A reader of this state's files. Translates a missing file into `checkpoint_gone` in the block.
 
-        With `cached`, remote files are kept on the local disk until the block is left.
+        With `cached`, remote files are kept on the local disk until the block is left. `known`: as for
+        `ChangelogReader`.
         """
         options = self.at.options
         copies = local_changelog_directory(options.local_recovery, self.job)
         view = FsStateChangelogStorageView(self.store, options.changelog, copies) if cached else None
         try:
             yield (
-                ChangelogReader(self.store, local_directory=copies) if view is None else view.create_reader()
+                ChangelogReader(self.store, local_directory=copies, known=known)
+                if view is None
+                else view.create_reader(known)
             )
         except NotFoundError as error:
             raise NotFoundError(

@@ -46,6 +46,8 @@ def read_at_once(
     Args:
         wanted: the key groups of each pass.
     """
+    if len(wanted) < 2:
+        return []
     shared = [
         number
         for number, handle in enumerate(handles)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
 from dstl_dagster.state.check import check_changes
+from dstl_dagster.state.collected import CollectedChanges
 from dstl_dagster.state.column_changes import ColumnChanges
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
@@ -30,6 +31,7 @@ __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "PROCESSING_TIME_TYPE",
     "ChangeEncoder",
+    "CollectedChanges",
     "ColumnChanges",
     "EncodedChanges",
     "FoldedRun",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 from dstl_dagster.state.hashing import key_hashes
@@ -135,12 +136,25 @@ def _decoded_together(
         rows = _read_stream(schema.wire_as_bytes, changes)
         rows.validate(full=True)
         if schema.wire_as_bytes != schema.wire:
-            rows = _read_stream(schema.wire, changes)
+            rows = _with_text(rows, schema.wire) or _read_stream(schema.wire, changes)
     except (pa.ArrowException, OSError, EOFError, ValueError, TypeError):
         return None
     flags = rows.column(rows.num_columns - 1)
     counts = np.array([len(chunk) for chunk in flags.chunks], np.int64)
     return None if len(counts) != len(changes) or flags.null_count else (rows, counts)
+
+
+def _with_text(rows: pa.Table, wire: pa.Schema) -> pa.Table | None:
+    """The rows with text in place of binary, not copied; `None` where text is inside of a nested type."""
+    columns = []
+    for column, field in zip(rows.columns, wire, strict=True):
+        if column.type == field.type:
+            columns.append(column)
+        elif pt.is_string(field.type):
+            columns.append(pa.chunked_array([chunk.view(field.type) for chunk in column.chunks], field.type))
+        else:
+            return None
+    return pa.table(columns, schema=wire)
 
 
 def _read_stream(schema: pa.Schema, changes: Sequence[pa.Buffer]) -> pa.Table:

@@ -70,6 +70,9 @@ def _is_in(codes: pa.Array, known: pa.Array) -> pa.BooleanArray:
     Of many numbers, most are told to be none of few others by their low bits, without a look into a hash
     table: they are found in a small array that stays in the CPU's cache.
     """
+    if len(known) == 1:
+        (one,) = known
+        return pc.fill_null(pc.equal(codes, one), False) if one.is_valid else pc.is_null(codes)
     if not pt.is_int64(codes.type) or len(codes) < _LOW_BITS_ROWS or len(known) > (_LOW_BITS >> 2):
         return pc.is_in(codes, value_set=known)
     seen = np.zeros(_LOW_BITS, np.bool_)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.state.fold import _payloads
+from dstl_dagster.state.collected import payloads
 
 VALUES = [b"short", b"", b"exactly 12 b", b"a longer one than is inline", b"x" * 5000, b"another long value"]
 
@@ -17,13 +17,13 @@ def test_values_come_as_they_are(kind: pa.DataType, start: int) -> None:
     """Also of a slice, and where a value stands in its view."""
     changes = pa.array(VALUES, kind).slice(start)
     rows = np.array([0, 1, 3])
-    found = [bytes(each) for each in _payloads(changes, rows)]
+    found = [bytes(each) for each in payloads(changes, rows)]
     assert found == [VALUES[start + row] for row in rows]
 
 
 def test_long_values_are_not_copied() -> None:
     """A scalar of a view would have bytes of its own."""
     changes = pa.array(VALUES, pa.binary_view())
-    (found,) = _payloads(changes, np.array([4]))
+    (found,) = payloads(changes, np.array([4]))
     begin = changes.buffers()[2].address
     assert begin <= found.address < begin + changes.buffers()[2].size
