@@ -24,7 +24,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
-from tests.dagster.bad_day import defs
+from tests.dagster.bad_day import CHECK, defs
 from tests.dagster.conftest import Daemon, Days
 from tests.dagster.later_clock import LaterClock
 
@@ -66,7 +66,8 @@ class BadDay:
         self._hosts = deque(Host(days) for _ in range(HOSTS))
         self.sensor = Daemon(days, definitions=defs, options={"clock": self.clock})
         checks = build_checkpoint_checks(days.code.JOB, changelog=days.resource())
-        looks = [dg.define_asset_job("look", selection=dg.AssetSelection.checks(checks))]
+        key = dg.AssetCheckKey(days.code.JOB.checkpoints_key, CHECK)
+        looks = [dg.define_asset_job("look", selection=dg.AssetSelection.checks(key))]
         self._look = dg.Definitions(asset_checks=[checks], jobs=looks).resolve_job_def("look")
 
     @classmethod
@@ -74,7 +75,7 @@ class BadDay:
         return cls(Days(code, instance, uri, code._nothing))
 
     def look(self) -> None:
-        """The checks, as their job runs them."""
+        """The check that nobody evaluates beside a checkpoint, as the checks' job runs it."""
         assert self._look.execute_in_process(instance=self.days.instance).success
 
     def follow(self) -> None:

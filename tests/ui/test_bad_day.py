@@ -54,7 +54,7 @@ class ShownDay(BadDay):
     thread: Executor | None = None
 
     def answers_agree(self, after: str) -> Truth:
-        """The checks run, and Dagster judges freshness; then what it answers is compared."""
+        """Freshness is judged, and the check run that no step evaluates; then what it answers is compared."""
         assert self.answers is not None
         self.look()
         so = command_says(self.days.uri)
