@@ -18,6 +18,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
 from dstl_dagster.orchestration.ops import build_steps
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.store_check import with_store_check
 from dstl_dagster.settings import parse_names
 
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
@@ -173,7 +174,7 @@ def build_state_asset(
         ends=True,
         changelog=changelog,
     )
-    first = update.alias(update.name.removeprefix(prefix))
+    first = with_store_check(update).alias(update.name.removeprefix(prefix))
     ins = {f"source_{place}": _waits_for(source) for place, source in enumerate(sources)}
     if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         ins["previous"] = dg.AssetIn(

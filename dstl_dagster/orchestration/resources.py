@@ -373,9 +373,14 @@ def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) ->
         try:
             store.locate(files.uri_of("file"))
         except InvalidInputError as error:
-            raise InvalidInputError(
-                f"resource {key!r} publishes files in {files.uri}, where store {store.uri} cannot: {error}"
-            ) from error
+            raise files_elsewhere(key, files.uri, store.uri, error) from error
+
+
+def files_elsewhere(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
+    """What a user is told whose resource `key` has its files where the job's store cannot publish them."""
+    return InvalidInputError(
+        f"resource {key!r} publishes files in {files_uri}, where store {store_uri} cannot: {why}"
+    )
 
 
 def _require_uri(resource: Any, field: str) -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.metering import metered
     from dstl_dagster.storage.once_read import OnceRead, ReadMemory, shared_reads
-    from dstl_dagster.storage.open import open_store, require_store_uri
+    from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
@@ -137,6 +137,7 @@ __all__ = [
     "put_own",
     "read_parts",
     "require_store_uri",
+    "require_within",
     "server_time",
     "shared_reads",
     "split_bucket_uri",
@@ -158,7 +159,7 @@ __getattr__, __dir__ = lazy_face(
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],
         "once_read": ["OnceRead", "ReadMemory", "shared_reads"],
-        "open": ["open_store", "require_store_uri"],
+        "open": ["open_store", "require_store_uri", "require_within"],
         "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
         "private_folder": ["PrivateFile", "PrivateFolder"],

@@ -35,7 +35,14 @@ from dstl_dagster.storage.base import (
 )
 from dstl_dagster.storage.local_files import HiddenFolder
 from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS
-from dstl_dagster.storage.local_paths import LOCAL_BUCKET, folder_uri, object_path, object_uri, path_of_uri
+from dstl_dagster.storage.local_paths import (
+    LOCAL_BUCKET,
+    folder_uri,
+    located,
+    object_path,
+    object_uri,
+    path_of_uri,
+)
 from dstl_dagster.storage.local_reading import LocalReading
 from dstl_dagster.storage.local_records import Records
 from dstl_dagster.storage.local_tidying import forget_taken
@@ -119,15 +126,7 @@ class LocalObjectStore:
 
     def locate(self, uri: str) -> tuple[str, str]:
         """Takes `file:///root/object`, percent-encoded as usual; refuses `gs://`: no folder stands for it."""
-        path = path_of_uri(uri)
-        try:
-            name = path.relative_to(self._root).as_posix()
-        except ValueError:
-            raise InvalidInputError(f"{uri!r} lies outside of {self.uri!r}") from None
-        if name == "." or uri.endswith("/"):
-            raise InvalidInputError(f"{uri!r} names no object: write {self.uri}/object")
-        object_path(self._root, name)
-        return LOCAL_BUCKET, name
+        return LOCAL_BUCKET, located(self._root, uri)
 
     def uri_of(self, name: str) -> str:
         return object_uri(self._root, name)

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_LEVEL_BYTES",
     "check_inside",
     "folder_uri",
+    "located",
     "object_path",
     "object_uri",
     "path_of_uri",
@@ -115,6 +116,19 @@ def path_of_uri(uri: str) -> Path:
     if not path.strip("/"):
         raise InvalidInputError(f"{uri!r} is the root of the file system: write file:///absolute/folder")
     return Path(path)
+
+
+def located(root: Path, uri: str) -> str:
+    """The name, under a root, of the object that a URI names. Raises: InvalidInputError; none outside."""
+    path = path_of_uri(uri)
+    try:
+        name = path.relative_to(root).as_posix()
+    except ValueError:
+        raise InvalidInputError(f"{uri!r} lies outside of {folder_uri(root)!r}") from None
+    if name == "." or uri.endswith("/"):
+        raise InvalidInputError(f"{uri!r} names no object: write {folder_uri(root)}/object")
+    object_path(root, name)
+    return name
 
 
 def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:

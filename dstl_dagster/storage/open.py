@@ -7,9 +7,9 @@ from pathlib import Path
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.rules import check_bucket_name, split_bucket_uri
+from dstl_dagster.storage.rules import check_bucket_name, split_bucket_uri, split_object_uri
 
-__all__ = ["open_store", "require_store_uri"]
+__all__ = ["open_store", "require_store_uri", "require_within"]
 
 
 def require_store_uri(uri: str) -> None:
@@ -29,6 +29,26 @@ def require_store_uri(uri: str) -> None:
             check_bucket_name(split_bucket_uri(uri, scheme)[0])
         case _:
             raise InvalidInputError(f"{uri!r} names no store: {_advice(uri)}")
+
+
+def require_within(store_uri: str, uri: str) -> None:
+    """Check that the store at `store_uri` can have an object at `uri`: its `locate`, where nothing may be
+    opened yet.
+
+    Raises: InvalidInputError.
+    """
+    require_store_uri(store_uri)
+    match store_uri.partition("://")[0]:
+        case "memory":
+            from dstl_dagster.storage.memory import open_memory
+
+            open_memory(store_uri).locate(uri)
+        case "file":
+            from dstl_dagster.storage.local_paths import located, path_of_uri
+
+            located(path_of_uri(store_uri), uri)
+        case _:
+            check_bucket_name(split_object_uri(uri, "gs")[0])
 
 
 def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:

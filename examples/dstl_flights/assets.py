@@ -26,6 +26,7 @@ from dstl_dagster import (
     build_materialize_schedule,
     build_restore_job,
     build_state_asset,
+    build_step_executor,
     build_verify_job,
     build_verify_schedule,
     checkpoint_asset_specs,
@@ -142,7 +143,10 @@ flights = dg.AssetSpec(
 )
 
 day_job = dg.define_asset_job(
-    "nyc_flights_day", selection=[state], config={"execution": {"config": STEP_PROCESSES}}
+    "nyc_flights_day",
+    selection=[state],
+    config={"execution": {"config": STEP_PROCESSES}},
+    executor_def=dg.multi_or_in_process_executor,  # the demo runs days in one process
 )
 
 
@@ -185,7 +189,8 @@ def build_definitions() -> dg.Definitions:
             "reports": RecoverableWriterResource(uri=reports_of(store)),
             "spark": SparkSessionResource(app_name="nyc-flights", conf=SHORT_SESSION),
         },
-        executor=dg.multi_or_in_process_executor,
+        # Of all other runs: a backfill of the asset, which has no job of its own to take this from.
+        executor=build_step_executor(_PRELOADED),
     )
 
 

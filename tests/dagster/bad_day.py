@@ -83,7 +83,7 @@ class Page:
     """Dagster's page over an instance, as its GraphQL answers it."""
 
     def __init__(self, process: WorkspaceProcessContext) -> None:
-        self._process = process
+        self.process = process
         self._schema = create_schema()
 
     @classmethod
@@ -119,13 +119,13 @@ class Page:
 
     def judge_freshness(self) -> None:
         """One look of Dagster's freshness daemon."""
-        list(FreshnessDaemon().run_iteration(self._process))
+        list(FreshnessDaemon().run_iteration(self.process))
 
     def _ask(self) -> list[dict[str, Any]]:
         answer = asyncio.run(
             self._schema.execute_async(
                 QUERY,
-                context_value=self._process.create_request_context(),
+                context_value=self.process.create_request_context(),
                 variable_values={"keys": [{"path": path} for path in ASSETS]},
             )
         ).formatted

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
@@ -22,9 +24,34 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
-from tests.dagster.bad_day import defs
+from tests.dagster.bad_day import CHECK, defs
 from tests.dagster.conftest import Daemon, Days
 from tests.dagster.later_clock import LaterClock
+
+HOSTS = 3
+"""That can die in one story."""
+
+
+class Host:
+    """A process that runs one day and dies of it. Forked at once: later there are threads with locks."""
+
+    def __init__(self, days: Days) -> None:
+        context = multiprocessing.get_context("fork")
+        self._orders, orders = context.Pipe()
+        self._process = context.Process(target=_live, args=(days, orders), daemon=True)
+        self._process.start()
+
+    def die(self, day: str, where: str) -> None:
+        self._orders.send((day, where))
+        self._process.join(120)
+        assert self._process.exitcode == 9
+
+
+def _live(days: Days, orders: Connection) -> None:
+    days.instance = dg.DagsterInstance.from_ref(days.instance.get_ref())
+    day, where = orders.recv()
+    setattr(steps, where, lambda *_, **__: os._exit(9))
+    days.run(day)
 
 
 @dataclass
@@ -36,9 +63,11 @@ class BadDay:
 
     def __post_init__(self) -> None:
         days = self.days
+        self._hosts = deque(Host(days) for _ in range(HOSTS))
         self.sensor = Daemon(days, definitions=defs, options={"clock": self.clock})
         checks = build_checkpoint_checks(days.code.JOB, changelog=days.resource())
-        looks = [dg.define_asset_job("look", selection=dg.AssetSelection.checks(checks))]
+        key = dg.AssetCheckKey(days.code.JOB.checkpoints_key, CHECK)
+        looks = [dg.define_asset_job("look", selection=dg.AssetSelection.checks(key))]
         self._look = dg.Definitions(asset_checks=[checks], jobs=looks).resolve_job_def("look")
 
     @classmethod
@@ -46,7 +75,7 @@ class BadDay:
         return cls(Days(code, instance, uri, code._nothing))
 
     def look(self) -> None:
-        """The checks, as their job runs them."""
+        """The check that nobody evaluates beside a checkpoint, as the checks' job runs it."""
         assert self._look.execute_in_process(instance=self.days.instance).success
 
     def follow(self) -> None:
@@ -60,12 +89,7 @@ class BadDay:
     def day_on_a_host_that_dies(self, number: int, where: str) -> str:
         """Its process ends without a word; returns the run, which stays as it was."""
         before = {run.run_id for run in self.days.instance.get_runs()}
-        process = multiprocessing.get_context("fork").Process(
-            target=_die_at, args=(self.days, self.days.instance.get_ref(), f"2024-01-{number:02}", where)
-        )
-        process.start()
-        process.join(120)
-        assert process.exitcode == 9
+        self._hosts.popleft().die(f"2024-01-{number:02}", where)
         (run,) = (run for run in self.days.instance.get_runs() if run.run_id not in before)
         assert run.status is dg.DagsterRunStatus.STARTED
         return run.run_id
@@ -96,12 +120,3 @@ def foreign_object_after_step_5(days: Days, name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(CheckpointCoordinator, "confirm", and_then)
         yield
-
-
-def _die_at(days: Days, ref: Any, day: str, where: str) -> None:
-    def die(*_: Any, **__: Any) -> None:
-        os._exit(9)
-
-    setattr(steps, where, die)
-    days.instance = dg.DagsterInstance.from_ref(ref)
-    days.run(day)

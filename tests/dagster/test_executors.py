@@ -10,6 +10,7 @@ import pytest
 
 from dstl_dagster import build_step_executor
 from dstl_dagster.errors import InvalidInputError
+from dstl_flights.assets import build_definitions, day_job
 from tests.dagster.forked import MARKER, forked
 
 pytestmark = pytest.mark.dagster
@@ -33,3 +34,10 @@ def test_mistakes_are_refused_where_they_are_made() -> None:
         build_step_executor(preload="shop")
     with pytest.raises(InvalidInputError, match="max_concurrent is 1 or more, not 0"):
         build_step_executor(max_concurrent=0)
+
+
+def test_a_backfill_of_the_example_forks_its_steps() -> None:
+    """Dagster runs it by a job of its own, which has nothing of `nyc_flights_day` but the asset."""
+    repository = build_definitions().get_repository_def()
+    executors = {name: repository.get_job(name).executor_def.name for name in ("__ASSET_JOB", day_job.name)}
+    assert executors == {"__ASSET_JOB": "forked_steps", day_job.name: "multi_or_in_process_executor"}

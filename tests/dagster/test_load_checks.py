@@ -10,7 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
+from dstl_dagster import (
+    ChangelogStorageResource,
+    CheckpointLineageComponent,
+    RecoverableWriterResource,
+    build_checkpoint_job,
+    build_state_asset,
+    checkpointed_asset,
+)
 from dstl_dagster.errors import InvalidInputError
 
 pytestmark = pytest.mark.dagster
@@ -129,3 +136,85 @@ def test_a_components_credentials_are_used(monkeypatch: pytest.MonkeyPatch) -> N
     )
     component.build_defs(None)  # type: ignore[arg-type] # as above
     assert built[0].gcs is given
+
+
+@dg.op(out=dg.Out(dict))
+def update(changelog: ChangelogStorageResource, reports: RecoverableWriterResource) -> dict[str, Any]:
+    """Whatever a user does with both."""
+    return {}
+
+
+def _as_asset(resources: dict[str, Any]) -> dg.Definitions:
+    return dg.Definitions(assets=[build_state_asset("orders", update)], resources=resources)
+
+
+def _as_job(resources: dict[str, Any]) -> dg.Definitions:
+    return dg.Definitions(jobs=[build_checkpoint_job("orders", update)], resources=resources)
+
+
+def _as_function(resources: dict[str, Any]) -> dg.Definitions:
+    @checkpointed_asset("orders")
+    def orders(batch: Any, reports: RecoverableWriterResource) -> None:
+        """As above."""
+
+    return dg.Definitions(assets=[orders], resources=resources)
+
+
+KINDS = pytest.mark.parametrize("build", [_as_asset, _as_job, _as_function])
+
+
+def _both(store: Any, files: Any) -> dict[str, Any]:
+    return {
+        "changelog": ChangelogStorageResource(uri=store),
+        "reports": RecoverableWriterResource(uri=files),
+    }
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("store", "files"),
+    [
+        ("file:///data/store", "file:///data/reports"),
+        ("file:///data/store", "gs://bucket/reports"),
+        ("gs://bucket/store", "file:///data/reports"),
+        ("memory://bucket/store", "file:///data/reports"),
+    ],
+)
+def test_files_outside_the_store_fail_the_load(build: Callable[..., Any], store: str, files: str) -> None:
+    """With the op and the resource, before any run: of an asset, a job, and an asset of one function."""
+    with pytest.raises(InvalidInputError, match=f"op '.*': resource 'reports' publishes files in {files}"):
+        dg.Definitions.validate_loadable(build(_both(store, files)))
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("store", "files"),
+    [
+        ("file:///data/store", "file:///data/store/reports"),
+        ("gs://bucket/store", "gs://another/reports"),
+        (dg.EnvVar("DSTL_NOT_SET_ANYWHERE"), "file:///data/reports"),
+        ("file:///data/store", dg.EnvVar("DSTL_NOT_SET_ANYWHERE")),
+    ],
+)
+def test_files_that_can_be_published_load(build: Callable[..., Any], store: Any, files: Any) -> None:
+    """Inside of the folder, in any bucket, or where only the run knows."""
+    dg.Definitions.validate_loadable(build(_both(store, files)))
+
+
+def test_two_stores_of_one_op_are_left_to_the_run() -> None:
+    """It says there in which of them it opens a batch; files that no op takes are nobody's."""
+
+    @dg.op(out=dg.Out(dict))
+    def two(
+        old: ChangelogStorageResource, changelog: ChangelogStorageResource, reports: RecoverableWriterResource
+    ) -> dict[str, Any]:
+        return {}
+
+    stores = {name: ChangelogStorageResource(uri=f"file:///data/{name}") for name in ("old", "changelog")}
+    given = {**stores, "reports": RecoverableWriterResource(uri="file:///data/changelog/reports")}
+    dg.Definitions.validate_loadable(
+        dg.Definitions(jobs=[build_checkpoint_job("orders", two)], resources=given)
+    )
+    elsewhere = {"files": RecoverableWriterResource(uri="file:///elsewhere")}
+    within = _both("file:///data/store", "file:///data/store/reports")
+    dg.Definitions.validate_loadable(_as_asset({**within, **elsewhere}))

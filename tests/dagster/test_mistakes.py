@@ -44,8 +44,10 @@ def test_a_wrong_definition_says_what_to_write(build: Callable[[], object], says
         build()
 
 
-def test_files_outside_the_store_are_refused_before_the_work(tmp_path: Path) -> None:
-    """Before the attempt is opened, by the resource's name; folders inside are fine."""
+def test_files_outside_the_store_are_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only the run knows the folder: before the attempt is opened, by the resource's name."""
     began: list[str] = []
 
     @dg.op(out=dg.Out(dict))
@@ -61,8 +63,9 @@ def test_files_outside_the_store_are_refused_before_the_work(tmp_path: Path) -> 
     def run(folder: str) -> dg.ExecuteInProcessResult:
         resources = {
             "changelog": dstl.ChangelogStorageResource(uri=(tmp_path / "store").as_uri()),
-            "reports": dstl.RecoverableWriterResource(uri=folder),
+            "reports": dstl.RecoverableWriterResource(uri=dg.EnvVar("DSTL_REPORTS")),
         }
+        monkeypatch.setenv("DSTL_REPORTS", folder)
         job = dstl.build_checkpoint_job("orders", work, resource_defs=resources)
         return job.execute_in_process(raise_on_error=False)
 

@@ -126,31 +126,16 @@ def picture(browser_page: Page) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def _dagster_dev(folder: Path) -> Iterator[str]:
-    """Webserver and daemon over the flights."""
+    """Webserver and daemon over the flights, in a session of their own, which ends with the block."""
     homes = {"DAGSTER_HOME": str(folder / "dagster"), "DSTL_DEMO_FOLDER": str(folder)}
-    with _serving(["dagster", "dev", "-m", "dstl_flights.definitions"], folder, homes) as url:
-        yield url
-
-
-@contextlib.contextmanager
-def webserver(home: Path, module: str) -> Iterator[str]:
-    """The page alone, over the definitions of a module: runs start at once, no daemon looks after them."""
-    home.mkdir()
-    (home / "dagster.yaml").write_text(SETTINGS)
-    with _serving(["dagster_webserver", "-m", module], home, {"DAGSTER_HOME": str(home)}) as url:
-        yield url
-
-
-@contextlib.contextmanager
-def _serving(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    """A program that serves Dagster's page, in a session of its own, which ends with the block."""
+    command = ["dagster", "dev", "-m", "dstl_flights.definitions"]
     port = _free_port()
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command, "-h", "127.0.0.1", "-p", str(port)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **homes},
             stdout=log,
             stderr=log,
             start_new_session=True,
