@@ -6,10 +6,13 @@ In the long form every answer of the bucket is 50 ms late.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dstl_flights.runs import LOCATION_TAG
 
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from tests.readme import demo_command
@@ -19,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.m
 
 @pytest.mark.parametrize("late_seconds", [0.0, pytest.param(0.05, marks=pytest.mark.soak)])
 def test_two_days(tmp_path: Path, late_seconds: float) -> None:
-    """State and reports are those of the raw CSV, and all of them are in the bucket."""
+    """State and reports are those of the raw CSV, and all of them are in the bucket. Dagster's page has the runs."""
     with GCSServer(one_update_a_second=True) as server:
         server.create_bucket("flights")
         if late_seconds:
@@ -37,3 +40,10 @@ def test_two_days(tmp_path: Path, late_seconds: float) -> None:
         assert done.stdout.count("equal") == 4
         assert server.raw_read("flights", "demo/reports/2013-01-02/delays.jsonl")
     assert list((tmp_path / "d" / "store").iterdir()) == []
+    with dg.DagsterInstance.from_config(str(tmp_path / "d" / "dagster")) as instance:
+        runs = instance.get_runs()
+    assert {run.tags["dagster/partition"] for run in runs} == {"2013-01-01", "2013-01-02"}
+    for run in runs:
+        assert run.tags.items() >= LOCATION_TAG.items()
+        own = {key: value for key, value in run.tags.items() if key.startswith("dstl/")}
+        assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-", str(own)), "no raw id"
