@@ -188,20 +188,18 @@ class _Merge:
     def looked_up(self, count: int) -> DataFrame:
         """`new`, `old`, `repeated` and `key_group` of every changed row; each task has its own range."""
         schema = self.schema
-        fields = []
+        fields, keys = [], {}
         for given in self._changes.columns:
             column = quoted(given)
             (name,) = self._spelled([given], schema.key_columns)
             # The hash depends on the type, so the key is cast before it is hashed.
             if name in schema.key_columns:
                 column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
+                keys[name] = column
             fields.append(f"{column} AS {quoted(name)}")
-        rows = self._changes.selectExpr(f"struct({', '.join(fields)}) AS new")
-        keys = [f"new.{quoted(name)}" for name in schema.key_columns]
-        key_group = key_group_of_columns(keys, schema.max_parallelism)
-        ranged = rows.selectExpr("new", f"{key_group} AS key_group").repartitionById(
-            count, task_of_key_group("key_group", count, schema.max_parallelism)
-        )
+        key_group = key_group_of_columns([keys[name] for name in schema.key_columns], schema.max_parallelism)
+        rows = self._changes.selectExpr(f"struct({', '.join(fields)}) AS new", f"{key_group} AS key_group")
+        ranged = rows.repartitionById(count, task_of_key_group("key_group", count, schema.max_parallelism))
         result = st.StructType(
             [
                 rows.schema["new"],

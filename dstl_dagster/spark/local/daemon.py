@@ -1,18 +1,49 @@
 """The process from which Spark forks its Python workers, with what a worker needs already imported.
 
-Owns what that is: PySpark's own worker, Arrow, and our tasks. Does not own the daemon (PySpark's), nor which
-sessions use it (`session`).
+Owns what that is: PySpark's own worker, Arrow with pandas where it is installed, and our tasks. Does not own
+the daemon (PySpark's), nor which sessions use it (`session`).
 
 PySpark's daemon imports none of it before it forks, so each worker would again: a second of CPU and more,
-before the first row of a session's first tasks. None of these imports starts a thread.
+before the first row of a session's first tasks. None of these imports starts a thread that a worker needs.
+
+PySpark's workers collect garbage after every task. What was imported before the fork is frozen: it is never
+garbage, and looking through it would cost each task more than most tasks of a small batch do.
 """
 
-import pyspark.worker  # noqa: F401 - imported so that workers need not, as the next three
+import gc
+import os
+import sys
+from pathlib import Path
+
+import numpy
+import pyarrow
+import pyspark.worker
 from pyspark.daemon import manager
 
 import dstl_dagster.spark.data_source
+import dstl_dagster.spark.file_tasks
 import dstl_dagster.spark.merge_tasks
-import dstl_dagster.spark.state_tasks  # noqa: F401
+import dstl_dagster.spark.state_tasks  # noqa: F401 - imported so that workers need not, as are these
+from dstl_dagster.storage import LocalObjectStore  # noqa: F401 - a local session's store, as a rule
+
+
+def forget_archives_of_spark() -> None:
+    """Forget where in Spark's own archives modules were found; who imports another one looks again.
+
+    A worker invalidates the caches of all imports in its first task. For each package of PySpark that was
+    imported from its archive, it would read the archive's directory again: 0.3 s of CPU.
+    """
+    if f".zip{os.sep}" not in pyspark.__file__:
+        return
+    home = f"{Path(pyspark.__file__).parents[4]}{os.sep}"  # of python/lib/pyspark.zip/pyspark/__init__.py
+    for path, finder in list(sys.path_importer_cache.items()):
+        if getattr(finder, "archive", "").startswith(home):  # only those of archives have one
+            del sys.path_importer_cache[path]
+
 
 if __name__ == "__main__":
+    pyarrow.array(numpy.zeros(0))  # Arrow imports pandas, if there is one, with the first array it is given
+    forget_archives_of_spark()
+    gc.collect()
+    gc.freeze()
     manager()
