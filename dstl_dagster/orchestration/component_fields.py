@@ -53,11 +53,13 @@ class PartitionsFields(dg.Model, dg.Resolvable):
 
     type: str = Field(description="hourly, daily, weekly, monthly or static.")
     start_date: str | None = Field(default=None, description="Required, but for static ones.")
-    end_date: str | None = None
-    timezone: str | None = None
-    minute_offset: int | None = None
-    hour_offset: int | None = None
-    day_offset: int | None = None
+    end_date: str | None = Field(default=None, description="Exclusive; without one they go on for ever.")
+    timezone: str | None = Field(default=None, description="Such as Europe/Berlin; UTC by default.")
+    minute_offset: int | None = Field(default=None, description="Minutes after the full hour.")
+    hour_offset: int | None = Field(default=None, description="Hours after midnight.")
+    day_offset: int | None = Field(
+        default=None, description="The day they begin: of the week from 0, a Sunday; of the month from 1."
+    )
     partition_keys: list[Option] | None = Field(default=None, description="Of static ones.")
 
     def definition(self) -> dg.PartitionsDefinition[str]:
@@ -88,7 +90,7 @@ class PartitionsFields(dg.Model, dg.Resolvable):
 class RetryFields(dg.Model, dg.Resolvable):
     """A retry policy; its fields are those of `dagster.RetryPolicy`."""
 
-    max_retries: int = Field(ge=0)
+    max_retries: int = Field(ge=0, description="After the first attempt.")
     delay: float | None = Field(default=None, ge=0, description="Seconds before a retry.")
     backoff: str | None = Field(default=None, description="LINEAR or EXPONENTIAL; needs a delay.")
     jitter: str | None = Field(default=None, description="FULL or PLUS_MINUS; needs a delay.")
@@ -134,7 +136,7 @@ class DownstreamFields(dg.Model, dg.Resolvable):
         default=None, description="`module:name` of a function of the `completed` record: the run's config."
     )
     name: str | None = Field(default=None, description="Of the sensor.")
-    max_runs_per_tick: int = Field(default=20, ge=1)
+    max_runs_per_tick: int = Field(default=20, ge=1, description="The next tick asks for the others.")
 
     def sensor(
         self,

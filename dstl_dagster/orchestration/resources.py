@@ -66,9 +66,11 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     files: dict[str, str] = Field(
         default_factory=dict, description="More of `options`, for definitions that keep them apart."
     )
-    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # Dagster's way to make it optional
-    """dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the control plane
-    that Google's libraries do not find by default. Spark's executors always use the default ones."""
+    gcs: dg.ResourceDependency[Any] = Field(
+        default=None,  # type: ignore[arg-type] # Dagster's way to make it optional
+        description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
+        "control plane that Google's libraries do not find by default. Spark's executors use the default ones.",
+    )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Log a warning for bucket settings that would break guarantees or cost money."""
@@ -270,8 +272,10 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
             "`batch.write_files` writes follows the job's, and takes these as `job_options=files.options`."
         ),
     )
-    gcs: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # as above
-    """As for `ChangelogStorageResource`, of the writers made here: give both the same one."""
+    gcs: dg.ResourceDependency[Any] = Field(
+        default=None,  # type: ignore[arg-type] # as above
+        description="As for `ChangelogStorageResource`, of the writers made here: give both the same one.",
+    )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Log a warning for bucket settings that would break guarantees or cost money."""

@@ -16,7 +16,12 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.component_fields import DownstreamFields, PartitionsFields, TtlFields
+from dstl_dagster.orchestration.component_fields import (
+    DownstreamFields,
+    PartitionsFields,
+    RetryFields,
+    TtlFields,
+)
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store
@@ -328,6 +333,25 @@ tags: {tier: 1}
 metadata: {page: wiki}
 patience: 10 min
 """
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        CheckpointLineageComponent,
+        CheckpointedAssetComponent,
+        PartitionsFields,
+        RetryFields,
+        TtlFields,
+        DownstreamFields,
+        dstl.ChangelogStorageResource,
+        dstl.RecoverableWriterResource,
+        dstl.SparkSessionResource,
+    ],
+)
+def test_each_field_has_a_description(described: Any) -> None:
+    """Dagster's page, and the schema that an editor reads, show it."""
+    assert [name for name, field in described.model_fields.items() if not field.description] == []
 
 
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's own call of pydantic

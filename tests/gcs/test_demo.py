@@ -12,9 +12,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dstl_flights.runs import LOCATION_TAG
 
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_flights.runs import LOCATION_TAG
 from tests.readme import demo_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.mark.timeout(1800)]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.kill, pytest.m
 
 @pytest.mark.parametrize("late_seconds", [0.0, pytest.param(0.05, marks=pytest.mark.soak)])
 def test_two_days(tmp_path: Path, late_seconds: float) -> None:
-    """State and reports are those of the raw CSV, and all of them are in the bucket. Dagster's page has the runs."""
+    """State and reports are those of the raw CSV, and all are in the bucket. Dagster's page has the runs."""
     with GCSServer(one_update_a_second=True) as server:
         server.create_bucket("flights")
         if late_seconds:
