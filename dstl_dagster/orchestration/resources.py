@@ -69,7 +69,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     gcs: dg.ResourceDependency[Any] = Field(
         default=None,  # type: ignore[arg-type] # Dagster's way to make it optional
         description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
-        "control plane that Google's libraries do not find by default. Spark's executors use those.",
+        "control plane. Without it, and always in Spark's executors, those that Google's libraries find.",
     )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
