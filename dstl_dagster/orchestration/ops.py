@@ -97,9 +97,9 @@ def build_checkpoint_ops(
 
         def step(
             context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
-        ) -> Iterator[dg.Output[Any]]:
+        ) -> Reference:
             _run([(number, body)], context, assets, reference, changelog)
-            yield dg.Output(reference)
+            return reference
 
         return decorator(_of_reference(changelog, step))
 
@@ -199,24 +199,28 @@ def _build_last_op(
 
 def _of_reference(
     given: ChangelogStorageResource | None,
-    step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Iterator[dg.Output[Any]]],
-) -> Callable[..., Iterator[dg.Output[Any]]]:
+    step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Any],
+) -> Callable[..., Any]:
     """The function of an op; it asks for the resource named `changelog` where none is given."""
 
     def of_given(
         context: dg.OpExecutionContext,
         reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-    ) -> Iterator[dg.Output[Any]]:
+    ) -> Any:
         assert given is not None
         with given.process_config_and_initialize_cm() as resource:
-            yield from step(context, reference, resource)
+            found = step(context, reference, resource)
+            if not isinstance(found, Iterator):
+                return found
+            outputs = list(found)  # while there is the resource
+        return (output for output in outputs)
 
     def of_injected(
         context: dg.OpExecutionContext,
         reference: dict,  # type: ignore[type-arg] # as above
         changelog: ChangelogStorageResource,
-    ) -> Iterator[dg.Output[Any]]:
-        yield from step(context, reference, changelog)
+    ) -> Any:
+        return step(context, reference, changelog)
 
     return of_injected if given is None else of_given
 

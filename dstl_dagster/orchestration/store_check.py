@@ -24,20 +24,19 @@ __all__ = ["with_store_check"]
 
 
 def with_store_check(op: dg.OpDefinition) -> dg.OpDefinition:
-    """The op, which refuses folders of files where its changelog's store cannot publish.
+    """The same op, which from now on refuses folders of files where its changelog's store cannot publish.
 
     Dagster asks an op what it requires once resources are bound to it: when definitions, a job or an asset
     are loaded or validated. Then it raises InvalidInputError that names the op and the resource.
     """
-    return _StoreCheckedOp(op)
+    # Not another op around it: several jobs may use one op, and Dagster knows it by identity.
+    if type(op) is dg.OpDefinition:
+        op.__class__ = _StoreCheckedOp
+    return op
 
 
 class _StoreCheckedOp(dg.OpDefinition):
     """A user's op, with one requirement more."""
-
-    def __init__(self, op: dg.OpDefinition) -> None:
-        # Not made again from its parts: each release of Dagster adds some.
-        self.__dict__.update(vars(op))
 
     def get_resource_requirements(self, *asked: Any, **by_name: Any) -> Iterator[Any]:
         yield from super().get_resource_requirements(*asked, **by_name)
