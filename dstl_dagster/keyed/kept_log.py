@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, HandleRead, KnownFooters
 from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.keyed.passes import smallest_within
 from dstl_dagster.state import CollectedChanges
 
 __all__ = ["KEPT_BYTES", "KeptLog", "collected", "kept_handles"]
@@ -33,15 +34,8 @@ def kept_handles(handles: Sequence[ChangelogStateHandle], max_bytes: int = KEPT_
     """The indices of the handles that are kept once they are read: the smallest of those that are in small
     files, of `max_bytes` of payload at most together. Pure.
     """
-    small = [number for number, handle in enumerate(handles) if _is_small(handle)]
-    found = []
-    left = max_bytes
-    for number in sorted(small, key=lambda each: handles[each].state_size):
-        left -= handles[number].state_size
-        if left < 0:
-            break
-        found.append(number)
-    return frozenset(found)
+    small = (number for number, handle in enumerate(handles) if _is_small(handle))
+    return frozenset(smallest_within(handles, small, max_bytes))
 
 
 def collected(

@@ -5,11 +5,11 @@ Owns both plans. Pure. Does not own reading (`keyed_state`), or how much fits (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 
-__all__ = ["passes", "read_at_once"]
+__all__ = ["passes", "read_at_once", "smallest_within"]
 
 
 def passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:
@@ -53,14 +53,19 @@ def read_at_once(
         for number, handle in enumerate(handles)
         if sum(_meets(handle.key_group_range, each) for each in wanted) > 1
     ]
-    found = []
+    return sorted(smallest_within(handles, shared, max_bytes))
+
+
+def smallest_within(
+    handles: Sequence[ChangelogStateHandle], numbers: Iterable[int], max_bytes: int
+) -> Iterator[int]:
+    """Those of `numbers`, the smallest handle first, that have `max_bytes` of payload at most together."""
     left = max_bytes
-    for number in sorted(shared, key=lambda each: handles[each].state_size):
+    for number in sorted(numbers, key=lambda each: handles[each].state_size):
         left -= handles[number].state_size
         if left < 0:
-            break
-        found.append(number)
-    return sorted(found)
+            return
+        yield number
 
 
 def _meets(own: KeyGroupRange, ranges: Iterable[KeyGroupRange]) -> bool:

@@ -65,6 +65,7 @@ def written(store, *, files, sets, set_bytes, key_groups=1, compression="none"):
         compression=compression,
         preemptive_persist_threshold_in_bytes=1 << 30,
         batch_persist_delay=timedelta(0),
+        upload_timeout=timedelta(0),  # 100 MB take longer than a second where everything else does
     )
     with (
         FsStateChangelogStorage("job", store, options) as storage,
