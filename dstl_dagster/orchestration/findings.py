@@ -7,12 +7,15 @@ object to read the server's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # no public name
+    AssetCheckEvaluationTargetMaterializationData,
+)
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
@@ -37,6 +40,7 @@ __all__ = [
     "age_allowed",
     "age_limit",
     "blocked_files",
+    "evaluations",
     "in_words",
     "of_age",
     "of_cost",
@@ -85,9 +89,13 @@ class Finding:
         """For the op that runs the check."""
         return dg.AssetCheckResult(asset_key=assets.checkpoints_key, **self._fields())
 
-    def evaluation(self, assets: JobAssets) -> dg.AssetCheckEvaluation:
-        """For a step or a sensor that reports it beside a checkpoint."""
-        return dg.AssetCheckEvaluation(asset_key=assets.checkpoints_key, **self._fields())
+    def evaluation(
+        self, assets: JobAssets, target: AssetCheckEvaluationTargetMaterializationData | None
+    ) -> dg.AssetCheckEvaluation:
+        """For a step or a sensor that reports it beside a checkpoint, the one of `target`."""
+        return dg.AssetCheckEvaluation(
+            asset_key=assets.checkpoints_key, target_materialization_data=target, **self._fields()
+        )
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -97,6 +105,25 @@ class Finding:
             "description": self.text,
             "metadata": {**self.measures, **self.details},
         }
+
+
+def evaluations(
+    instance: dg.DagsterInstance, assets: JobAssets, found: Iterable[Finding]
+) -> list[dg.AssetCheckEvaluation]:
+    """The findings as events of the newest checkpoint that the instance holds.
+
+    Without it Dagster compares times to see whether a check is older than the checkpoint, and SQLite keeps
+    that of a check in whole seconds.
+    """
+    newest = instance.fetch_materializations(assets.checkpoints_key, limit=1).records
+    target = (
+        AssetCheckEvaluationTargetMaterializationData(
+            storage_id=newest[0].storage_id, run_id=newest[0].run_id, timestamp=newest[0].timestamp
+        )
+        if newest
+        else None
+    )
+    return [each.evaluation(assets, target) for each in found]
 
 
 def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | None, Finding]:

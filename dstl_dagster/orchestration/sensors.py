@@ -17,7 +17,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.committing import Committing
-from dstl_dagster.orchestration.findings import age_allowed, of_age
+from dstl_dagster.orchestration.findings import age_allowed, evaluations, of_age
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.marks import mark_partitions
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
@@ -95,7 +95,7 @@ def build_checkpoint_sensor(
             allowed = age_allowed(context.repository_def, assets)
             # Unlike a run's, what a sensor reports may be old, and Dagster's own freshness does not see that.
             found += [] if allowed is None else [of_age(view, tick_clock, allowed)]
-            checks = [finding.evaluation(assets) for finding in found]
+            checks = evaluations(context.instance, assets, found)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,

@@ -26,6 +26,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.agreement import findings_beside
+from dstl_dagster.orchestration.findings import evaluations
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
 from dstl_dagster.orchestration.marks import mark_partitions
@@ -215,14 +216,15 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
     `partitions_def`: of the job's state, where the step is not one of the state's own asset.
     """
     own = step.context.assets_def.partitions_def if step.context.has_assets_def else None
-    for finding in findings_beside(
+    found = findings_beside(
         step.context.instance,
         step.assets,
         step.coordinator.timeline.seen(),
         PartitionChanges([], []),  # clean-up, the next step, makes them
         partitions_def or own,
-    ):
-        step.context.log_event(finding.evaluation(step.assets))  # type: ignore[arg-type] # it does take one
+    )
+    for event in evaluations(step.context.instance, step.assets, found):
+        step.context.log_event(event)  # type: ignore[arg-type] # it does take one
 
 
 def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:

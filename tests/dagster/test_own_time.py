@@ -50,13 +50,31 @@ def definitions(days: Days, max_age: timedelta) -> dg.Definitions:
     )
 
 
-def checked(days: Days, name: str) -> bool | None:
-    """What the newest evaluation of a check says; `None` where there is none."""
+def evaluated(days: Days, name: str) -> dg.AssetCheckEvaluation | None:
+    """The newest evaluation of a check."""
     key = dg.AssetCheckKey(dg.AssetKey(["days", "checkpoints"]), name)
     found = days.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if found is None or found.event is None:
-        return None
-    return bool(found.event.dagster_event.asset_check_evaluation_data.passed)
+    return None if found is None else found.evaluation
+
+
+def checked(days: Days, name: str) -> bool | None:
+    """What it says; `None` where there is none."""
+    found = evaluated(days, name)
+    return None if found is None else found.passed
+
+
+def test_what_a_tick_checks_is_of_the_newest_checkpoint(days: Days, daemon: Daemon) -> None:
+    """By its number, not by the time: SQLite keeps a check's in whole seconds, and a tick comes at once."""
+    run = days.run("2024-01-01")
+    coordinator = days.coordinator()
+    coordinator.abort(coordinator.trigger())  # something new, but no checkpoint
+    daemon.tick()
+    checkpoints = dg.AssetKey(["days", "checkpoints"])
+    (newest,) = days.instance.fetch_materializations(checkpoints, limit=1).records
+    target = evaluated(days, "no_blocked_files").target_materialization_data
+    assert newest.run_id == run.run_id
+    assert target is not None
+    assert target.storage_id == newest.storage_id
 
 
 @pytest.mark.parametrize(("max_age", "passes"), [(DAY, False), (3 * DAY, True)])
