@@ -21,7 +21,7 @@ class_archive.use_it()
 # beside later tests, and with the random numbers that Hypothesis keeps to itself.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
-_PROCESSES = 3
+_PROCESSES = 4
 """On two cores too: half of the time tests wait, for daemons, browsers and buckets far away. Not more: others
 start a JVM or Dagster's daemons beside themselves, which want cores."""
 
