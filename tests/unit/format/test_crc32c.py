@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import google_crc32c
 import pytest
 from hypothesis import given
@@ -42,3 +44,14 @@ def test_checksum_of_a_part(first: bytes, zero_count: int, end: bytes) -> None:
     whole_crc = google_crc32c.value(first + second)
     found = checksums.of_second(google_crc32c.value(first), whole_crc, len(second))
     assert found == google_crc32c.value(second)
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_checksums_of_many_parts(count: int) -> None:
+    """As those of each, whether they are few or many."""
+    noise = random.Random(count)
+    seconds = [noise.randbytes(noise.choice([0, 1, 7, noise.randrange(1 << 16)])) for _ in range(count)]
+    firsts = [noise.randrange(1 << 32) for _ in range(count)]
+    wholes = [checksums.extend(first, second) for first, second in zip(firsts, seconds, strict=True)]
+    parts = zip(firsts, wholes, map(len, seconds), strict=True)
+    assert checksums.of_seconds(list(parts)) == list(map(google_crc32c.value, seconds))
