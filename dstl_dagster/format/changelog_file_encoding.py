@@ -172,16 +172,16 @@ class ChangelogFileEncoder:
         finished: list[ChangeSetEntry] = []
         sums = list(_summed(self._bodies))
         for entry, block, (body_crc, _) in zip(self._entries, self._blocks, sums, strict=True):
-            entry = replace(entry, crc32c=body_crc)
             header = skippable_frame_header(self._compression, len(block))
             if header is None:
                 # Too long for one skippable frame: readers walk this set instead.
-                finished.append(entry)
+                finished.append(replace(entry, crc32c=body_crc))
                 continue
             yield header
             yield block
             at += len(header)
-            finished.append(replace(entry, block_offset=at, block_crc32c=crc32c.crc32c(block)))
+            block_crc = crc32c.crc32c(block)
+            finished.append(replace(entry, crc32c=body_crc, block_offset=at, block_crc32c=block_crc))
             at += len(block)
         yield self._end(finished, [Frames.of(each) if len(each) > 1 else None for _, each in sums], at)
 

@@ -39,6 +39,8 @@ class UploadMetrics:
 
     def of(self, tasks: Iterable[UploadTask]) -> UploadMetrics:
         """The same, for events of these tasks."""
+        if self._hook is NO_METRICS:
+            return self
         other = copy.copy(self)
         other._operator = ",".join(sorted({each.operator for each in tasks if each.operator})) or None
         return other
@@ -50,7 +52,8 @@ class UploadMetrics:
         self._record(name, MeasurementKind.HISTOGRAM, value)
 
     def _record(self, name: str, kind: MeasurementKind, value: float) -> None:
-        self._hook.record(Measurement(PREFIX + name, kind, value, self._job, self._operator))
+        if self._hook is not NO_METRICS:
+            self._hook.record(Measurement(PREFIX + name, kind, value, self._job, self._operator))
 
     def attempt_begins(self) -> None:
         self._count("numberOfUploadRequests")
