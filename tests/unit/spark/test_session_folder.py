@@ -38,8 +38,11 @@ def _new_scratch_folder_below(folder: str) -> Path:
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_a_child_process_removes_its_folder(start_method: str, tmp_path: Path) -> None:
+def test_a_child_process_removes_its_folder(
+    start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step that an orchestrator runs in its own process leaves no folder behind."""
+    monkeypatch.setenv("TMPDIR", "/tmp")  # of the sockets, whose paths may be 107 characters long
     context = multiprocessing.get_context(start_method)
     with ProcessPoolExecutor(1, mp_context=context) as child:
         folder = child.submit(_new_scratch_folder_below, str(tmp_path)).result(60)
