@@ -111,14 +111,13 @@ def measure_growth(row_counts: list[int], rounds: int) -> list[Numbers]:
         for row_count in row_counts:
             store = FaultStore(LocalObjectStore(root / str(row_count), durable=False))
             # Snapshots and folds must fall on the same checkpoints for all sizes: here on none.
-            jobs[row_count] = coordinator_on(store, materialize=False, snapshot_interval=100_000)
-            begin(jobs[row_count], row_count)
+            coordinator = coordinator_on(store, materialize=False, snapshot_interval=100_000)
+            begin(coordinator, row_count)
+            jobs[row_count] = store, coordinator
         taken: dict[int, list[tuple[float, int, Counter[str]]]] = {each: [] for each in row_counts}
         for number in range(1, rounds + 1):
             table = rows(changed_keys(number), number)
-            for row_count, coordinator in jobs.items():
-                store = coordinator.store
-                assert isinstance(store, FaultStore)
+            for row_count, (store, coordinator) in jobs.items():
                 before = len(store.requests)
                 gc.collect()
                 began = time.perf_counter()
