@@ -27,6 +27,7 @@ from dstl_dagster.keyed import (
     Manifest,
     OperatorEntry,
     OperatorReport,
+    StateRows,
     as_file_reports,
     carried_on,
     refuse_wrong_ttl,
@@ -226,7 +227,9 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         sizes = None if sizes is None else sizes.with_report(operator)
-        entries[operator.operator] = _entry(parent, operator, sizes)
+        entry = _entry(parent, operator, sizes)
+        rows = _rows(parents, operator)
+        entries[operator.operator] = dataclasses.replace(entry, rows=rows)
         refuse_wrong_ttl(None if parents is None else parents.report, operator)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
@@ -234,7 +237,8 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes)
+            same = _entry(parent, entry.report.unchanged(), entry.sizes)
+            entries[name] = dataclasses.replace(same, rows=entry.rows)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
@@ -258,6 +262,12 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
         )
         for file in files
     )
+
+
+def _rows(parents: OperatorEntry | None, report: OperatorReport) -> StateRows | None:
+    if parents is None:
+        return StateRows.after(None, None, report)
+    return StateRows.after(parents.rows, parents.report, report)
 
 
 def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None) -> OperatorEntry:

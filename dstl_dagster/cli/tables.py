@@ -50,7 +50,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
 def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
     """The same facts for programs; sizes in bytes, times in seconds."""
     manifest = checkpoint.manifest
-    commit = checkpoint.entry.committed
+    commit, rows = checkpoint.entry.committed, manifest.rows
     return {
         "checkpoint_id": checkpoint.checkpoint_id,
         "parent": checkpoint.parent,
@@ -59,6 +59,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "idempotency_key": checkpoint.idempotency_key,
         "changes": manifest.changes,
         "state_bytes": manifest.state_bytes,
+        "state_rows": None if rows is None else {"least": rows.least, "most": rows.most},
         "files": [file.object_name for file in manifest.files],
         "file_bytes": manifest.file_bytes,
         "persist_seconds": manifest.persist_seconds,

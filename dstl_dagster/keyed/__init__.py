@@ -50,6 +50,7 @@ from dstl_dagster.keyed.reports import (
     load_report,
     store_report,
 )
+from dstl_dagster.keyed.state_rows import StateRows
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.bases import (
@@ -118,6 +119,7 @@ __all__ = [
     "Spending",
     "StateAt",
     "StateDiff",
+    "StateRows",
     "StateScan",
     "StepCost",
     "Uncovered",

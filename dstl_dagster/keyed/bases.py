@@ -12,8 +12,10 @@ ends at the last key group; that is how `OperatorReport.base_handles` separates 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+
+import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
@@ -138,7 +140,7 @@ def write_base(
     """
     slice_ = None if key_groups in (None, state.all_key_groups) else key_groups
     ranges = state.ranges() if slice_ is None else _ranges_within(state, slice_)
-    handles = []
+    handles, rows = [], 0
     into = shared or SharedFiles(store, attempt)
     with (
         open_attempt_changelog(store, attempt, state.at.options) as storage,
@@ -146,10 +148,11 @@ def write_base(
     ):
         for count, each in enumerate(ranges, 1):
             fold = folded(reader, state.at, each)
-            changes = (_as_changes(state, run) for run in fold.runs())
+            counted = _Counted(state, fold.runs())
             handles.append(
-                into.write_range(storage, state.operator, state.schema, each, changes, state.at.options)
+                into.write_range(storage, state.operator, state.schema, each, counted, state.at.options)
             )
+            rows += counted.rows
             if progress is not None:
                 progress(count, len(ranges))
     schema = state.schema
@@ -163,6 +166,7 @@ def write_base(
         column_ids=schema.column_ids,
         base_range=slice_,
         ttl=state.at.ttl,
+        base_rows=rows,
     )
     return report if shared is not None else into.durable_now(report)
 
@@ -205,6 +209,7 @@ def with_base(base: OperatorReport, changes: OperatorReport | None) -> OperatorR
         column_ids=schema.column_ids,
         base_range=base.base_range,
         compaction=base.compaction,
+        base_rows=base.base_rows,
     )
 
 
@@ -370,6 +375,20 @@ def _without_dropped(state: KeyedState, own: Sequence[OperatorReport]) -> KeyedS
         return state
     schema = schema_of(own[0]).covering(state.schema)
     return replace(state, at=replace(state.at, schema=schema))
+
+
+class _Counted:
+    """The changes of a base, and how many rows they had as they went by."""
+
+    def __init__(self, state: KeyedState, runs: Iterable[FoldedRun]) -> None:
+        self._state, self._runs = state, runs
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[EncodedChanges]:
+        for run in self._runs:
+            dead = pc.sum(run.rows.column(-1)).as_py() or 0
+            self.rows += run.rows.num_rows - int(dead)
+            yield _as_changes(self._state, run)
 
 
 def _as_changes(state: KeyedState, run: FoldedRun) -> EncodedChanges:

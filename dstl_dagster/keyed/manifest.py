@@ -28,6 +28,7 @@ from dstl_dagster.keyed.reports import (
     report_version,
     stored_bytes,
 )
+from dstl_dagster.keyed.state_rows import StateRows
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
@@ -126,6 +127,7 @@ class OperatorEntry:
             need not be read.
         previous_crc32c: of all bytes of the manifest named `previous`; `None` where an earlier release
             named it.
+        rows: how many the whole state has; `None` if nothing is known.
     """
 
     report: OperatorReport
@@ -133,6 +135,7 @@ class OperatorEntry:
     sizes: BaseAndLog | None = None
     carried: tuple[Carried, ...] = ()
     previous_crc32c: int | None = None
+    rows: StateRows | None = None
 
     def begins_with(self, oldest: OperatorReport) -> bool:
         """Whether the oldest report of this entry holds the operator's first changes, with nothing before."""
@@ -152,6 +155,8 @@ class OperatorEntry:
             more["carried"] = [each.to_json() for each in self.carried]
         if self.previous_crc32c is not None:
             more["previous_crc32c"] = self.previous_crc32c
+        if self.rows is not None:
+            more["rows"] = self.rows.to_json()
         return {"report": self.report.to_json(), "previous": self.previous, **more}
 
     @classmethod
@@ -163,6 +168,7 @@ class OperatorEntry:
             None if sizes is None else BaseAndLog.from_json(sizes),
             tuple(Carried.from_json(each) for each in fields.get("carried", ())),
             None if fields.get("previous_crc32c") is None else int(fields["previous_crc32c"]),
+            None if fields.get("rows") is None else StateRows.from_json(fields["rows"]),
         )
 
 
@@ -195,6 +201,11 @@ class Manifest:
     def changes(self) -> int:
         """Rows upserted or deleted in this checkpoint, over all operators."""
         return sum(entry.report.upserts + entry.report.deletes for entry in self.operators.values())
+
+    @property
+    def rows(self) -> StateRows | None:
+        """Of the whole state, over all operators with keyed state; `None` if it is not known of each."""
+        return StateRows.total(entry.rows for entry in self.operators.values() if entry.report.schema)
 
     @property
     def state_bytes(self) -> int:

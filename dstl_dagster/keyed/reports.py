@@ -80,6 +80,7 @@ class OperatorReport:
             come first and end with the range's last key group. `None` if `base`, or without any base.
         compaction: the first handles hold older changes again, tombstones included; the others are this
             attempt's. `None` if there are none such, and beside a base.
+        base_rows: in the base or the slice; `None` without one, or if an earlier release wrote it.
         ttl: of the state from this checkpoint on, of older rows too; `None`: rows live until deleted.
     """
 
@@ -95,6 +96,7 @@ class OperatorReport:
     base_range: KeyGroupRange | None = None
     compaction: Compaction | None = None
     ttl: StateTtl | None = None
+    base_rows: int | None = None
 
     def __post_init__(self) -> None:
         compaction = self.compaction
@@ -152,7 +154,8 @@ class OperatorReport:
 
     def unchanged(self) -> OperatorReport:
         """The report of a later checkpoint that adds nothing."""
-        return replace(self, handles=(), upserts=0, deletes=0, base=False, base_range=None, compaction=None)
+        nothing = replace(self, handles=(), upserts=0, deletes=0, base=False, base_range=None)
+        return replace(nothing, compaction=None, base_rows=None)
 
     @property
     def is_waiting(self) -> bool:
@@ -179,6 +182,8 @@ class OperatorReport:
         more: dict[str, Any] = {"base": True} if self.base else {}
         if self.base_range is not None:
             more["base_range"] = self.base_range.to_json()
+        if self.base_rows is not None:
+            more["base_rows"] = self.base_rows
         if self.compaction is not None:
             more["compaction"] = self.compaction.to_json()
         if self.column_ids:
@@ -218,6 +223,7 @@ class OperatorReport:
                 ),
                 compaction=Compaction.from_json(fields["compaction"]) if "compaction" in fields else None,
                 ttl=StateTtl.from_json(fields["ttl"]) if "ttl" in fields else None,
+                base_rows=int(fields["base_rows"]) if "base_rows" in fields else None,
             ),
         )
 

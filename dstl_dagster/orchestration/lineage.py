@@ -32,7 +32,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_VERSION,
     JobAssets,
 )
-from dstl_dagster.orchestration.measures import cost_measures, cost_table, measure, mebibytes
+from dstl_dagster.orchestration.measures import cost_measures, cost_table, measure, mebibytes, row_measures
 from dstl_dagster.orchestration.owners import in_words, owner_link
 from dstl_dagster.orchestration.places import (
     blocked_list,
@@ -99,6 +99,7 @@ def checkpoint_materialization(
         "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
         f"{readable_bytes(manifest.file_bytes)} of files",
         **_state_size(checkpoint),
+        **row_measures(checkpoint.manifest.rows),
         **_links(assets, checkpoint, reporter, sizes or {}),
         "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
         "operators": _operator_table(checkpoint),
@@ -178,6 +179,7 @@ def operator_materialization(
         _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
         _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
+    metadata |= row_measures(checkpoint.manifest.operators[operator].rows, _ROWS)
     columns = _state_columns(report)
     if columns is not None:
         metadata[_COLUMN_SCHEMA] = dg.MetadataValue.table_schema(columns)

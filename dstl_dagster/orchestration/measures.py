@@ -10,10 +10,10 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format import readable_bytes
-from dstl_dagster.keyed import CheckpointCost, list_price_usd
+from dstl_dagster.keyed import CheckpointCost, StateRows, list_price_usd
 from dstl_dagster.settings import StoragePrices
 
-__all__ = ["MICRO", "cost_measures", "cost_table", "measure", "mebibytes"]
+__all__ = ["MICRO", "cost_measures", "cost_table", "measure", "mebibytes", "row_measures"]
 
 MICRO: Final = 1_000_000
 _MIB: Final = 1024**2
@@ -27,6 +27,17 @@ def measure(value: float) -> float:
 def mebibytes(count: int) -> float:
     """Bytes as MiB. One unit for small and large, because a plot has one axis."""
     return measure(count / _MIB)
+
+
+def row_measures(rows: StateRows | None, exact: str = "") -> dict[str, Any]:
+    """Of the whole state, in words and as numbers; nothing where it is not known.
+
+    `exact`: the key of the number, where it is known exactly.
+    """
+    if rows is None or rows.most is None:
+        return {}
+    said = {"rows": rows.in_words(), "rows at least": rows.least, "rows at most": rows.most}
+    return {**said, exact: rows.exact} if exact and rows.exact is not None else said
 
 
 def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:

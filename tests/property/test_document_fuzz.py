@@ -32,7 +32,15 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames
 from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import AttemptReport, FileReport, Manifest, OperatorEntry, OperatorReport, schema_of
+from dstl_dagster.keyed import (
+    AttemptReport,
+    FileReport,
+    Manifest,
+    OperatorEntry,
+    OperatorReport,
+    StateRows,
+    schema_of,
+)
 from dstl_dagster.keyed.manifest import BaseAndLog, load_manifest
 from dstl_dagster.keyed.reports import load_report
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
@@ -78,6 +86,7 @@ OPERATOR = OperatorReport(
     2,
     1,
     base=True,
+    base_rows=5,
     column_ids=COLUMN_IDS,
 )
 FILE = FileReport(
@@ -87,12 +96,15 @@ FILE = FileReport(
     format="text",
 )
 REPORT = AttemptReport((OPERATOR,), (FILE,), {"source": {"at": [1, 2.5]}}, 1.5)
+ROWS = StateRows.from_json(
+    {"least": 1, "most": 3, "folded": 2, "round": {"key_groups": 4, "rows": 1, "upserts": 1, "deletes": 0}}
+)
 MANIFEST = Manifest(
     "job",
     3,
     ID,
     2,
-    {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), previous_crc32c=0x1234ABCD)},
+    {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), previous_crc32c=0x1234ABCD, rows=ROWS)},
     (FILE,),
     {"source": 1},
     1.5,

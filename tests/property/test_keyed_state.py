@@ -162,7 +162,7 @@ class World:
 
     def disagreement(self) -> str | None:
         for said in self.said:
-            wrong = self._wrong_state(said) or self._wrong_history(said)
+            wrong = self._wrong_state(said) or self._wrong_rows(said) or self._wrong_history(said)
             if wrong is not None:
                 return f"checkpoint {said.checkpoint.checkpoint_id}: {wrong}"
         for older, newer in zip(self.said, self.said[1:] + self.said[:1], strict=True):
@@ -181,6 +181,17 @@ class World:
         one = {key: state.row({"name": key}) for key in KEYS}
         wanted = {key: {"name": key, "value": said.rows[key]} if key in said.rows else None for key in KEYS}
         return None if one == wanted else f"rows one by one are {one}"
+
+    def _wrong_rows(self, said: Said) -> str | None:
+        known = said.checkpoint.manifest.rows
+        if known is None or known.most is None:
+            return "nothing is known of the rows"
+        if not known.least <= len(said.rows) <= known.most:
+            return f"there are {len(said.rows)} rows, not {known}"
+        report = said.checkpoint.manifest.operators["op"].report
+        if report.base and not report.change_handles and known.exact is None:
+            return f"a base leaves {known}"
+        return None
 
     def _wrong_history(self, said: Said) -> str | None:
         for key in KEYS:

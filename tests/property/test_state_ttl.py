@@ -247,6 +247,9 @@ class World:
             rows = {row["name"]: {"written": None, **row} for row in found}
             if len(rows) != len(found) or rows != model.rows:
                 return f"{way} are {rows}, not {model.rows} by {model}"
+        known = checkpoint.manifest.rows
+        if known is None or known.most is None or not known.least <= len(model.rows) <= known.most:
+            return f"there are {len(model.rows)} rows, not {known}"
         for key in KEYS:
             past = key_history(self.store, checkpoint.manifest, "op", {"name": key})
             there = bool(past) and past[-1].row is not None

@@ -76,10 +76,11 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
             "operator",
             "upserts",
             "deletes",
+            "rows",
             "changelog",
             "keys",
             title="State",
-            right=("upserts", "deletes", "changelog"),
+            right=("upserts", "deletes", "rows", "changelog"),
         )
         for name, entry in sorted(checkpoint.manifest.operators.items()):
             report = entry.report
@@ -87,6 +88,7 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
                 Text(name),
                 f"{report.upserts:,}",
                 f"{report.deletes:,}",
+                "-" if entry.rows is None else entry.rows.in_words(),
                 readable_bytes(report.stored_bytes),
                 Text(", ".join(report.key_columns)),
             )
