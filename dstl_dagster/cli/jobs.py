@@ -18,7 +18,7 @@ from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.cli.working import open_working
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
 from dstl_dagster.settings import JobOptions
 
@@ -121,7 +121,7 @@ def _show(drop: Drop, *, as_json: bool) -> None:
 
 def _lines(drop: Drop) -> Iterator[str]:
     how = "deleted" if drop.done else "would be deleted"
-    yield f"job {drop.job!r}: {drop.objects:,} objects {how}, {readable_bytes(drop.size_bytes)}"
+    yield f"job {drop.job!r}: {counted(drop.objects, 'object')} {how}, {readable_bytes(drop.size_bytes)}"
     for kind, count in drop.kinds.items():
         yield f"  {count:,} {kind}"
     if not drop.done:

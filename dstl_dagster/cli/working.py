@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import NO_TRAFFIC, ObjectStore, Traffic, TrafficMeter, metered, open_store
 
@@ -89,5 +89,4 @@ class Working:
 def _line(seconds: float, traffic: Traffic) -> str:
     moved = ((traffic.bytes_down, "read"), (traffic.bytes_up, "written"))
     bytes_moved = "".join(f", {readable_bytes(size)} {way}" for size, way in moved if size)
-    requests = "1 request" if traffic.requests == 1 else f"{traffic.requests:,} requests"
-    return f"... {seconds:.0f} s, {requests}{bytes_moved}"
+    return f"... {seconds:.0f} s, {counted(traffic.requests, 'request')}{bytes_moved}"

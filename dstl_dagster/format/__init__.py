@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         validated_job,
         validated_savepoint,
     )
-    from dstl_dagster.format.readable import readable_bytes
+    from dstl_dagster.format.readable import counted, readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
     from dstl_dagster.format.state_ttl import StateTtl
 
@@ -54,6 +54,7 @@ __all__ = [
     "StreamStateHandle",
     "attempt_half",
     "attempt_of_component",
+    "counted",
     "readable_bytes",
     "validated_job",
     "validated_savepoint",
@@ -77,7 +78,7 @@ __getattr__, __dir__ = lazy_face(
             "validated_job",
             "validated_savepoint",
         ],
-        "readable": ["readable_bytes"],
+        "readable": ["counted", "readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],
         "state_ttl": ["StateTtl"],
     },

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["readable_bytes"]
+__all__ = ["counted", "readable_bytes"]
 
 _KIB = 1024
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `2,000 files`. `noun`: the singular of one whose plural adds an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def readable_bytes(count: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import NO_TRAFFIC, Operation, Traffic
@@ -82,7 +82,7 @@ class StepCost:
         """For a line of a log."""
         spent = self.traffic
         return (
-            f"{spent.requests} requests (A {spent.class_a}, B {spent.class_b}, free {spent.free}; "
+            f"{counted(spent.requests, 'request')} (A {spent.class_a}, B {spent.class_b}, free {spent.free}; "
             f"{spent.retries} retries), {readable_bytes(spent.bytes_up)} up, "
             f"{readable_bytes(spent.bytes_down)} down, {self.seconds:.3f} s"
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 
 __all__ = ["log_opened", "log_persisted"]
 
@@ -52,12 +52,12 @@ def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
         return
     for operator in report.operators[:_LINES]:
         context.log.info(
-            f"step 2 append: operator {operator.operator}: {operator.upserts} rows written, "
+            f"step 2 append: operator {operator.operator}: {counted(operator.upserts, 'row')} written, "
             f"{operator.deletes} deleted, {readable_bytes(operator.stored_bytes)} in "
             f"{len(operator.handles)} parts{', with a base' if operator.base_handles else ''}"
         )
     for file in report.files[:_LINES]:
-        rows = "" if file.rows is None else f"{file.rows} rows, "
+        rows = "" if file.rows is None else f"{counted(file.rows, 'row')}, "
         context.log.info(
             f"step 2 append: file {file.object_name}: {rows}{readable_bytes(file.size)} in "
             f"{len(file.components)} components, not visible yet"
@@ -69,6 +69,7 @@ def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     spent = "".join(f". {name}: {step.in_words()}" for name, step in steps.items())
     context.log.info(
         f"step 3 persist: {rows_changed} changed rows ({readable_bytes(stored)} of changelog) and "
-        f"{len(report.files)} files ({readable_bytes(files)}) are durable after {report.seconds:.1f} s; "
+        f"{counted(len(report.files), 'file')} ({readable_bytes(files)}) are durable after "
+        f"{report.seconds:.1f} s; "
         f"sources move to {json.dumps(dict(report.positions), default=str)}{spent}"
     )

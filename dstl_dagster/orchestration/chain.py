@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.timeline import CheckpointEntry, TimelineView
 
@@ -80,9 +81,9 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
     blocked = 0 if entry.committed is None else len(entry.committed.blocked)
     notes = [
         _batch(entry),
-        f"{len(completed.files)} files" if completed.files else "",
+        counted(len(completed.files), "file") if completed.files else "",
         "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
-        f"{blocked} files blocked" if blocked else "",
+        f"{counted(blocked, 'file')} blocked" if blocked else "",
         f"savepoint {', '.join(names)}" if names else "",
         f"undone by a restore, on {completed.parent or 'none'}" if left_behind else "",
     ]

@@ -20,7 +20,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.measures import MICRO, measure, mebibytes
@@ -169,7 +169,7 @@ def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) ->
                     problems.append(f"{stream.name} is missing")
                 elif stream.stored_bytes not in (None, found.size):
                     problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
-    text = f"{count} objects, {readable_bytes(size)}"
+    text = f"{counted(count, 'object')}, {readable_bytes(size)}"
     if problems:
         text += ": " + "; ".join(problems[:_SHOWN])
     measures = {"objects": count, "MiB": mebibytes(size), "problems": len(problems)}
@@ -185,7 +185,7 @@ def of_orphans(coordinator: CheckpointCoordinator, budget_bytes: int) -> Finding
         return Finding(ORPHANS, False, f"unknown: {error}", warn=True)
     within = report.deleted_bytes <= budget_bytes
     text = (
-        f"{report.objects} objects, {readable_bytes(report.deleted_bytes)} of at most "
+        f"{counted(report.objects, 'object')}, {readable_bytes(report.deleted_bytes)} of at most "
         f"{readable_bytes(budget_bytes)}{'' if within else ': run step 7 (clean up)'}"
     )
     measures = {"orphan objects": report.objects, "orphan MiB": mebibytes(report.deleted_bytes)}
@@ -258,7 +258,8 @@ def unpublished_files(view: TimelineView, clock: Clock) -> Finding:
     if blocked:
         text = f"{which} are blocked, the first: {_resolve(entry.checkpoint_id, blocked[0])}"
     elif not waiting:
-        text = f"{files} files of checkpoint {entry.checkpoint_id} are published"
+        are = "is" if files == 1 else "are"
+        text = f"{counted(files, 'file')} of checkpoint {entry.checkpoint_id} {are} published"
     else:
         text = (
             f"{which} are not published yet: step 6 (compose-commit) is due. If no run is at it, launch one: "
@@ -287,7 +288,8 @@ def blocked_files(view: TimelineView) -> Finding:
             for number, each in blocked[:_SHOWN]
         ]
     )
-    text = f"{len(blocked)} files are blocked, the first: {_resolve(first, file)}"
+    are = "is" if len(blocked) == 1 else "are"
+    text = f"{counted(len(blocked), 'file')} {are} blocked, the first: {_resolve(first, file)}"
     return Finding(BLOCKED, False, text, measures=measures, details={"blocked": table})
 
 
@@ -299,7 +301,7 @@ def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
 def in_words(budget: CostBudget) -> str:
     """What a budget allows, or what was spent."""
     limits = (
-        None if budget.requests is None else f"{budget.requests:,} requests",
+        None if budget.requests is None else f"{counted(budget.requests, 'request')}",
         None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
         None if budget.usd is None else f"{budget.usd:.6f} USD",
     )

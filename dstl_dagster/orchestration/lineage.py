@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Checkpoint, OperatorReport
 from dstl_dagster.clock import SystemClock
-from dstl_dagster.format import JobNames, readable_bytes
+from dstl_dagster.format import JobNames, counted, readable_bytes
 from dstl_dagster.orchestration.chain import chain_metadata, partition_link
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
@@ -249,7 +249,7 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         STATE: words,
         "a restore reads": f"{readable_bytes(bases)} of bases, {readable_bytes(log_bytes)} of changes "
-        f"in {far} checkpoints since",
+        f"in {counted(far, 'checkpoint')} since",
         "state MiB": mebibytes(bases + log_bytes),
     }
 

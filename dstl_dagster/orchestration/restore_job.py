@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dstl_dagster.checkpoint import RestorePlan
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.marks import mark_partitions
@@ -201,14 +201,15 @@ def _in_words(assets: JobAssets, plan: RestorePlan) -> str:
         said += "leaves no checkpoint behind"
     else:
         said += (
-            f"leaves {gone} checkpoints behind, up to {plan.last} ({readable_bytes(plan.state_bytes)} of "
-            f"changelog), and retracts {len(plan.files)} files ({readable_bytes(plan.file_bytes)})"
+            f"leaves {counted(gone, 'checkpoint')} behind, up to {plan.last} "
+            f"({readable_bytes(plan.state_bytes)} of changelog), "
+            f"and retracts {counted(len(plan.files), 'file')} ({readable_bytes(plan.file_bytes)})"
         )
     if plan.batches:
         said += f"; to run again: {', '.join(plan.batches)}"
     if plan.open_attempt is not None:
         said += f"; it ends the open attempt of {plan.open_attempt.owner!r}"
-    return f"{said}. It reads {plan.read_objects} objects ({readable_bytes(plan.read_bytes)})"
+    return f"{said}. It reads {counted(plan.read_objects, 'object')} ({readable_bytes(plan.read_bytes)})"
 
 
 def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
@@ -235,5 +236,5 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
         "resumes at": dg.MetadataValue.json(dict(plan.positions)),
         "goes": dg.MetadataValue.table(rows or [dg.TableRecord({"checkpoint": "nothing"})]),
         "files that go": dg.MetadataValue.md("\n".join(files) or "none"),
-        "reads": f"{plan.read_objects} objects, {readable_bytes(plan.read_bytes)}",
+        "reads": f"{counted(plan.read_objects, 'object')}, {readable_bytes(plan.read_bytes)}",
     }

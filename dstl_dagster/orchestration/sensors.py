@@ -15,6 +15,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.format import counted
 from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.committing import Committing
 from dstl_dagster.orchestration.findings import age_allowed, evaluations, of_age
@@ -243,7 +244,7 @@ def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], w
         span = first if first == last else f"{first} to {last}"
         parts.append(f"reported {span}")
     elif tick.published:
-        parts.append(f"reported the files of {len(tick.published)} checkpoints")
+        parts.append(f"reported the files of {counted(len(tick.published), 'checkpoint')}")
     parts += [
         f"reported the restore to {assets.partition_key(checkpoint_id)}"
         for checkpoint_id in tick.rolled_back_to

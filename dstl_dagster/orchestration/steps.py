@@ -23,7 +23,7 @@ from dstl_dagster.checkpoint import (
     load_report,
 )
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.findings import evaluations
@@ -99,7 +99,7 @@ def persist(step: Step, attempt: Attempt) -> None:
     manifest = step.coordinator.record_report(attempt, report, spending=spending)
     step.context.log.info(
         f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
-        f"({readable_bytes(manifest.state_bytes)} of changelog) and {len(manifest.files)} files "
+        f"({readable_bytes(manifest.state_bytes)} of changelog) and {counted(len(manifest.files), 'file')} "
         f"({readable_bytes(manifest.file_bytes)}), none of it visible yet. {spending.in_words()}"
     )
 
@@ -125,10 +125,10 @@ def compose_commit(
     (checkpoint,) = step.coordinator.compose_commit(
         checkpoint_id, attempt=attempt, progress=step.progress("step 6 compose-commit", "files")
     )
+    published = counted(len(checkpoint.manifest.files) - len(checkpoint.blocked), "file")
     step.context.log.info(
-        f"step 6 compose-commit: {len(checkpoint.manifest.files) - len(checkpoint.blocked)} files of "
-        f"checkpoint {checkpoint_id} ({readable_bytes(checkpoint.manifest.file_bytes)} in all) are published"
-        f". {spending.in_words()}"
+        f"step 6 compose-commit: published {published} of checkpoint {checkpoint_id} "
+        f"({readable_bytes(checkpoint.manifest.file_bytes)} in all). {spending.in_words()}"
     )
     _show_cost(step, 6, spending)
     if report:
@@ -179,7 +179,7 @@ def verify(step: Step) -> None:
     if not found.ok:
         raise _damaged(step.coordinator, found)
     step.context.log.info(
-        f"verify: {found.objects} objects ({readable_bytes(found.bytes)}) of checkpoint "
+        f"verify: {counted(found.objects, 'object')} ({readable_bytes(found.bytes)}) of checkpoint "
         f"{latest.checkpoint_id} of {step.assets.job} were read back, all intact"
     )
 
@@ -313,8 +313,8 @@ def _blocked(checkpoint: Checkpoint) -> dg.Failure:
 def _clean_up_summary(report: CleanUp) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(report.reasons.items()))
     return (
-        f"step 7 clean up: {report.objects} objects ({readable_bytes(report.deleted_bytes)}) deleted"
-        f"{f' ({reasons})' if reasons else ''}, {len(report.subsumed)} checkpoints subsumed"
+        f"step 7 clean up: {counted(report.objects, 'object')} ({readable_bytes(report.deleted_bytes)}) "
+        f"deleted{f' ({reasons})' if reasons else ''}, {counted(len(report.subsumed), 'checkpoint')} subsumed"
     )
 
 

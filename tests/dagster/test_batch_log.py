@@ -20,7 +20,7 @@ def test_the_first_steps_say_what_they_did(days: Days) -> None:
     said = days.logged(days.run("2024-01-02"))
     assert "step 1 trigger: checkpoint 2 of days is open, on checkpoint 1, try 1 of this run, " in said
     assert f"sources stand at {json.dumps({'calendar': '2024-01-01'})}" in said
-    assert "step 2 append: operator totals: 1 rows written, 0 deleted, " in said
+    assert "step 2 append: operator totals: 1 row written, 0 deleted, " in said
     assert "out/2024-01-02/0.txt: 2 rows, 23 B in 2 components, not visible yet" in said
     assert "step 3 persist: 1 changed rows (" in said
     assert f"sources move to {json.dumps({'calendar': '2024-01-02'})}. trigger: " in said

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.dagster
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DRAWN = """\
-● chk-00000005  2024-01-03, 1 files, resumes here
-● chk-00000004  2024-01-02, 1 files
-│ ○ chk-00000003  2024-01-03, 1 files, undone by a restore, on 2
-│ ○ chk-00000002  2024-01-02, 1 files, savepoint before-the-fix, undone by a restore, on 1
+● chk-00000005  2024-01-03, 1 file, resumes here
+● chk-00000004  2024-01-02, 1 file
+│ ○ chk-00000003  2024-01-03, 1 file, undone by a restore, on 2
+│ ○ chk-00000002  2024-01-02, 1 file, savepoint before-the-fix, undone by a restore, on 1
 ├─╯
-● chk-00000001  2024-01-01, 1 files"""
+● chk-00000001  2024-01-01, 1 file"""
 
 
 def history(days: Days) -> TimelineView:
@@ -87,7 +87,7 @@ def test_a_checkpoints_page_answers(days: Days, daemon: Daemon) -> None:
         assert said["a restore reads"].endswith(f"in {number - 1} checkpoints since")
         assert f"out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
         first = said["chain"].splitlines()[2]
-        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 files, resumes here"
+        assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 file, resumes here"
         assert said["restorable"].count("[chk-") == number
         if number > 1:
             assert f"[chk-0000000{number - 1}](/assets/days/checkpoints?" in said["parent checkpoint"]

@@ -140,7 +140,7 @@ def test_files_that_nobody_publishes_are_found(days: Days, daemon: Daemon) -> No
         assert unpublished_files(view, later).warn is warns  # type: ignore[arg-type] # all that it asks a clock
     days.coordinator().compose_commit(1)
     daemon.tick()
-    assert shown(days)["files_published"] == (True, "1 files of checkpoint 1 are published")
+    assert shown(days)["files_published"] == (True, "1 file of checkpoint 1 is published")
 
 
 def test_a_restore_names_the_days_to_run_again(days: Days, daemon: Daemon) -> None:

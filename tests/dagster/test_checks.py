@@ -58,7 +58,7 @@ def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
     said = checked(days, bound=bound)
     assert all(passed for passed, _ in said.values()), said
     assert said["manifest_readable"][1] == "checkpoint 1 can be restored"
-    assert said["objects_present"][1].startswith("1 objects, ")
+    assert said["objects_present"][1].startswith("1 object, ")
     assert "0 objects, 0 B of at most 1 GiB" in said["orphan_bytes"][1]
     added = {name for name, generation in days.objects().items() if before.get(name) != generation}
     assert added <= {"dstl/days/server-clock"}, (
@@ -124,7 +124,7 @@ def test_too_much_left_lying_about_is_found(days: Days) -> None:
     assert checked(days)["orphan_bytes"][0]
     passed, text = checked(days, orphan_budget_bytes=10)["orphan_bytes"]
     assert not passed
-    assert "1 objects" in text
+    assert "1 object" in text
     assert "of at most 10 B: run step 7 (clean up)" in text
 
 

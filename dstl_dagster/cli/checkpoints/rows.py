@@ -16,7 +16,7 @@ from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument
 from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import (
     KeyChange,
     Manifest,
@@ -205,7 +205,10 @@ def export_to(
             click.echo(json.dumps(document))
         else:
             size = readable_bytes(done.size_bytes)
-            click.echo(f"{name}: {done.rows:,} rows, {size} in {len(done.uris)} files below {uri}")
+            click.echo(
+                f"{name}: {counted(done.rows, 'row')}, {size} in "
+                f"{counted(len(done.uris), 'file')} below {uri}"
+            )
 
 
 def keyed_operators(manifest: Manifest) -> list[str]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.timeline import (
     Aborted,
     Committed,
@@ -143,10 +143,10 @@ def _detail(record: TimelineRecord) -> str:
             return f"by {record.owner}" + ("" if record.parent is None else f", on {record.parent}")
         case Completed():
             key = "" if record.idempotency_key is None else f"batch {record.idempotency_key}, "
-            return f"{key}{len(record.files)} files"
+            return f"{key}{counted(len(record.files), 'file')}"
         case Committed():
             blocked = f", {len(record.blocked)} blocked" if record.blocked else ""
-            return f"{len(record.published)} files published{blocked}"
+            return f"{counted(len(record.published), 'file')} published{blocked}"
         case Aborted():
             return record.reason
         case Fenced() | Restored():
@@ -188,7 +188,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
         yield "garbage: unknown while a manifest is unreadable"
     else:
         garbage = audit.garbage
-        yield f"garbage: {garbage.objects:,} objects, {readable_bytes(garbage.deleted_bytes)}"
+        yield f"garbage: {counted(garbage.objects, 'object')}, {readable_bytes(garbage.deleted_bytes)}"
     waiting = "".join(f"; checkpoint {each} is not published yet" for each in audit.uncommitted)
     yield f"in order{waiting}" if audit.in_order else "NOT IN ORDER"
 
@@ -222,7 +222,7 @@ def clean_up_lines(report: CleanUp) -> Iterator[str]:
     age = (
         "" if report.oldest is None else f", the oldest {report.oldest.total_seconds() / 3600:.1f} hours old"
     )
-    yield f"{report.objects:,} objects {would}deleted, {readable_bytes(report.deleted_bytes)}{age}"
+    yield f"{counted(report.objects, 'object')} {would}deleted, {readable_bytes(report.deleted_bytes)}{age}"
     for reason, count in sorted(report.reasons.items()):
         yield f"  {count:,} {reason}"
     for name in report.deleted[:_SHOWN_NAMES]:
@@ -252,7 +252,7 @@ def verification_lines(found: Verification) -> Iterator[str]:
         yield f"note: {note}"
     how = "is undamaged" if found.ok else f"has {len(found.problems)} problems"
     size = readable_bytes(found.bytes)
-    yield f"checkpoint {found.checkpoint_id} {how}: {found.objects:,} objects, {size} read"
+    yield f"checkpoint {found.checkpoint_id} {how}: {counted(found.objects, 'object')}, {size} read"
     if not found.ok:
         yield "dstl checkpoints restore --newest-verified rolls back to the newest undamaged one"
 
@@ -275,14 +275,15 @@ def plan_lines(plan: RestorePlan) -> Iterator[str]:
         manifest = plan.manifests.get(completed.checkpoint_id)
         size = "cleaned up" if manifest is None else f"{readable_bytes(manifest.state_bytes)} of changelog"
         batch = "" if completed.idempotency_key is None else f", batch {completed.idempotency_key}"
-        yield f"checkpoint {completed.checkpoint_id} goes: {size}{batch}, {len(completed.files)} files"
+        files = counted(len(completed.files), "file")
+        yield f"checkpoint {completed.checkpoint_id} goes: {size}{batch}, {files}"
     for file in plan.files[:_SHOWN_NAMES]:
         yield f"  retracted: {file.name}"
     if len(plan.files) > _SHOWN_NAMES:
         yield f"  and {len(plan.files) - _SHOWN_NAMES:,} more"
     if plan.open_attempt is not None:
         yield f"the open attempt of {plan.open_attempt.owner} ends"
-    read = f"{plan.read_objects:,} objects, {readable_bytes(plan.read_bytes)}"
+    read = f"{counted(plan.read_objects, 'object')}, {readable_bytes(plan.read_bytes)}"
     yield f"the job would resume from checkpoint {plan.checkpoint_id}; {read} are read first"
 
 
