@@ -90,10 +90,10 @@ class FileUpload:
         with self._attempting(), self._active.one_more():
             self._tasks_offsets.setdefault(task, {})
             self._count_once()
-            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes or not self._active.leave_cores():
+            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
                 self._write_task(task, self._write_piece)
                 return
-            with write_behind(self._write_piece) as write:
+            with write_behind(self._write_piece, self._active.leave_cores) as write:
                 self._write_task(task, write)
 
     def flush(self) -> None:

@@ -49,11 +49,16 @@ class ActiveUploads:
 
 
 @contextmanager
-def write_behind(write: Callable[[Piece], None]) -> Iterator[Callable[[Piece], None]]:
+def write_behind(
+    write: Callable[[Piece], None], helps: Callable[[], bool]
+) -> Iterator[Callable[[Piece], None]]:
     """Gives a `write` that hands pieces to a thread, which writes them in order while the next is encoded.
 
     At most two pieces wait. Leaving the block waits for the thread, whatever happened. An error of the thread
     is raised by the next call, or on leaving; nothing is written after it.
+
+    Args:
+        helps: asked before each piece. Once it is false, the calling thread writes, after what waits.
     """
     pieces: queue.Queue[Piece | None] = queue.Queue(_WAITING_PIECES)
     errors: list[BaseException] = []
@@ -66,18 +71,27 @@ def write_behind(write: Callable[[Piece], None]) -> Iterator[Callable[[Piece], N
                     write(piece)
                 except BaseException as error:  # noqa: BLE001 - raised in the giving thread
                     errors.append(error)
+            pieces.task_done()
 
     def give(piece: Piece) -> None:
+        behind = helps()
+        if not behind:
+            pieces.join()
         if errors:
             raise errors[0]
+        if not behind:
+            write(piece)
+            return
+        if thread.ident is None:
+            thread.start()
         pieces.put(piece)
 
     thread = threading.Thread(target=run, name="dstl-changelog-write-behind", daemon=True)
-    thread.start()
     try:
         yield give
     finally:
-        pieces.put(None)
-        thread.join()
+        if thread.ident is not None:
+            pieces.put(None)
+            thread.join()
     if errors:
         raise errors[0]

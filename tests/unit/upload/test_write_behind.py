@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -14,29 +15,38 @@ def _pieces(count: int) -> list[Piece]:
     return [Piece(b"%d" % number, number) for number in range(count)]
 
 
-def test_pieces_are_written_in_order() -> None:
-    """Everything given is written, in order and on one other thread, which is gone after the block."""
+def _always() -> bool:
+    return True
+
+
+@pytest.mark.parametrize("helps", ["always", "never", "at times"])
+def test_pieces_are_written_in_order(helps: str) -> None:
+    """Everything given, and on one other thread while that helps, which is gone after the block."""
     written: list[Piece] = []
     threads: set[threading.Thread] = set()
     before = set(threading.enumerate())
+    answers = itertools.cycle({"always": [True], "never": [False], "at times": [True, True, False]}[helps])
 
     def write(piece: Piece) -> None:
         threads.add(threading.current_thread())
         written.append(piece)
 
-    with write_behind(write) as give:
+    with write_behind(write, lambda: next(answers)) as give:
         for piece in _pieces(100):
             give(piece)
     assert written == _pieces(100)
     assert set(threading.enumerate()) <= before
-    assert (len(threads), threading.current_thread() in threads) == (1, False)
+    assert len(threads) == (2 if helps == "at times" else 1)
+    assert (threading.current_thread() in threads) == (helps != "always")
 
 
+@pytest.mark.parametrize("then_helps", [True, False])
 @pytest.mark.parametrize("pieces_after", [0, 50])
-def test_an_error_reaches_who_gives_the_pieces(pieces_after: int) -> None:
+def test_an_error_reaches_who_gives_the_pieces(pieces_after: int, then_helps: bool) -> None:
     """By the next piece or on leaving; nothing is written after it, nobody blocks, no thread is left."""
     written: list[Piece] = []
     before = set(threading.enumerate())
+    answers = itertools.chain([True] * 4, itertools.repeat(then_helps))
 
     def write(piece: Piece) -> None:
         if len(written) == 3:
@@ -44,7 +54,7 @@ def test_an_error_reaches_who_gives_the_pieces(pieces_after: int) -> None:
         written.append(piece)
 
     def give_all() -> None:
-        with write_behind(write) as give:
+        with write_behind(write, lambda: next(answers)) as give:
             for piece in _pieces(4 + pieces_after):
                 give(piece)
 
@@ -59,7 +69,7 @@ def test_an_error_of_the_encoder_waits_for_the_thread() -> None:
     written: list[Piece] = []
 
     def give_and_fail() -> None:
-        with write_behind(written.append) as give:
+        with write_behind(written.append, _always) as give:
             give(_pieces(1)[0])
             raise ValueError("cannot be encoded")
 
