@@ -30,13 +30,13 @@ def mebibytes(count: int) -> float:
 
 
 def row_measures(rows: StateRows | None, exact: str = "") -> dict[str, Any]:
-    """Of the whole state, in words and as numbers; nothing where it is not known.
+    """Of the whole state, in words and as a number to plot; nothing where it is not known.
 
     `exact`: the key of the number, where it is known exactly.
     """
     if rows is None or rows.most is None:
         return {}
-    said = {"rows": rows.in_words(), "rows at least": rows.least, "rows at most": rows.most}
+    said = {"rows": rows.in_words(), "rows at most": rows.most}
     return {**said, exact: rows.exact} if exact and rows.exact is not None else said
 
 

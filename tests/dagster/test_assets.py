@@ -140,7 +140,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
             metadata = {name: entry.value for name, entry in event.metadata.items()}
             numbers = {name for name, value in metadata.items() if isinstance(value, Number)}
             measures = {name for name in numbers if not name.startswith("dagster/")}
-            assert 1 <= len(measures) <= 8
+            assert 1 <= len(measures) <= 9
             assert not [name for name in measures if "bytes" in name or "checkpoint" in name or "id" in name]
             if event.asset_key == assets.checkpoints_key:
                 cost = checkpoint.manifest.cost

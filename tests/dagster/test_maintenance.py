@@ -199,7 +199,7 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
         return dataclasses.replace(real(coordinator), objects=54_321, deleted=("one",), deleted_bytes=2**20)
 
     monkeypatch.setattr(CheckpointCoordinator, "clean_up", many)
-    assert "54321 objects (1 MiB) deleted" in days.logged(run_job(days, build_cleanup_job))
+    assert "54,321 objects (1 MiB) deleted" in days.logged(run_job(days, build_cleanup_job))
 
 
 # ---- folding ----

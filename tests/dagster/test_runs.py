@@ -63,7 +63,7 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
     (checkpoint,) = days.events("checkpoints")
     metadata = {name: entry.value for name, entry in checkpoint.metadata.items()}
     numbers = [name for name, value in metadata.items() if isinstance(value, Number)]
-    assert 0 < len([name for name in numbers if not name.startswith("dagster/")]) <= 8
+    assert 0 < len([name for name in numbers if not name.startswith("dagster/")]) <= 9
     assert metadata["changes"] == 1
     assert metadata["files"] == 1
     assert metadata["checkpoint"] == "1"

@@ -23,7 +23,7 @@ RAW = re.compile(r"(?<![\w.-])\d{6,}(?![\w-])")
 
 SIZE: ViewportSize = {"width": 1400, "height": 880}
 MEASURES = (
-    *("changes", "changelog MiB", "files", "file MiB", "state MiB", "batch seconds"),
+    *("changes", "changelog MiB", "files", "file MiB", "state MiB", "rows at most", "batch seconds"),
     *("requests", "cost micro-USD"),
 )
 
@@ -140,7 +140,7 @@ def test_a_run_with_a_retried_step(site: Site, browser_page: Page, picture: Any)
     log_filter = browser_page.get_by_placeholder("Filter…")
     log_filter.fill("checkpoint 4")
     browser_page.get_by_text("step 5 confirm: checkpoint 4 is complete").wait_for()
-    published = re.compile(r"\d files of checkpoint 4 \(\S+ KiB in all\) are published")
+    published = re.compile(r"published \d files of checkpoint 4 \(\S+ KiB in all\)")
     browser_page.get_by_text(published).wait_for()
     browser_page.get_by_text("Succeeded (5)").wait_for()
     log_filter.fill("retry")
