@@ -227,9 +227,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         sizes = None if sizes is None else sizes.with_report(operator)
-        entry = _entry(parent, operator, sizes)
-        rows = _rows(parents, operator)
-        entries[operator.operator] = dataclasses.replace(entry, rows=rows)
+        entries[operator.operator] = _entry(parent, operator, sizes)
         refuse_wrong_ttl(None if parents is None else parents.report, operator)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
@@ -237,14 +235,13 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            same = _entry(parent, entry.report.unchanged(), entry.sizes)
-            entries[name] = dataclasses.replace(same, rows=entry.rows)
+            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes)
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
         attempt=attempt.attempt,
         parent=attempt.parent,
-        operators=entries,
+        operators={name: _with_rows(before.get(name), entry) for name, entry in entries.items()},
         files=report.files,
         positions=report.positions,
         persist_seconds=report.seconds,
@@ -264,10 +261,9 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
     )
 
 
-def _rows(parents: OperatorEntry | None, report: OperatorReport) -> StateRows | None:
-    if parents is None:
-        return StateRows.after(None, None, report)
-    return StateRows.after(parents.rows, parents.report, report)
+def _with_rows(before: OperatorEntry | None, entry: OperatorEntry) -> OperatorEntry:
+    rows, report = (None, None) if before is None else (before.rows, before.report)
+    return dataclasses.replace(entry, rows=StateRows.after(rows, report, entry.report))
 
 
 def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None) -> OperatorEntry:

@@ -54,8 +54,8 @@ class _Body(NamedTuple):
     running: list[int]
 
 
-def _summed(bodies: Sequence[_Body]) -> Iterator[tuple[int, list[_Frame]]]:
-    """The checksum of each change set, and its frames with theirs.
+def _summed(bodies: Sequence[_Body]) -> Iterator[tuple[int, Frames | None]]:
+    """The checksum of each change set, and its frames with theirs if it has several.
 
     Of bytes that are stored as they are, both follow from the file's own: of all at once, as that is quicker.
     """
@@ -68,12 +68,15 @@ def _summed(bodies: Sequence[_Body]) -> Iterator[tuple[int, list[_Frame]]]:
                 spans += zip(running[:-1], running[1:], sizes, strict=True)
     found = iter(crc32c.of_seconds(spans))
     for frames, running in bodies:
-        if len(running) == 1:
-            yield crc32c.combine_all((crc, size) for size, _, crc in frames)[0], frames
-        elif len(frames) == 1:
-            yield (crc := next(found)), [(*frames[0][:2], crc)]
+        if len(running) > 1:
+            body_crc = next(found)
+            if len(frames) > 1:
+                frames = [(size, stored, next(found)) for size, stored, _ in frames]
+        elif len(frames) > 1:
+            body_crc, _ = crc32c.combine_all((crc, size) for size, _, crc in frames)
         else:
-            yield next(found), [(size, stored, next(found)) for size, stored, _ in frames]
+            ((_, _, body_crc),) = frames
+        yield body_crc, Frames.of(frames) if len(frames) > 1 else None
 
 
 class ChangelogFileEncoder:
@@ -183,7 +186,7 @@ class ChangelogFileEncoder:
             block_crc = crc32c.crc32c(block)
             finished.append(replace(entry, crc32c=body_crc, block_offset=at, block_crc32c=block_crc))
             at += len(block)
-        yield self._end(finished, [Frames.of(each) if len(each) > 1 else None for _, each in sums], at)
+        yield self._end(finished, [frames for _, frames in sums], at)
 
     def _end(self, entries: list[ChangeSetEntry], frames: list[Frames | None], at: int) -> bytes:
         """The last frame of the file, which begins at `at`: the table of frames, the index, the trailer."""

@@ -35,6 +35,8 @@ EMPTY_CRC32C = 0
 
 _POLYNOMIAL = 0x82F63B78  # reflected: bit 31 is x^0
 
+Int64s = npt.NDArray[np.int64]
+
 _MANY = 24
 """From so many on, arrays are quicker."""
 
@@ -67,15 +69,8 @@ def of_seconds(parts: Sequence[tuple[int, int, int]]) -> list[int]:
     """`of_second` of each (first checksum, checksum of the whole, second size in bytes)."""
     if len(parts) < _MANY:
         return [of_second(*each) for each in parts]
-    crcs, wholes, counts = np.array(parts, np.int64).T
-    power = 0
-    while counts.any():
-        lowest, second, third, highest = _zeros_arrays(power)
-        after = lowest[crcs & 255] ^ second[crcs >> 8 & 255] ^ third[crcs >> 16 & 255] ^ highest[crcs >> 24]
-        crcs = np.where(counts & 1, after, crcs)
-        counts = counts >> 1
-        power += 1
-    found: list[int] = (crcs ^ wholes).tolist()
+    firsts, wholes, sizes = np.array(parts, np.int64).T
+    found: list[int] = (_each_after_zeros(firsts, sizes) ^ wholes).tolist()
     return found
 
 
@@ -116,6 +111,18 @@ def _after_zeros(crc: int, count: int) -> int:
     return crc
 
 
+def _each_after_zeros(crcs: Int64s, counts: Int64s) -> Int64s:
+    """`_after_zeros` of each."""
+    power = 0
+    while counts.any():
+        lowest, second, third, highest = _zeros_arrays(power)
+        after = lowest[crcs & 255] ^ second[crcs >> 8 & 255] ^ third[crcs >> 16 & 255] ^ highest[crcs >> 24]
+        crcs = np.where(counts & 1, after, crcs)
+        counts = counts >> 1
+        power += 1
+    return crcs
+
+
 @functools.cache
 def _zeros_tables(power: int) -> tuple[list[int], ...]:
     """The image of each value of each register byte under 2^power zero bytes; lowest byte first."""
@@ -136,7 +143,7 @@ def _zeros_tables(power: int) -> tuple[list[int], ...]:
 
 
 @functools.cache
-def _zeros_arrays(power: int) -> npt.NDArray[np.int64]:
+def _zeros_arrays(power: int) -> Int64s:
     return np.array(_zeros_tables(power))
 
 

@@ -70,6 +70,5 @@ def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     context.log.info(
         f"step 3 persist: {rows_changed} changed rows ({readable_bytes(stored)} of changelog) and "
         f"{counted(len(report.files), 'file')} ({readable_bytes(files)}) are durable after "
-        f"{report.seconds:.1f} s; "
-        f"sources move to {json.dumps(dict(report.positions), default=str)}{spent}"
+        f"{report.seconds:.1f} s; sources move to {json.dumps(dict(report.positions), default=str)}{spent}"
     )

@@ -301,7 +301,7 @@ def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
 def in_words(budget: CostBudget) -> str:
     """What a budget allows, or what was spent."""
     limits = (
-        None if budget.requests is None else f"{counted(budget.requests, 'request')}",
+        None if budget.requests is None else counted(budget.requests, "request"),
         None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
         None if budget.usd is None else f"{budget.usd:.6f} USD",
     )

@@ -99,7 +99,7 @@ def checkpoint_materialization(
         "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
         f"{readable_bytes(manifest.file_bytes)} of files",
         **_state_size(checkpoint),
-        **row_measures(checkpoint.manifest.rows),
+        **row_measures(manifest.rows),
         **_links(assets, checkpoint, reporter, sizes or {}),
         "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
         "operators": _operator_table(checkpoint),
@@ -165,7 +165,8 @@ def operator_materialization(
     assets: JobAssets, checkpoint: Checkpoint, operator: str, reporter: Reporter
 ) -> dg.AssetMaterialization:
     """The event of the changes that a checkpoint made to the state of one operator."""
-    report = checkpoint.manifest.operators[operator].report
+    entry = checkpoint.manifest.operators[operator]
+    report = entry.report
     names = JobNames(assets.job)
     metadata: dict[str, Any] = {
         "upserts": report.upserts,
@@ -179,7 +180,7 @@ def operator_materialization(
         _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
         _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
-    metadata |= row_measures(checkpoint.manifest.operators[operator].rows, _ROWS)
+    metadata |= row_measures(entry.rows, _ROWS)
     columns = _state_columns(report)
     if columns is not None:
         metadata[_COLUMN_SCHEMA] = dg.MetadataValue.table_schema(columns)

@@ -213,6 +213,7 @@ def _of_reference(
             if not isinstance(found, Iterator):
                 return found
             outputs = list(found)  # while there is the resource
+        # No other iterator: Dagster would take it for a value.
         return (output for output in outputs)
 
     def of_injected(

@@ -74,17 +74,16 @@ def write_behind(
             pieces.task_done()
 
     def give(piece: Piece) -> None:
-        behind = helps()
-        if not behind:
+        if not helps():
             pieces.join()
+            take = write
+        else:
+            if thread.ident is None:
+                thread.start()
+            take = pieces.put
         if errors:
             raise errors[0]
-        if not behind:
-            write(piece)
-            return
-        if thread.ident is None:
-            thread.start()
-        pieces.put(piece)
+        take(piece)
 
     thread = threading.Thread(target=run, name="dstl-changelog-write-behind", daemon=True)
     try:

@@ -67,7 +67,7 @@ def test_nothing_is_undone_that_nobody_confirmed(three: Days) -> None:
     (failed,) = (event for event in refused.all_events if event.is_step_failure)
     metadata = failed.step_failure_data.user_failure_data.metadata
     assert [row.data["batch"] for row in metadata["goes"].records] == [SECOND, THIRD]
-    assert "1 object" in metadata["reads"].value
+    assert "1 object, " in metadata["reads"].value
     assert three.retries(refused) == []
     assert three.objects() == before
 
