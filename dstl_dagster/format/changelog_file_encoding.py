@@ -7,9 +7,9 @@ Source: Flink's `OutputStreamWithPos` and `StateChangeFormat`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
 import pyarrow as pa
 
@@ -37,48 +37,6 @@ from dstl_dagster.format.frames import Frames, encode_frame_table, frame_table_b
 __all__ = ["ChangelogFileEncoder"]
 
 
-_Frame = tuple[int, int, int]
-"""Size, stored size and CRC-32C, as `Frames.of` takes them."""
-
-
-class _Body(NamedTuple):
-    """A change set in the file.
-
-    Attributes:
-        frames: at least one. Their checksums are missing where `running` has them.
-        running: the file's checksum before the first frame and after each, where the frames' bytes are
-            stored as they are.
-    """
-
-    frames: list[_Frame]
-    running: list[int]
-
-
-def _summed(bodies: Sequence[_Body]) -> Iterator[tuple[int, Frames | None]]:
-    """The checksum of each change set, and its frames with theirs if it has several.
-
-    Of bytes that are stored as they are, both follow from the file's own: of all at once, as that is quicker.
-    """
-    spans = []
-    for frames, running in bodies:
-        if len(running) > 1:
-            sizes = [size for size, _, _ in frames]
-            spans.append((running[0], running[-1], sum(sizes)))
-            if len(sizes) > 1:
-                spans += zip(running[:-1], running[1:], sizes, strict=True)
-    found = iter(crc32c.of_seconds(spans))
-    for frames, running in bodies:
-        if len(running) > 1:
-            body_crc = next(found)
-            if len(frames) > 1:
-                frames = [(size, stored, next(found)) for size, stored, _ in frames]
-        elif len(frames) > 1:
-            body_crc, _ = crc32c.combine_all((crc, size) for size, _, crc in frames)
-        else:
-            ((_, _, body_crc),) = frames
-        yield body_crc, Frames.of(frames) if len(frames) > 1 else None
-
-
 class ChangelogFileEncoder:
     """Turns change sets into the pieces of one file. One thread; `footer()` ends it.
 
@@ -88,9 +46,10 @@ class ChangelogFileEncoder:
     def __init__(self, compression: Compression, chunk_bytes: int) -> None:
         self._compression = compression
         self._chunk_bytes = chunk_bytes
-        self._entries: list[ChangeSetEntry] = []
+        self._entries: list[Callable[..., ChangeSetEntry]] = []
+        """Each lacks the place and checksum of its block."""
         self._blocks: list[bytes] = []
-        self._bodies: list[_Body] = []
+        self._frames: list[Frames | None] = []
         self._stored_bytes = 0
         self.body_size = 0
         self.crc32c = crc32c.EMPTY_CRC32C
@@ -112,22 +71,25 @@ class ChangelogFileEncoder:
         assert isinstance(columns, ChangeColumns)
         plan = plan_change_set(columns)
         offset, stored_offset = self.body_size, self._stored_bytes
-        body = _Body([], [self.crc32c])
+        frames: list[tuple[int, int, int]] = []
         for chunk in encoded_chunks(plan, self._chunk_bytes):
             self.body_size += chunk.size
             if self._compression is Compression.NONE:
-                piece = memoryview(chunk)
+                before, piece = self.crc32c, memoryview(chunk)
                 self._count(piece)
-                body.running.append(self.crc32c)
-                body.frames.append((chunk.size, chunk.size, 0))
+                # The stored bytes are the body, so its checksums follow from the file's.
+                frames.append((chunk.size, chunk.size, crc32c.of_second(before, self.crc32c, chunk.size)))
             else:
-                piece = memoryview(b"".join(self._compressed(chunk, body.frames)))
+                piece = memoryview(b"".join(self._compressed(chunk, frames)))
                 self._count(piece)
             yield piece
-        self._bodies.append(body)
+        several = len(frames) > 1
+        body_crc = crc32c.combine_all((crc, size) for size, _, crc in frames)[0] if several else frames[0][2]
+        self._frames.append(Frames.of(frames) if several else None)
         self._blocks.append(encode_block(plan.layout))
         self._entries.append(
-            ChangeSetEntry(
+            partial(
+                ChangeSetEntry,
                 log_id=change_set.log_id,
                 sequence_number=change_set.sequence_number,
                 offset=offset,
@@ -135,15 +97,13 @@ class ChangelogFileEncoder:
                 payload_bytes=change_set.size,
                 stored_offset=stored_offset,
                 stored_size=self._stored_bytes - stored_offset,
-                block_offset=None,
                 group_count=len(plan.layout.key_groups),
                 change_count=len(plan.layout.lengths),
-                crc32c=0,  # and that of its block: at the end of the file
-                block_crc32c=0,
+                crc32c=body_crc,
             )
         )
 
-    def _compressed(self, chunk: pa.Buffer, frames: list[_Frame]) -> Iterator[memoryview]:
+    def _compressed(self, chunk: pa.Buffer, frames: list[tuple[int, int, int]]) -> Iterator[memoryview]:
         """The chunk's frames, each noted in `frames`."""
         for start in range(0, chunk.size, FRAME_BYTES):
             part = chunk.slice(start, min(FRAME_BYTES, chunk.size - start))
@@ -173,26 +133,24 @@ class ChangelogFileEncoder:
     def _footer_parts(self) -> Iterator[bytes]:
         at = self._stored_bytes
         finished: list[ChangeSetEntry] = []
-        sums = list(_summed(self._bodies))
-        for entry, block, (body_crc, _) in zip(self._entries, self._blocks, sums, strict=True):
+        for entry, block in zip(self._entries, self._blocks, strict=True):
             header = skippable_frame_header(self._compression, len(block))
             if header is None:
                 # Too long for one skippable frame: readers walk this set instead.
-                finished.append(replace(entry, crc32c=body_crc))
+                finished.append(entry(block_offset=None, block_crc32c=0))
                 continue
             yield header
             yield block
             at += len(header)
-            block_crc = crc32c.crc32c(block)
-            finished.append(replace(entry, crc32c=body_crc, block_offset=at, block_crc32c=block_crc))
+            finished.append(entry(block_offset=at, block_crc32c=crc32c.crc32c(block)))
             at += len(block)
-        yield self._end(finished, [frames for _, frames in sums], at)
+        yield self._end(finished, at)
 
-    def _end(self, entries: list[ChangeSetEntry], frames: list[Frames | None], at: int) -> bytes:
+    def _end(self, entries: list[ChangeSetEntry], at: int) -> bytes:
         """The last frame of the file, which begins at `at`: the table of frames, the index, the trailer."""
         index = FileIndex(self._compression, self.body_size, tuple(entries))
         index_bytes = index_and_trailer_bytes(len(entries))
-        table_bytes = frame_table_bytes(frames) if any(frames) else 0
+        table_bytes = frame_table_bytes(self._frames) if any(self._frames) else 0
         header = skippable_frame_header(self._compression, table_bytes + index_bytes)
         if header is None or not table_bytes:
             header = skippable_frame_header(self._compression, index_bytes)
@@ -200,7 +158,7 @@ class ChangelogFileEncoder:
             return header + encode_index_and_trailer(index, at + len(header))
         index_at = at + len(header) + table_bytes
         with_frames = replace(index, frames_end=index_at)
-        table = encode_frame_table(frames)
+        table = encode_frame_table(self._frames)
         return header + table + encode_index_and_trailer(with_frames, index_at)
 
     def _count(self, piece: bytes | memoryview) -> None:

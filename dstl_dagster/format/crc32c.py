@@ -3,18 +3,18 @@
 Owns the arithmetic. Does not own when checksums are compared, nor what a mismatch means.
 
 Source: the Castagnoli polynomial as in RFC 3720. The checksum of a concatenation follows from those of its
-parts: a zero byte transforms the register linearly, so tables for runs of 2^k zero bytes cover any count.
+parts: a run of zero bytes multiplies the register by a power of x, modulo the polynomial.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Final
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
 from dstl_dagster.errors import FormatError
 
@@ -26,19 +26,20 @@ __all__ = [
     "extend",
     "from_base64",
     "of_second",
-    "of_seconds",
     "to_base64",
 ]
 
 EMPTY_CRC32C = 0
 """The checksum of no bytes."""
 
-_POLYNOMIAL = 0x82F63B78  # reflected: bit 31 is x^0
+_POLYNOMIAL: Final = 0x82F63B78  # reflected: bit 31 is x^0
 
-Int64s = npt.NDArray[np.int64]
-
-_MANY = 24
-"""From so many on, arrays are quicker."""
+_ONE: Final = 1 << 31  # x^0
+_PRODUCT_BITS: Final = 63
+_LOWEST_BITS: Final = int.from_bytes(b"\1" * _PRODUCT_BITS, "big")
+_ZERO_DIGITS: Final = int.from_bytes(b"0" * _PRODUCT_BITS, "big")
+_LOW_COUNTS: Final = 1024
+"""Factors are kept for the counts below and for their multiples: any count takes one of each."""
 
 
 def crc32c(payload: bytes | bytearray | memoryview) -> int:
@@ -63,15 +64,6 @@ def of_second(first_crc: int, whole_crc: int, second_size: int) -> int:
     """The checksum of a concatenation's second part, from those of the first and of the whole."""
     # XOR is its own inverse: the first part's share is removed the way it is added.
     return combine(first_crc, whole_crc, second_size)
-
-
-def of_seconds(parts: Sequence[tuple[int, int, int]]) -> list[int]:
-    """`of_second` of each (first checksum, checksum of the whole, second size in bytes)."""
-    if len(parts) < _MANY:
-        return [of_second(*each) for each in parts]
-    firsts, wholes, sizes = np.array(parts, np.int64).T
-    found: list[int] = (_each_after_zeros(firsts, sizes) ^ wholes).tolist()
-    return found
 
 
 def combine_all(parts: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -101,53 +93,72 @@ def from_base64(text: str) -> int:
 
 def _after_zeros(crc: int, count: int) -> int:
     """The register after `count` more zero bytes."""
-    power = 0
-    while count:
-        if count & 1:
-            lowest, second, third, highest = _zeros_tables(power)
-            crc = lowest[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ highest[crc >> 24]
-        count >>= 1
-        power += 1
+    low = count % _LOW_COUNTS
+    for part in (low, count - low):
+        if part:
+            crc = _multiplied(crc, _zeros_factor(part))
     return crc
 
 
-def _each_after_zeros(crcs: Int64s, counts: Int64s) -> Int64s:
-    """`_after_zeros` of each."""
-    power = 0
-    while counts.any():
-        lowest, second, third, highest = _zeros_arrays(power)
-        after = lowest[crcs & 255] ^ second[crcs >> 8 & 255] ^ third[crcs >> 16 & 255] ^ highest[crcs >> 24]
-        crcs = np.where(counts & 1, after, crcs)
-        counts = counts >> 1
-        power += 1
-    return crcs
+def _multiplied(crc: int, factor: int) -> int:
+    """The product of two registers modulo the polynomial; the factor is spread."""
+    # Spread to one bit a byte, no sum of the product's digits carries: a digit's lowest bit is its XOR.
+    product = _gathered(_spread(crc) * factor & _LOWEST_BITS)
+    # Bit 62 is x^0, so the lower half is what exceeds a register: by 32 bits, as four zero bytes shift it.
+    excess = product << 1 & 0xFFFFFFFF
+    lowest, second, third, highest = _REDUCTION
+    return (
+        product >> 31
+        ^ lowest[excess & 255]
+        ^ second[excess >> 8 & 255]
+        ^ third[excess >> 16 & 255]
+        ^ highest[excess >> 24]
+    )
+
+
+def _spread(register: int) -> int:
+    """The same bits, one to a byte."""
+    return int.from_bytes(f"{register:032b}".encode(), "big") & _LOWEST_BITS
+
+
+def _gathered(spread: int) -> int:
+    """Inverse of `_spread`, of up to 63 bits."""
+    return int((spread | _ZERO_DIGITS).to_bytes(_PRODUCT_BITS, "big"), 2)
+
+
+@functools.lru_cache(maxsize=4 * _LOW_COUNTS)
+def _zeros_factor(count: int) -> int:
+    """What `count` zero bytes multiply a register by, spread."""
+    factor = _ONE
+    for power in range(count.bit_length()):
+        if count >> power & 1:
+            factor = _multiplied(factor, _power_factor(power))
+    return _spread(factor)
 
 
 @functools.cache
-def _zeros_tables(power: int) -> tuple[list[int], ...]:
-    """The image of each value of each register byte under 2^power zero bytes; lowest byte first."""
+def _power_factor(power: int) -> int:
+    """As `_zeros_factor`, of 2^power zero bytes."""
     if power == 0:
-        images = [_after_zero_byte(1 << bit) for bit in range(32)]
-    else:
-        half = 1 << (power - 1)
-        images = [_after_zeros(_after_zeros(1 << bit, half), half) for bit in range(32)]
-    tables = []
-    for first_bit in range(0, 32, 8):
-        # The register is linear: a value's image is the XOR of that of its lowest bit and that of the rest.
-        table = [0]
-        for value in range(1, 256):
-            lowest_bit = (value & -value).bit_length() - 1
-            table.append(table[value & (value - 1)] ^ images[first_bit + lowest_bit])
-        tables.append(table)
-    return tuple(tables)
-
-
-@functools.cache
-def _zeros_arrays(power: int) -> Int64s:
-    return np.array(_zeros_tables(power))
+        return _spread(_after_zero_byte(_ONE))
+    half = _power_factor(power - 1)
+    return _spread(_multiplied(_gathered(half), half))
 
 
 def _after_zero_byte(crc: int) -> int:
     for _ in range(8):
         crc = (crc >> 1) ^ _POLYNOMIAL if crc & 1 else crc >> 1
     return crc
+
+
+def _reduction_tables() -> tuple[list[int], ...]:
+    """The image of each value of each register byte under four zero bytes; lowest byte first."""
+    table = [_after_zero_byte(value) for value in range(256)]
+    tables = [table]
+    for _ in range(3):
+        table = [value >> 8 ^ tables[-1][value & 255] for value in table]
+        tables.insert(0, table)
+    return tuple(tables)
+
+
+_REDUCTION: Final = _reduction_tables()

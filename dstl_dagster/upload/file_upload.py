@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Protocol
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, InternalError
@@ -18,12 +18,9 @@ from dstl_dagster.storage import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.write_behind import ActiveUploads, write_behind
+from dstl_dagster.upload.write_behind import WRITE_BEHIND_BUFFERS, ActiveUploads, write_behind
 
 __all__ = ["FileTracker", "FileUpload"]
-
-_WRITE_BEHIND_BUFFERS: Final = 4
-"""From so many buffers of payload on a second thread is worth its start, where a core is idle."""
 
 
 class FileTracker(Protocol):
@@ -90,7 +87,7 @@ class FileUpload:
         with self._attempting(), self._active.one_more():
             self._tasks_offsets.setdefault(task, {})
             self._count_once()
-            if task.size < _WRITE_BEHIND_BUFFERS * self._buffer_bytes:
+            if task.size < WRITE_BEHIND_BUFFERS * self._buffer_bytes:
                 self._write_task(task, self._write_piece)
                 return
             with write_behind(self._write_piece, self._active.leave_cores) as write:

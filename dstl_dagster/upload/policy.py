@@ -14,6 +14,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.storage import RequestCost, StoreCapabilities
 from dstl_dagster.upload.retry import RetryPolicy
+from dstl_dagster.upload.write_behind import WRITE_BEHIND_BUFFERS
 
 __all__ = ["UploadPolicy"]
 
@@ -30,8 +31,8 @@ class UploadPolicy:
         batched    queued, and uploaded by the scheduler's threads in a file shared with others
 
     Attributes:
-        persist_delay_seconds: how long a batch waits for company after its first task; 0: not at all, and
-            every task has a file of its own.
+        persist_delay_seconds: how long a batch waits for company after its first task; 0: not at all, but
+            for a free thread.
         size_threshold_bytes: payload that makes the batched lane due at once (inclusive).
         max_bytes_in_flight: payload of tasks that have not ended.
         num_threads: of the batched lane.
@@ -40,6 +41,8 @@ class UploadPolicy:
         max_batch_tasks: tasks of one file, which leaves once it has them; None: any number.
         direct_max_bytes: the largest task of the direct lane (inclusive), where there is no delay; None:
             every task is batched.
+        shares_from_bytes: the smallest task that, without a delay, joins a batch which waits for a free
+            thread (inclusive); None: every task has a file of its own then.
         flushes_early: whether what is written of a waiting batch goes to the store at once, which makes a
             request more of a small file.
 
@@ -54,6 +57,7 @@ class UploadPolicy:
     max_batch_bytes: int = _MAX_BATCH_BYTES
     max_batch_tasks: int | None = None
     direct_max_bytes: int | None = None
+    shares_from_bytes: int | None = None
     flushes_early: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +74,9 @@ class UploadPolicy:
         """The policy for a store: batching saves requests, and threads hide their round trips."""
         # Without a network a small file is there before another thread has woken up (benchmarks/changelog.py,
         # "persist of 1,000, delay 0": 1.15 times as long on the batched lane), and a flush is no round trip
-        # ("persist of 1,000, delay 10 ms": 1.03 in memory, 1.06 on disk without it).
+        # ("persist of 1,000, delay 10 ms": 1.03 in memory, 1.06 on disk without it). A task that is written
+        # behind its encoder leaves no core to a second one, but another file costs ("append+persist 1000 B,
+        # delay 0": 1.06 times as long); smaller tasks would lose a thread (100 B: 1.4).
         is_local = capabilities.request_cost is RequestCost.SYSTEM_CALL
         return cls(
             persist_delay_seconds=options.batch_persist_delay.total_seconds(),
@@ -81,6 +87,7 @@ class UploadPolicy:
             max_batch_bytes=options.max_batch_bytes,
             max_batch_tasks=options.max_batch_tasks,
             direct_max_bytes=options.upload_buffer_bytes if is_local else None,
+            shares_from_bytes=WRITE_BEHIND_BUFFERS * options.upload_buffer_bytes if is_local else None,
             flushes_early=is_local,
         )
 
@@ -105,6 +112,9 @@ class UploadPolicy:
         return queued_bytes <= self.size_threshold_bytes // 2
 
     @property
-    def batch_threshold_bytes(self) -> int:
-        """Payload at which a batch is full (inclusive)."""
-        return self.size_threshold_bytes if self.persist_delay_seconds > 0 else 0
+    def alone_below_bytes(self) -> int:
+        """A smaller task has a file of its own."""
+        if self.persist_delay_seconds > 0:
+            return 0
+        # At the threshold a batch is full: then none joins another.
+        return self.size_threshold_bytes if self.shares_from_bytes is None else self.shares_from_bytes

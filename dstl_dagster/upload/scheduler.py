@@ -102,7 +102,11 @@ class UploadScheduler:
         self._retrying = RetryingExecutor(self._executor, self._timer, self._metrics.upload_wins)
         self._lock = threading.Lock()
         self._queue = BatchQueue(
-            policy.batch_threshold_bytes, policy.max_batch_bytes, begin_file, policy.max_batch_tasks
+            policy.size_threshold_bytes,
+            policy.max_batch_bytes,
+            begin_file,
+            policy.max_batch_tasks,
+            policy.alone_below_bytes,
         )
         self._begins_files = begin_file is not None
         self._early_write_is_queued = False

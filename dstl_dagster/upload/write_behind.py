@@ -15,7 +15,10 @@ from typing import Final
 
 from dstl_dagster.upload.sinks import Piece
 
-__all__ = ["ActiveUploads", "write_behind"]
+__all__ = ["WRITE_BEHIND_BUFFERS", "ActiveUploads", "write_behind"]
+
+WRITE_BEHIND_BUFFERS: Final = 4
+"""From so many buffers of payload on a second thread is worth its start, where a core is idle."""
 
 _WAITING_PIECES: Final = 2
 

@@ -39,6 +39,19 @@ def test_only_a_small_task_without_delay_or_network_is_direct(
     assert _policy(capabilities, delay_ms).is_direct(task_bytes) is is_direct
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "delay_ms", "alone_below_bytes"),
+    [(LOCAL, 0, 4000), (REMOTE, 0, 10 << 20), (LOCAL, 10, 0), (REMOTE, 10, 0)],
+)
+def test_without_delay_large_tasks_of_a_folder_share_files(
+    capabilities: StoreCapabilities, delay_ms: int, alone_below_bytes: int
+) -> None:
+    """With a delay all tasks do; where a request takes a round trip, none of them without."""
+    policy = _policy(capabilities, delay_ms)
+    assert policy.alone_below_bytes == alone_below_bytes
+    assert alone_below_bytes in (0, 4000, policy.size_threshold_bytes)
+
+
 def test_a_store_limits_the_threads() -> None:
     """It declares how many are worth starting; the options say how many may be."""
     assert (_policy(LOCAL, 0).num_threads, _policy(REMOTE, 0).num_threads) == (2, 5)

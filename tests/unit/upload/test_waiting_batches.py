@@ -247,7 +247,9 @@ class Threads(RecordingUploader):
         return super().upload(tasks)
 
 
-def _with_direct_lane(uploader: Threads, direct_max_bytes: int | None, delay: float = 0) -> Any:
+def _with_direct_lane(
+    uploader: Threads, direct_max_bytes: int | None, delay: float = 0, shares_from_bytes: int | None = None
+) -> Any:
     executor = ManualExecutor()
     policy = UploadPolicy(
         persist_delay_seconds=delay,
@@ -256,6 +258,7 @@ def _with_direct_lane(uploader: Threads, direct_max_bytes: int | None, delay: fl
         num_threads=1,
         retry=RetryPolicy.fixed(2, 5, 0),
         direct_max_bytes=direct_max_bytes,
+        shares_from_bytes=shares_from_bytes,
     )
     return UploadScheduler(policy, uploader, timer=ManualTimer(), executor=executor), executor
 
@@ -339,6 +342,23 @@ def test_without_delay_each_batched_task_has_its_own_file_beside_the_direct_lane
     assert len(executor.queued) == 3
     executor.run_all()
     assert [[task.size for task in tasks] for tasks in uploader.attempts] == [[10], [40], [60], [11]]
+    scheduler.close()
+
+
+def test_without_delay_large_tasks_share_a_file_while_no_thread_is_free() -> None:
+    """Each of them keeps the cores busy by itself; a smaller one is left to another thread."""
+    uploader = Threads()
+    scheduler, executor = _with_direct_lane(uploader, 10, shares_from_bytes=40)
+    for size in (40, 50, 40, 39, 40, 60, 40, 5):
+        scheduler.upload(_task(size))
+    executor.run_all()
+    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [
+        [5],
+        [40, 50, 40],
+        [39],
+        [40, 60],
+        [40],
+    ]
     scheduler.close()
 
 
