@@ -22,7 +22,7 @@ from pathlib import Path
 from dstl_dagster.clock import Clock
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, lock, lock_new, unlock
+from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, close_locked, lock, lock_new, unlock
 
 __all__ = [
     "HIDDEN_FOLDER",
@@ -137,7 +137,7 @@ class HiddenFolder:
         temporary = self.temporary_file()
         try:
             temporary.write(content)
-            temporary.sync()
+            temporary.sync_bytes()
             try:
                 temporary.replace(path)
             except FileNotFoundError:
@@ -278,9 +278,12 @@ class TemporaryFile:
 
     def sync(self) -> os.stat_result:
         """Make the bytes durable. Returns the file's status after that."""
-        descriptor = self._open_descriptor()
-        self._hidden.sync_file(descriptor)
-        return os.fstat(descriptor)
+        self.sync_bytes()
+        return os.fstat(self._open_descriptor())
+
+    def sync_bytes(self) -> None:
+        """Make the bytes durable."""
+        self._hidden.sync_file(self._open_descriptor())
 
     def replace(self, path: str | Path) -> None:
         """Take this name instead of the temporary one, from whoever has it. Raises: OSError."""
@@ -305,13 +308,21 @@ class TemporaryFile:
     def close(self) -> None:
         """Forget the temporary name and free the lock. Never raises; may be called again."""
         if self._descriptor is not None and self._process_id == os.getpid():
-            # The name goes while the lock is still held: the other way round a sweep could meet it. On a
-            # disk that has become read-only it stays, for a sweep.
-            if not self._renamed:
-                with contextlib.suppress(OSError):
-                    os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
-            unlock(self._descriptor)
+            # The name goes while the lock is still held: the other way round a sweep could meet it. Without
+            # the name nobody looks for the lock.
+            if self._renamed or self._unlinked():
+                close_locked(self._descriptor)
+            else:
+                unlock(self._descriptor)
         self._descriptor = None
+
+    def _unlinked(self) -> bool:
+        """Remove the name; False on a disk that has become read-only, where it stays for a sweep."""
+        try:
+            os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
+        except OSError:
+            return False
+        return True
 
     def _open_descriptor(self) -> int:
         if self._process_id != os.getpid():

@@ -18,7 +18,7 @@ from typing import Final
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import UnavailableError
 
-__all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "lock", "lock_new", "unlock"]
+__all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "close_locked", "lock", "lock_new", "unlock"]
 
 DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
 """Far longer than a change takes, including a slow sync."""
@@ -71,6 +71,11 @@ def unlock(descriptor: int) -> None:
     with suppress(OSError):
         # Explicitly, before the close: that frees nothing while a child has a copy.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+    close_locked(descriptor)
+
+
+def close_locked(descriptor: int) -> None:
+    """Close a file whose lock nobody else will ask for. Never raises."""
     _locked.discard(descriptor)
     with suppress(OSError):
         os.close(descriptor)
