@@ -251,7 +251,12 @@ class Batch:
         with self.aborted_on_error():
             self._flush()  # what is due depends on what the batch itself wrote
             self._operators = with_due_bases(
-                coordinator.store, self.attempt, parent.manifest, self._operators, coordinator.job_options
+                coordinator.store,
+                self.attempt,
+                parent.manifest,
+                self._operators,
+                coordinator.job_options,
+                coordinator.recent,
             )
 
     def report(self) -> AttemptReport:

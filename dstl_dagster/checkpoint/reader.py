@@ -28,6 +28,7 @@ from dstl_dagster.keyed import (
     CheckpointCost,
     Manifest,
     OperatorState,
+    RecentManifests,
     Spending,
     StepCost,
     load_manifest,
@@ -128,6 +129,8 @@ class CheckpointReader:
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self._recorded: Manifest | None = None  # that this object wrote last
+        self.recent = RecentManifests()
+        """What this object wrote or folded last: the job's next fold meets most of it again."""
         self.timeline = Timeline(
             job,
             store,

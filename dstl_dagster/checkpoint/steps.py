@@ -291,6 +291,8 @@ class CheckpointSteps(CheckpointPublisher):
         report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
         manifest = build_manifest(attempt, report, None if before is None else before.manifest)
         self._recorded = store_manifest(self._store, attempt, manifest)
+        self.recent.keep(self._names.manifest(attempt.checkpoint_id, attempt.attempt), self._recorded)
+        self.recent.shrink()
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
         log.info("step 4 record: %s", spending.in_words())
         return self._recorded

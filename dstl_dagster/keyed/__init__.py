@@ -41,7 +41,7 @@ from dstl_dagster.keyed.operator_log import (
     operator_layers,
     operator_state,
 )
-from dstl_dagster.keyed.read_ahead import ManifestLoader
+from dstl_dagster.keyed.read_ahead import ManifestLoader, RecentManifests
 from dstl_dagster.keyed.reports import (
     AttemptReport,
     Compaction,
@@ -53,18 +53,12 @@ from dstl_dagster.keyed.reports import (
 from dstl_dagster.keyed.state_rows import StateRows
 
 if TYPE_CHECKING:
-    from dstl_dagster.keyed.bases import (
-        base_and_log,
-        compacted,
-        due_operators,
-        with_base,
-        with_due_bases,
-        write_base,
-    )
+    from dstl_dagster.keyed.bases import base_and_log, due_operators, with_base, write_base
     from dstl_dagster.keyed.compaction import compaction_of
     from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_checkpoints, diff_states, paired_rows
     from dstl_dagster.keyed.due import due_key_groups, is_due, key_groups_to_compact
     from dstl_dagster.keyed.export import Export, export_checkpoint, export_state
+    from dstl_dagster.keyed.folding import compacted, with_due_bases
     from dstl_dagster.keyed.history import KeyChange, key_history
     from dstl_dagster.keyed.keyed_state import (
         KeyedState,
@@ -115,6 +109,7 @@ __all__ = [
     "OperatorLayer",
     "OperatorReport",
     "OperatorState",
+    "RecentManifests",
     "SharedFiles",
     "Spending",
     "StateAt",
@@ -169,18 +164,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "bases": [
-            "base_and_log",
-            "compacted",
-            "due_operators",
-            "with_base",
-            "with_due_bases",
-            "write_base",
-        ],
+        "bases": ["base_and_log", "due_operators", "with_base", "write_base"],
         "compaction": ["compaction_of"],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
         "due": ["due_key_groups", "is_due", "key_groups_to_compact"],
         "export": ["Export", "export_checkpoint", "export_state"],
+        "folding": ["compacted", "with_due_bases"],
         "history": ["KeyChange", "key_history"],
         "keyed_state": [
             "KeyedState",

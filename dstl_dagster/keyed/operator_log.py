@@ -89,7 +89,7 @@ def operator_state(
 ) -> OperatorState | None:
     """The state of `operator` at this checkpoint; `None` if it never wrote any.
 
-    `key_groups`: of these only; `None`: of all. `recent`: shared by walks of several operators.
+    `key_groups`: of these only; `None`: of all. `recent`: shared by walks of several operators or batches.
 
     Raises: NotFoundError (a manifest in the chain was deleted), FormatError.
     """
@@ -114,10 +114,11 @@ def loading(
 
     def load(name: str) -> Manifest:
         found = kept.find(name)
-        if found is None:
-            found = _load(loader, name, operator)
-            kept.keep(name, found)
-        loader.follow(found)
+        if found is not None:
+            loader.take(name, found)
+            return found
+        found = _load(loader, name, operator)
+        kept.keep(name, found)
         return found
 
     return load

@@ -8,6 +8,7 @@ fetched in vain, which is harmless.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -27,28 +28,42 @@ _WINDOW = 64
 _THREADS = 8
 _MOST_RECENT = 32
 """More than a walk has, as a rule. Of a thousand operators one takes some megabytes."""
+_MOST_OPERATORS = 4000
+"""Of all manifests that stay between batches: some tens of megabytes."""
 
 
 class RecentManifests:
-    """The manifests that were asked for last, for walks that share them: of many operators, each of which
-    would fetch and parse the same ones. Not thread-safe.
+    """The manifests that were written or asked for last, for walks that share them: of many operators, or of
+    batch after batch, each of which would fetch and parse the same ones. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, Manifest] = {}
+        self._lock = threading.Lock()
 
     def find(self, name: str) -> Manifest | None:
         """The manifest of this name, if it was kept."""
-        found = self._kept.pop(name, None)
-        if found is not None:
-            self._kept[name] = found
-        return found
+        with self._lock:
+            found = self._kept.pop(name, None)
+            if found is not None:
+                self._kept[name] = found
+            return found
 
     def keep(self, name: str, manifest: Manifest) -> None:
         """Keep it; the one that was unused for longest goes."""
-        self._kept[name] = manifest
-        if len(self._kept) > _MOST_RECENT:
-            del self._kept[next(iter(self._kept))]
+        with self._lock:
+            self._kept[name] = manifest
+            if len(self._kept) > _MOST_RECENT:
+                del self._kept[next(iter(self._kept))]
+
+    def shrink(self) -> None:
+        """Between batches: let those go that were unused for longest, down to what may stay in memory."""
+        with self._lock:
+            room = _MOST_OPERATORS
+            for name in reversed(list(self._kept)):
+                room -= len(self._kept[name].operators)
+                if room < 0:
+                    del self._kept[name]
 
 
 class ManifestLoader:
@@ -80,6 +95,11 @@ class ManifestLoader:
         for entry in manifest.operators.values():
             if entry.previous is not None and entry.previous_crc32c is not None:
                 self._expected.setdefault(entry.previous, entry.previous_crc32c)
+
+    def take(self, name: str, found: Manifest) -> None:
+        """Follow a manifest that the caller had. Raises: FormatError if it is not what was expected."""
+        require_same_manifest(name, self._expected.get(name), found.crc32c)
+        self.follow(found)
 
     def load(self, name: str) -> Manifest:
         """The manifest of this name, if it is what was expected. Raises: as `load_manifest`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import Checkpoint, OperatorReport, load_report, materialize
+from dstl_dagster.checkpoint import Checkpoint, OperatorReport, load_report, materialize, record
 from dstl_dagster.checkpoint.references import References, roots_of
 from dstl_dagster.checkpoint.verify import verify_checkpoint
 from dstl_dagster.errors import FormatError, InvalidInputError
@@ -17,6 +18,9 @@ from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import (
     AttemptReport,
     BaseAndLog,
+    Manifest,
+    OperatorEntry,
+    RecentManifests,
     Uncovered,
     base_and_log,
     compared_runs,
@@ -256,6 +260,47 @@ def test_a_small_state_is_folded_early(keyed_on: type[KeyedJob], counting_store:
         assert len({name for name in counting_store.read if "/manifests/" in name}) <= 11
     folded = [each.checkpoint_id for each in keyed.coordinator.list() if entry(each).report.base]
     assert folded == [12, 22, 32, 42, 52]
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_folds_of_one_process_fetch_no_manifest_twice(
+    remembers: bool,
+    keyed_on: type[KeyedJob],
+    counting_store: CountingStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the coordinator wrote itself it never fetches, as a stream's does batch after batch."""
+    monkeypatch.setattr(record, "MAX_CARRIED_BYTES", 0)  # a chain that names each manifest
+    if not remembers:  # as in a process for each batch
+        monkeypatch.setattr(RecentManifests, "keep", lambda *_: None)
+    keyed = keyed_on(counting_store, num_retained=2)
+    folds = 0
+    for day in range(60):
+        with CheckpointBatch(keyed.coordinator) as opened:
+            opened.add(keyed.report(opened.attempt, [{**row, "flights": day} for row in ROWS]))
+            counting_store.read.clear()
+        fetched = [name for name in counting_store.read if "/manifests/" in name]
+        made = keyed.complete(opened.attempt, *load_report(keyed.store, opened.attempt).operators)
+        folded = bool(entry(made).report.base)
+        assert bool(fetched) == (folded and not remembers)
+        folds += folded
+    assert folds == 5
+
+
+def test_few_manifests_of_many_operators_stay_in_memory() -> None:
+    """Within a batch 32, of any size; between batches only as many as have 4,000 operators together."""
+    entry = OperatorEntry(OperatorReport("o", ()), None)
+    sizes = [3000, 500, 100, 2000, 1900]
+    recent = RecentManifests()
+    for number, size in enumerate(sizes):
+        operators = {f"o{each}": entry for each in range(size)}
+        recent.keep(f"m{number}", Manifest("job", number, uuid.UUID(int=number), None, operators))
+    assert all(recent.find(f"m{number}") for number in range(5))
+    recent.shrink()
+    assert [number for number in range(5) if recent.find(f"m{number}")] == [2, 3, 4]
+    for number in range(5, 40):
+        recent.keep(f"m{number}", Manifest("job", number, uuid.UUID(int=number), None))
+    assert [number for number in range(40) if recent.find(f"m{number}")] == list(range(8, 40))
 
 
 def test_a_fold_reads_only_its_slice(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:

@@ -18,6 +18,7 @@ _NOT_NEEDED = (
     "dstl_dagster.recoverable.commit",
     "dstl_dagster.storage.gcs",
     "dstl_dagster.keyed.bases",
+    "dstl_dagster.keyed.folding",
 )
 
 
