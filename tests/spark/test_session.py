@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import py4j  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -35,6 +37,23 @@ def test_workers_run_on_the_drivers_interpreter(spark: SparkSession) -> None:
 
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(interpreter, "python STRING").collect()
     assert row.python == f"{sys.executable} {sys.version_info}"
+
+
+def test_workers_import_pyspark_as_it_is_installed(spark: SparkSession) -> None:
+    """Not from Spark's archive, which each of Spark's Python processes would compile again."""
+
+    def modules(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import py4j
+        import pyspark
+
+        for _ in batches:
+            yield pa.record_batch(
+                [pa.array([pyspark.__file__]), pa.array([py4j.__file__])], ["spark", "py4j"]
+            )
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(modules, "spark STRING, py4j STRING").collect()
+    assert (row.spark, row.py4j) == (pyspark.__file__, py4j.__file__)
+    assert "SPARK_HOME" not in os.environ
 
 
 @pytest.fixture

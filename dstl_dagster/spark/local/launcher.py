@@ -14,10 +14,11 @@ import hashlib
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dstl_dagster.errors import ErrorKind, UnavailableError
+from dstl_dagster.spark.local.cache_folder import cache_folders
 
 __all__ = ["VECTOR_MODULE_ARGUMENT", "make_launcher"]
 
@@ -46,8 +47,8 @@ def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
     # Named after its content: a folder of this name holds this launcher, whichever release wrote it.
     name = hashlib.sha256(script.encode("utf-8")).hexdigest()[:16]
     reasons = []
-    for base in _places(environ):
-        home = base / "dstl-dagster" / "java-launcher" / name
+    for folder in cache_folders(environ):
+        home = folder / "java-launcher" / name
         try:
             _write_launcher(home / "bin" / "java", script)
         except OSError as error:
@@ -59,21 +60,6 @@ def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
         "writable folder",
         kind=ErrorKind.NO_CACHE_FOLDER,
     )
-
-
-def _places(environ: Mapping[str, str]) -> Iterator[Path]:
-    configured = environ.get("XDG_CACHE_HOME")
-    if configured:
-        yield Path(configured)
-    elif environ.get("HOME"):
-        yield Path(environ["HOME"]) / ".cache"
-    own = Path(tempfile.gettempdir()) / f"dstl-dagster-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        own.mkdir(mode=0o700, exist_ok=True)
-        status = own.lstat()
-        # Anybody may create names in a shared temporary folder: what we execute must be ours alone.
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and not own.is_symlink():
-            yield own
 
 
 def _write_launcher(launcher: Path, script: str) -> None:

@@ -10,12 +10,14 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.spark.local.home import spark_home_set
 from dstl_dagster.spark.local.java import use_java
 from dstl_dagster.spark.local.scratch import ScratchFolder, remove_left_behind
 
@@ -77,17 +79,20 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})
+    home: AbstractContextManager[None] = nullcontext()
     if settings["spark.master"].partition("[")[0] == "local":  # not local-cluster: it has executors
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # This interpreter has the package, so workers can be forked with it already imported.
         settings.setdefault("spark.python.daemon.module", "dstl_dagster.spark.local.daemon")
+        home = spark_home_set(os.environ)
     logger.info("starting Spark", extra={"java": str(runtime.home), "java_version": runtime.version})
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with home:
+        return builder.getOrCreate()
 
 
 def running_session() -> SparkSession | None:
