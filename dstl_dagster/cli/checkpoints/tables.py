@@ -88,7 +88,7 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
                 Text(name),
                 f"{report.upserts:,}",
                 f"{report.deletes:,}",
-                "-" if entry.rows is None else entry.rows.in_words(),
+                (entry.rows and entry.rows.in_words()) or "-",
                 readable_bytes(report.stored_bytes),
                 Text(", ".join(report.key_columns)),
             )

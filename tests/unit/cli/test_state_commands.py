@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
-from dstl_dagster.keyed import write_rows
+from dstl_dagster.cli.checkpoints.tables import checkpoint_sections
+from dstl_dagster.keyed import StateRows, write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import KeyedJob
 
 JOB = "orders"
 SCHEMA = StateSchema.of(pa.schema({"name": pa.string(), "total": pa.int64()}), ["name"], 16)
@@ -174,3 +181,20 @@ def test_columns_that_cannot_be_changed(store):
     ):
         run(store, "schema", *arguments, code=code)
     assert CheckpointCoordinator(JOB, store).latest().checkpoint_id == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "cell"),
+    [(None, "-"), (StateRows(), "-"), (StateRows(3, 5), "3 to 5")],
+    ids=["unknown", "until folded", "bounds"],
+)
+def test_rows_that_are_not_known_are_a_dash(
+    rows: StateRows | None, cell: str, keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a state from an earlier release; an empty cell would look like a mistake."""
+    checkpoint = keyed.changes([{"tail": "a", "flights": 1}])
+    entry = replace(checkpoint.manifest.operators["aircraft"], rows=rows)
+    shown = replace(checkpoint, manifest=replace(checkpoint.manifest, operators={"aircraft": entry}))
+    (table,) = [each for each in checkpoint_sections(shown) if isinstance(each, Table)]
+    column = next(column for column in table.columns if column.header == "rows")
+    assert list(column.cells) == [cell]
