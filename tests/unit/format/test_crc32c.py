@@ -48,7 +48,7 @@ def test_checksum_of_a_part(first: bytes, zero_count: int, end: bytes) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 100])
 def test_checksums_of_many_parts(count: int) -> None:
-    """As those of each, whether they are few or many."""
+    """Of any size, none included, behind any first part."""
     noise = random.Random(count)
     seconds = [noise.randbytes(noise.choice([0, 1, 7, noise.randrange(1 << 16)])) for _ in range(count)]
     firsts = [noise.randrange(1 << 32) for _ in range(count)]
