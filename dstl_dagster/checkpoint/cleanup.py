@@ -161,6 +161,7 @@ class _Run:
         threads: int,
     ) -> None:
         self.threads = store.capabilities.useful_threads(threads)
+        self._lookup_threads = store.capabilities.lookup_threads(threads)
         self._timeline = timeline
         self._names = names
         self._grace = grace
@@ -186,7 +187,7 @@ class _Run:
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
         listings = [place.home.list(place.prefix, start_offset=place.start) for place in places]
-        found = concurrently([partial(_page, each) for each in listings], self.threads, _THREADS_NAME)
+        found = concurrently([partial(_page, each) for each in listings], self._lookup_threads, _THREADS_NAME)
         for place, listing, first in zip(places, listings, found, strict=True):
             page = first
             if place.swept:
@@ -267,9 +268,9 @@ class _Run:
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
         """Ask the archive for all of them concurrently."""
         halves = halves_to_look_up(self._names, page, fates)
-        if len(halves) > 1 and self.threads > 1:
+        if len(halves) > 1 and self._lookup_threads > 1:
             looks = [partial(fates.archived, half) for half in halves]
-            concurrently(looks, self.threads, _THREADS_NAME)
+            concurrently(looks, self._lookup_threads, _THREADS_NAME)
 
     def _fates_of(self, view: TimelineView) -> AttemptFates:
         if self._fates is None or self._fates.view is not view:

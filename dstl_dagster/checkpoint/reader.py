@@ -233,7 +233,7 @@ class CheckpointReader:
     def list(self) -> list[Checkpoint]:
         """Every checkpoint that can be restored to, oldest first."""
         view = self.timeline.tail()
-        threads = self._store.capabilities.useful_threads(self._options.commit_threads)
+        threads = self._store.capabilities.lookup_threads(self._options.commit_threads)
         looks = [partial(self._checkpoint, view, entry) for entry in view.retained]
         return concurrently(looks, threads, "dstl-list")
 

@@ -94,7 +94,7 @@ def _verify_report(
     ]
     for file in report.files:
         checks += _file_checks(store, file)
-    concurrently(checks, store.capabilities.useful_threads(threads), "dstl-lookup")
+    concurrently(checks, store.capabilities.lookup_threads(threads), "dstl-lookup")
 
 
 Reported = tuple[int | None, int | None, int | None]

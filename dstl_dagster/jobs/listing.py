@@ -71,7 +71,7 @@ def list_jobs(store: ObjectStore, options: Options | None = None) -> list[JobSum
     Raises: UnavailableError.
     """
     given = JobOptions.of(options)
-    threads = store.capabilities.useful_threads(given.checkpoint.commit_threads)
+    threads = store.capabilities.lookup_threads(given.checkpoint.commit_threads)
     looks = [partial(_summary, store, job, given) for job in job_names(store)]
     return concurrently(looks, threads, "dstl-jobs")
 

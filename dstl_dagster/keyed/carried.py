@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from dstl_dagster.format import KeyGroupRange
@@ -29,7 +30,7 @@ _SHARED: Final = ("operator", "key_columns", "max_parallelism", "schema")
 """Left out where they are the same as in the manifest's own report, as they nearly always are."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Carried:
     """What an older checkpoint added to an operator.
 
@@ -40,6 +41,11 @@ class Carried:
 
     checkpoint_id: int
     fields: Mapping[str, Any]
+
+    @cached_property
+    def json_bytes(self) -> int:
+        """Of the report as JSON."""
+        return len(json.dumps(self.fields))
 
     @property
     def has_compaction(self) -> bool:
@@ -109,16 +115,19 @@ def carried_on(
         checkpoint_id, before, carried: the parent, what it added, and what it repeats.
     """
     then, now = _shared(before), _shared(own)
-    whole = [(each.checkpoint_id, {**then, **each.fields}) for each in carried]
+    every = list(carried)
+    if then != now:
+        every = [Carried(each.checkpoint_id, _beside(now, {**then, **each.fields})) for each in carried]
     if before.handles:
         # Of a state's TTL only the newest counts.
-        whole.insert(0, (checkpoint_id, replace(before, ttl=None).to_json()))
-    every = [
-        Carried(each, {name: value for name, value in fields.items() if now.get(name) != value})
-        for each, fields in whole
-    ]
+        every.insert(0, Carried(checkpoint_id, _beside(now, replace(before, ttl=None).to_json())))
     found = tuple(_needed(every, own))
-    return found if sum(len(json.dumps(each.fields)) for each in found) <= max_bytes else None
+    return found if sum(each.json_bytes for each in found) <= max_bytes else None
+
+
+def _beside(shared: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not the same as the shared ones."""
+    return {name: value for name, value in fields.items() if shared.get(name) != value}
 
 
 def _needed(carried: Sequence[Carried], own: OperatorReport) -> Iterator[Carried]:

@@ -52,7 +52,7 @@ def as_file_reports(
     reports = tuple(
         file
         if isinstance(file, FileReport)
-        else _looked_up(file, store, options, store.capabilities.useful_threads(threads))
+        else _looked_up(file, store, options, store.capabilities.lookup_threads(threads))
         for file in files
     )
     names = [report.recoverable.final_blob_identifier for report in reports]

@@ -77,7 +77,7 @@ class ManifestLoader:
     def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = _THREADS) -> None:
         self._store = store
         self._names = names
-        self._threads = store.capabilities.useful_threads(threads)
+        self._threads = store.capabilities.lookup_threads(threads)
         self._fetched: dict[str, Manifest] = {}
         self._window: dict[str, Manifest] = {}
         self._done: set[str] = set()

@@ -69,3 +69,10 @@ class StoreCapabilities:
     def useful_threads(self, wanted: int) -> int:
         """How many of `wanted` threads are worth starting; at least one."""
         return max(1, wanted if self.max_useful_threads is None else min(wanted, self.max_useful_threads))
+
+    def lookup_threads(self, wanted: int) -> int:
+        """As `useful_threads`, of requests that move next to nothing: one where this machine answers.
+
+        Such an answer is there before another thread has woken up, and the rest is the interpreter's work.
+        """
+        return 1 if self.request_cost is RequestCost.SYSTEM_CALL else self.useful_threads(wanted)

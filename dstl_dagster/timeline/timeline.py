@@ -93,7 +93,7 @@ class Timeline:
         self._new_id = new_id
         self._snapshot_interval = snapshot_interval
         self._reader_grace = reader_grace
-        threads = store.capabilities.useful_threads(threads)
+        threads = store.capabilities.lookup_threads(threads)
         self._threads = threads
         self._archive = Archive(store, self._names, threads=threads)
         self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
