@@ -63,6 +63,14 @@ def test_useful_threads() -> None:
         StoreCapabilities(max_useful_threads=0)
 
 
+def test_look_ups_on_this_machine_take_one_thread() -> None:
+    """More only wait for the interpreter; across a network as many as are useful."""
+    near = StoreCapabilities(request_cost=RequestCost.SYSTEM_CALL, max_useful_threads=2)
+    assert (near.useful_threads(8), near.lookup_threads(8)) == (2, 1)
+    assert StoreCapabilities().lookup_threads(8) == 8
+    assert StoreCapabilities(max_useful_threads=4).lookup_threads(8) == 4
+
+
 def test_a_near_store_is_not_cached(tmp_path: Path) -> None:
     """The cache of a recovery keeps a copy of what is a round trip away, whatever the kind of the store."""
     cache = ChangelogFileCache([tmp_path / "cache"], 60, 100, timer=ManualTimer())
