@@ -124,5 +124,6 @@ def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: 
     if len(listed) > _FEW:
         found = set(listed).intersection(stat.name for stat in store.list(names.attempts_prefix))
     rest = [name for name in wanted if name not in found]
-    stats = concurrently([partial(store.stat, name) for name in rest], threads, "dstl-audit")
+    looks = [partial(store.stat, name) for name in rest]
+    stats = concurrently(looks, store.capabilities.lookup_threads(threads), "dstl-audit")
     return found.union(name for name, stat in zip(rest, stats, strict=True) if stat is not None)

@@ -35,7 +35,7 @@ def with_due_bases(
     parent: Manifest,
     reports: Iterable[OperatorReport],
     options: JobOptions,
-    recent: RecentManifests | None = None,
+    recent: RecentManifests,
 ) -> list[OperatorReport]:
     """The reports, with a base ahead of the changes of each operator whose log at the parent is due, with the
     slice of it that is, or with a compaction of its log. And, whatever is due, with a base of each operator
@@ -77,7 +77,7 @@ def compacted(
 
     Raises: as `write_compaction`.
     """
-    folding = _Folding(store, attempt, parent, options or JobOptions())
+    folding = _Folding(store, attempt, parent, options or JobOptions(), RecentManifests())
     compaction = folding.compaction(operator, key_groups, own)
     return None if compaction is None else folding.shared.durable_now(compaction)
 
@@ -95,11 +95,11 @@ class _Folding:
         attempt: Attempt,
         parent: Manifest,
         options: JobOptions,
-        recent: RecentManifests | None = None,
+        recent: RecentManifests,
     ) -> None:
         self.shared = SharedFiles(store, attempt)
         self._store, self._attempt, self._parent, self._options = store, attempt, parent, options
-        self._recent = recent or RecentManifests()  # the operators' walks meet the same ones
+        self._recent = recent  # the operators' walks meet the same ones
 
     def due(self, operator: str, own: Sequence[OperatorReport]) -> OperatorReport | None:
         """The base or the compaction whose turn it is, with these reports of the attempt's own changes."""

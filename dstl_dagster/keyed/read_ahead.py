@@ -106,15 +106,13 @@ class ManifestLoader:
         self._count(name)
         found = self._fetched.pop(name, None)
         if found is None:
-            if name not in self._window and self._loads > _SEQUENTIAL_LOADS:
+            if self._threads > 1 and name not in self._window and self._loads > _SEQUENTIAL_LOADS:
                 self._fetch_ahead(name)
             found = self._window.pop(name, None)
         self._done.add(name)
-        expected = self._expected.get(name)
         if found is None:
-            found = load_manifest(self._store, name, expected)
-        require_same_manifest(name, expected, found.crc32c)
-        self.follow(found)
+            found = load_manifest(self._store, name, self._expected.get(name))
+        self.take(name, found)
         return found
 
     def _count(self, name: str) -> None:

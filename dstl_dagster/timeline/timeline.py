@@ -93,10 +93,10 @@ class Timeline:
         self._new_id = new_id
         self._snapshot_interval = snapshot_interval
         self._reader_grace = reader_grace
-        threads = store.capabilities.lookup_threads(threads)
-        self._threads = threads
-        self._archive = Archive(store, self._names, threads=threads)
-        self._tail_reader = TailReader(store, self._names, self._read, threads=threads)
+        self._threads = store.capabilities.lookup_threads(threads)
+        # It writes, and one write may be synced while the next is prepared.
+        self._archive = Archive(store, self._names, threads=store.capabilities.useful_threads(threads))
+        self._tail_reader = TailReader(store, self._names, self._read, threads=self._threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None
         self._known = KnownEntries()

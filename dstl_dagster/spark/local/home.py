@@ -12,7 +12,6 @@ it from (docs/decisions/0092).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import sysconfig
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -54,9 +53,7 @@ def home_without_archive(environ: Mapping[str, str]) -> Path | None:
         return None
     if not (spark / "bin" / "spark-submit").exists():
         return None
-    name = hashlib.sha256("\n".join([str(spark), *_LINKED]).encode()).hexdigest()[:16]
-    for folder in cache_folders(environ):
-        home = folder / "spark-home" / name
+    for home in cache_folders(environ, "spark-home", "\n".join([str(spark), *_LINKED])):
         with contextlib.suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
             for each in _LINKED:

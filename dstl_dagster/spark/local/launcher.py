@@ -10,7 +10,6 @@ execs the real Java.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shlex
 import tempfile
@@ -44,11 +43,8 @@ def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
     Raises: UnavailableError if neither place is writable.
     """
     script = _SCRIPT.format(argument=shlex.quote(VECTOR_MODULE_ARGUMENT), java=shlex.quote(str(java)))
-    # Named after its content: a folder of this name holds this launcher, whichever release wrote it.
-    name = hashlib.sha256(script.encode("utf-8")).hexdigest()[:16]
     reasons = []
-    for folder in cache_folders(environ):
-        home = folder / "java-launcher" / name
+    for home in cache_folders(environ, "java-launcher", script):
         try:
             _write_launcher(home / "bin" / "java", script)
         except OSError as error:
