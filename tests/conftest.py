@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import xdist
 
-from tests import class_archive, profiles
+from tests import profiles
 from tests.sessions import spark, strict_gcs  # noqa: F401 - fixtures
 
 profiles.register()
-class_archive.use_it()
 # Else the client asks for a bucket in a thread of its own, and again long after the test and its server end:
 # beside later tests, and with the random numbers that Hypothesis keeps to itself.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"

@@ -9,19 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark.local.home import spark_home_set
-from dstl_dagster.spark.local.java import use_java
+from dstl_dagster.spark.local.class_archive import class_archive_set
+from dstl_dagster.spark.local.home import home_without_archive, spark_home_set
+from dstl_dagster.spark.local.java import JavaRuntime, use_java
 from dstl_dagster.spark.local.scratch import ScratchFolder, remove_left_behind
 
-__all__ = ["local_conf", "local_session", "running_session", "stop_session"]
+__all__ = ["local_conf", "local_session", "running_session", "spark_of_a_launch", "stop_session"]
 
 logger = logging.getLogger(__name__)
 _scratch_folders: list[ScratchFolder] = []
@@ -79,20 +81,35 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
     settings = local_conf(cores, scratch_folder) | dict(conf or {})
-    home: AbstractContextManager[None] = nullcontext()
-    if settings["spark.master"].partition("[")[0] == "local":  # not local-cluster: it has executors
+    is_local = settings["spark.master"].partition("[")[0] == "local"  # not local-cluster: it has executors
+    if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # This interpreter has the package, so workers can be forked with it already imported.
         settings.setdefault("spark.python.daemon.module", "dstl_dagster.spark.local.daemon")
-        home = spark_home_set(os.environ)
     logger.info("starting Spark", extra={"java": str(runtime.home), "java_version": runtime.version})
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with home:
+    with _launch_environment(settings, runtime if is_local else None):
         return builder.getOrCreate()
+
+
+def spark_of_a_launch() -> str:
+    """What tells the Spark of a local session from another one: its home and its release."""
+    home = home_without_archive(os.environ) or os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    return f"{home}\n{pyspark.__version__}"
+
+
+@contextmanager
+def _launch_environment(settings: Mapping[str, str], local: JavaRuntime | None) -> Iterator[None]:
+    """The variables that only the launched JVM is to see; `local`: the Java of a session in local mode."""
+    if local is None:
+        yield
+        return
+    with class_archive_set(os.environ, settings, local, spark_of_a_launch()), spark_home_set(os.environ):
+        yield
 
 
 def running_session() -> SparkSession | None:

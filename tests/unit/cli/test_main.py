@@ -14,8 +14,8 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.storage import LocalObjectStore
 
-COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "jobs", "storage"]
-MAP_TITLES = {"Look", "Check", "Decide", "Tidy", "Try"}
+COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "jobs", "spark", "storage"]
+MAP_TITLES = {"Look", "Check", "Decide", "Tidy", "Prepare", "Try"}
 
 
 @pytest.fixture

@@ -1,0 +1,185 @@
+"""Java's archive of Spark's classes, which local sessions map where there is one.
+
+Owns the archive's place, when a JVM gets it, and its dump. Does not own what a session does meanwhile, and so
+which classes it takes (`archiving`).
+
+Half of the processor time of a short session goes into loading Spark's classes. A JVM can keep them as it has
+them in memory. It checks an archive against itself and its class path, and passes over one that does not fit.
+
+Source: Java's dynamic application class-data sharing (JEP 350).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Final
+
+from dstl_dagster.errors import ErrorKind, UnavailableError
+from dstl_dagster.spark.local.cache_folder import cache_folders
+from dstl_dagster.spark.local.java import JavaRuntime
+
+__all__ = ["ArchiveWriter", "archive_folders", "class_archive_set"]
+
+logger = logging.getLogger(__name__)
+
+_VARIABLE: Final = "SPARK_SUBMIT_OPTS"
+_JAVA, _SPARK = "java.jsa", "spark.jsa"
+_LOCK, _WRITING = "lock", ".writing-"
+_QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""A Java that passes an archive over need not say so: the session works without."""
+
+_SHARING: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive", "-Xshare")
+"""Whoever gives one of these has an archive of his own in mind."""
+
+_UNSPEAKABLE: Final = frozenset(':"\\')
+"""Java separates archives by a colon; Spark splits options at spaces, but for what is in quotes."""
+
+_READERS: Final = (_VARIABLE, "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+_SETTINGS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_DUMP_SECONDS: Final = 120.0
+
+
+def archive_folders(environ: Mapping[str, str], java: JavaRuntime, spark: str) -> Iterator[Path]:
+    """Where an archive of this Java and this Spark may be, the best place first.
+
+    `spark`: what tells one Spark from another.
+    """
+    for folder in cache_folders(environ, "class-archive", f"{java.home}\n{java.version}\n{spark}"):
+        if not _UNSPEAKABLE & set(str(folder)):
+            yield folder
+
+
+@contextlib.contextmanager
+def class_archive_set(
+    environ: MutableMapping[str, str], settings: Mapping[str, str], java: JavaRuntime, spark: str
+) -> Iterator[None]:
+    """Have a JVM that is launched in the block map the archive if there is one, and none was chosen."""
+    given = [environ.get(each, "") for each in _READERS] + [settings.get(each, "") for each in _SETTINGS]
+    if any(option in text for option in _SHARING for text in given):
+        yield
+        return
+    found = next((each for each in archive_folders(environ, java, spark) if (each / _SPARK).exists()), None)
+    if found is None:
+        yield
+        return
+    logger.info("Spark's classes are archived", extra={"class_archive": str(found)})
+    before = environ.get(_VARIABLE)
+    archives = f"{found / _JAVA}:{found / _SPARK}"
+    own = f'"-XX:SharedArchiveFile={archives}" -Xshare:auto {_QUIET}'
+    environ[_VARIABLE] = own if before is None else f"{own} {before}"
+    try:
+        yield
+    finally:
+        if before is None:
+            environ.pop(_VARIABLE, None)
+        else:
+            environ[_VARIABLE] = before
+
+
+class ArchiveWriter:
+    """Writes the archive of one Java and Spark; a context manager. One thread.
+
+    In the block a JVM is run with `java_options` to its exit, and then `publish` called. An archive that is
+    there already stays until then, and JVMs that have mapped it keep it.
+
+    Raises: UnavailableError if no folder can be written, if another process is writing it, or if this Java
+        dumps no archive.
+    """
+
+    def __init__(self, environ: Mapping[str, str], java: JavaRuntime, spark: str) -> None:
+        self._java = java
+        self._folder, self._lock = _locked_folder(archive_folders(environ, java, spark))
+        self._scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix=_WRITING))
+
+    def __enter__(self) -> ArchiveWriter:
+        try:
+            self._dump_java()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os.close(self._lock)
+
+    @property
+    def java_options(self) -> str:
+        """For the JVM whose classes are archived, at its exit."""
+        java, spark = self._folder / _JAVA, self._scratch / _SPARK
+        return f'"-XX:SharedArchiveFile={java}" "-XX:ArchiveClassesAtExit={spark}" {_QUIET}'
+
+    def publish(self) -> Path:
+        """The archive's folder, once the archive is there. Raises: UnavailableError if the JVM wrote none."""
+        if not (self._scratch / _SPARK).exists():
+            (self._folder / _JAVA).unlink()  # perhaps for its sake: the next writer dumps it anew
+            raise _refused(self._java, "it wrote none at its exit")
+        self._put(_SPARK)
+        return self._folder
+
+    def _put(self, name: str) -> None:
+        with (self._scratch / name).open("rb") as file:
+            os.fsync(file.fileno())  # a JVM maps it unread: it must never see a part
+        (self._scratch / name).replace(self._folder / name)
+
+    def _dump_java(self) -> None:
+        """Of Java's own classes: that of Spark's builds on it, and not every Java comes with one.
+
+        Once for a Java, and at its place: the other one has its path.
+        """
+        if (self._folder / _JAVA).exists():
+            return
+        options = ["-Xshare:dump", f"-XX:SharedArchiveFile={self._scratch / _JAVA}"]
+        command = [str(self._java.home / "bin" / "java"), *options]
+        try:
+            done = subprocess.run(  # noqa: S603 - the Java that was chosen; no shell
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DUMP_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _refused(self._java, str(error)) from error
+        if done.returncode != 0 or not (self._scratch / _JAVA).exists():
+            said = (done.stdout + done.stderr).decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise _refused(self._java, f"`-Xshare:dump` exited with {done.returncode}: {said[:200]}")
+        self._put(_JAVA)
+
+
+def _refused(java: JavaRuntime, why: str) -> UnavailableError:
+    return UnavailableError(
+        f"Java {java.version} at {java.home} archives no classes ({why}); sessions start without an archive. "
+        "Set JAVA_HOME to another Java to try that"
+    )
+
+
+def _locked_folder(folders: Iterator[Path]) -> tuple[Path, int]:
+    """The first that can be written, and its lock, which ends with the process."""
+    reasons = []
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror or error}")
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise UnavailableError(
+                f"another process is writing {folder}; wait for it", kind=ErrorKind.BUSY
+            ) from error
+        for left in folder.glob(f"{_WRITING}*"):  # its writer was killed, or it would have the lock
+            shutil.rmtree(left, ignore_errors=True)
+        return folder, lock
+    raise UnavailableError(
+        f"no writable place for an archive of classes ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a "
+        "writable folder",
+        kind=ErrorKind.NO_CACHE_FOLDER,
+    )
