@@ -21,9 +21,9 @@ from dstl_dagster.format.compression import Compression, decompressed_whole
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.frames import ChangeSetPart, Frames
 
-__all__ = ["FramedChange", "FramedChanges", "has_large_changes", "verified_frames"]
+__all__ = ["LARGE_CHANGE_BYTES", "FramedChange", "FramedChanges", "has_large_changes", "verified_frames"]
 
-_LARGE_BYTES: Final = 256 << 10
+LARGE_CHANGE_BYTES: Final = 256 << 10
 """Of a change, on average: with less, hardly a frame of it would not be needed."""
 
 Int64s = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ def verified_frames(
 
 def has_large_changes(layout: ChangeSetLayout) -> bool:
     """Whether it is worth while to read some bytes of these changes and not others. Pure."""
-    return layout.encoded_bytes >= _LARGE_BYTES * max(1, len(layout.lengths))
+    return layout.encoded_bytes >= LARGE_CHANGE_BYTES * max(1, len(layout.lengths))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.kept_log import KeptLog, collected
 from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
-from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
+from dstl_dagster.keyed.lookup import Keys, are_few, has_large_changes, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.pass_ahead import one_ahead
@@ -267,17 +267,23 @@ class KeyedState:
         """The last changes of these keys; what is read for them may be kept for the next ones."""
         kept, splits = self._kept, self._look_up_splits
         wanted = passes(splits, touched_ranges(keys, self.schema))
+        few = are_few(keys, self.schema, self.handles, [*itertools.chain(*wanted)])
         at_once = [
-            each for each in read_at_once(self.handles, wanted, _SPLIT_BYTES) if each not in kept.numbers
+            number
+            for number in read_at_once(self.handles, wanted, _SPLIT_BYTES)
+            if number not in kept.numbers and not (few and has_large_changes(self.handles[number]))
         ]
-        with self.reading(cached=len(wanted) > 1, known=kept.footers) as reader:
+        # What is looked into is not fetched whole.
+        with self.reading(cached=len(wanted) > 1 and not few, known=kept.footers) as reader:
             held = self._held(reader, at_once, wanted)
             for each in wanted:
                 reads = self._reads_of(each)
                 own = [number for number in reads if number not in held and number not in kept.numbers]
                 found: dict[int, LogPart] = {**held}
                 found |= kept.changes(reader, [number for number in reads if number in kept.numbers])
-                found |= zip(own, reader.read_framed([reads[number] for number in own]), strict=True)
+                own_reads = [reads[number] for number in own]
+                parts = reader.read_framed(own_reads) if few else reader.read_all(own_reads)
+                found |= zip(own, parts, strict=True)
                 yield from self._folded(found, each, keys)
 
     def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
@@ -341,9 +347,9 @@ class KeyedState:
     def rows(self, keys: Keys) -> pa.Table:
         """The rows of these keys, each once, in no order that means anything; a key without a row has none.
 
-        Reads only their key groups, and in large change sets only the frames that hold these. Small files and
-        footers that it has read are kept for the next call, up to 40 MiB, as long as this object lives. Other
-        memory is that of one of `ranges()` as stored, and of the rows found.
+        Reads only their key groups; of few keys, and in large change sets, only the frames they are in. Small
+        files and footers that it has read are kept for the next call, up to 40 MiB, as long as this object
+        lives. Other memory is that of one of `ranges()` as stored, and of the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to

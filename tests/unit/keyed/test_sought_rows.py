@@ -14,8 +14,9 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle, framed_changes
 from dstl_dagster.format.frames import Frames
-from dstl_dagster.keyed import KeyedState, write_rows
+from dstl_dagster.keyed import KeyedState, keyed_state, write_rows
 from dstl_dagster.keyed.kept_log import kept_handles
+from dstl_dagster.keyed.lookup import touched_ranges
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
@@ -88,6 +89,19 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.fixture(scope="module")
+def customers() -> KeyedState:
+    """200,000 rows of four columns, in four key groups of 35 frames each."""
+    schema = StateSchema.of(
+        pa.schema({"id": pa.int64(), "total": pa.int64(), "events": pa.int64(), "name": pa.string()}),
+        ["id"],
+        4,
+    )
+    ids = np.random.default_rng(1).permutation(200_000)
+    names = pa.array(np.char.add("customer-", np.char.zfill(ids.astype(str), 8)))
+    return stored(schema, pa.table({"id": ids, "total": ids * 3, "events": ids % 97, "name": names}))[0]
+
+
 def of_columns(keys: pa.Table, state: KeyedState) -> pa.Table:
     return keys.select(list(state.schema.key_columns))
 
@@ -105,25 +119,41 @@ def test_what_is_sought_is_what_is_read(state: KeyedState, everything: pa.Table,
     assert found.num_rows == wanted.num_rows
 
 
-def test_one_row_takes_few_frames(frames: list[int]) -> None:
+def test_one_row_takes_few_frames(customers: KeyedState, frames: list[int]) -> None:
     """The key columns', and of each other column the frame with its value."""
-    schema = StateSchema.of(
-        pa.schema({"id": pa.int64(), "total": pa.int64(), "events": pa.int64(), "name": pa.string()}),
-        ["id"],
-        4,
-    )
-    ids = np.random.default_rng(1).permutation(200_000)
-    names = pa.array(np.char.add("customer-", np.char.zfill(ids.astype(str), 8)))
-    state, _ = stored(schema, pa.table({"id": ids, "total": ids * 3, "events": ids % 97, "name": names}))
     for number in (7, 123_456, 199_999):
         frames.clear()
         row = {"id": number, "total": number * 3, "events": number % 97, "name": f"customer-{number:08d}"}
-        assert state.row({"id": number}) == row
+        assert customers.row({"id": number}) == row
         # Of 35 of its key group: 7 of the key column; the metadata; head, numbers, text, delete flag.
         assert sum(frames) <= 15
     frames.clear()
-    assert state.row({"id": -1}) is None
+    assert customers.row({"id": -1}) is None
     assert sum(frames) <= 10
+
+
+@pytest.mark.parametrize("split_bytes", [32 << 20, 1 << 20], ids=["in one pass", "in a pass each"])
+def test_few_keys_take_few_frames(
+    customers: KeyedState, frames: list[int], monkeypatch: pytest.MonkeyPatch, split_bytes: int
+) -> None:
+    """Also where the state is read in passes, which share its files."""
+    monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", split_bytes)
+    ids = [7, 11, 123_456, 199_999]
+    assert len(touched_ranges(pa.table({"id": ids}), customers.schema)) > 1
+    store = Network(customers.store)
+    found = customers.at.opened(store).rows(pa.table({"id": ids}))
+    assert sorted(found.column("total").to_pylist()) == [number * 3 for number in ids]
+    assert 0 < sum(frames) <= 4 * 15
+    assert (
+        store.bytes < 0.7 * customers.handles[0].checkpointed_size
+    )  # two of four key groups, and the footer
+
+
+def test_many_keys_are_read_with_what_is_between_them(customers: KeyedState, frames: list[int]) -> None:
+    """Nearly every frame has one of them: all at once is less work."""
+    ids = np.arange(0, 200_000, 1_000)
+    assert customers.rows(pa.table({"id": ids})).num_rows == len(ids)
+    assert not frames
 
 
 class Damaged(Network):
