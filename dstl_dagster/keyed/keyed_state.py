@@ -8,7 +8,7 @@ older manifests (`operator_log`), or folding changes into rows (`state`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,7 +25,7 @@ from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, rea
 from dstl_dagster.keyed.lookup import Keys, are_few, has_large_changes, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
-from dstl_dagster.keyed.pass_ahead import one_ahead
+from dstl_dagster.keyed.pass_ahead import passes_ahead, read_ahead
 from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
@@ -186,10 +186,14 @@ class KeyedState:
 
     Every reading method raises NotFoundError (kind `checkpoint_gone`) if clean-up deleted the checkpoint
     meanwhile, FormatError if stored bytes are damaged, UnavailableError.
+
+    Attributes:
+        ahead: of a state that does not fit in memory, so many of `ranges()` are read while one is used.
     """
 
     store: ObjectStore = field(repr=False)
     at: StateAt
+    ahead: int = field(default=1, repr=False, compare=False)
 
     @cached_property
     def _kept(self) -> KeptLog:
@@ -208,7 +212,7 @@ class KeyedState:
     ) -> KeyedState | None:
         """The state at this checkpoint; `None` if the operator has none. Raises: as `StateAt.of`."""
         at = StateAt.of(store, manifest, operator, options)
-        return None if at is None else cls(store, at)
+        return None if at is None else cls(store, at, passes_ahead())
 
     @property
     def job(self) -> str:
@@ -242,8 +246,9 @@ class KeyedState:
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()`, of the next one, which another thread reads meanwhile, and of
-        a log that spans several up to as many. The same checkpoint yields the same rows in the same order.
+        Holds the changes of one of `ranges()`, of the next `ahead`, which other threads read meanwhile, and
+        of a log that spans several up to as many as one has. The same checkpoint yields the same rows in the
+        same order.
         `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
         `to_pylist` or pandas, which raise for it.
         """
@@ -275,16 +280,18 @@ class KeyedState:
         ]
         # What is looked into is not fetched whole.
         with self.reading(cached=len(wanted) > 1 and not few, known=kept.footers) as reader:
+            needed = self._reads_of([*itertools.chain(*wanted)])
             held = self._held(reader, at_once, wanted)
-            for each in wanted:
-                reads = self._reads_of(each)
-                own = [number for number in reads if number not in held and number not in kept.numbers]
-                found: dict[int, LogPart] = {**held}
-                found |= kept.changes(reader, [number for number in reads if number in kept.numbers])
+            held |= kept.changes(reader, [number for number in needed if number in kept.numbers])
+
+            def read(key_groups: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
+                reads = self._reads_of(key_groups)
+                own = [number for number in reads if number not in held]
                 own_reads = [reads[number] for number in own]
                 parts = reader.read_framed(own_reads) if few else reader.read_all(own_reads)
-                found |= zip(own, parts, strict=True)
-                yield from self._folded(found, each, keys)
+                return {**held, **dict(zip(own, parts, strict=True))}
+
+            yield from self._folded_passes(wanted, read, keys)
 
     def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
         wanted = passes(self.ranges(), ranges)
@@ -303,26 +310,26 @@ class KeyedState:
                 logs = reader.read_all([reads[number] for number in own])
                 return {**held, **dict(zip(own, logs, strict=True))}
 
-            with closing(one_ahead([partial(read, each) for each in wanted])) as found:
-                for each, changes in zip(wanted, found, strict=True):
-                    yield from self._folded(changes, each)
+            yield from self._folded_passes(wanted, read)
 
     def _reads_of(self, ranges: Sequence[KeyGroupRange]) -> dict[int, HandleRead]:
         """What of each handle is needed for these key groups, by the handle's index."""
         found = {number: read_of(handle, ranges) for number, handle in enumerate(self.handles)}
         return {number: read for number, read in found.items() if read is not None}
 
-    def _folded(
+    def _folded_passes(
         self,
-        found: dict[int, LogPart],
-        ranges: Sequence[KeyGroupRange],
+        wanted: Sequence[Sequence[KeyGroupRange]],
+        read: Callable[[Sequence[KeyGroupRange]], dict[int, LogPart]],
         keys: pa.Table | None = None,
     ) -> Iterator[FoldedRun]:
-        """The runs of one pass. `found`: the changes by their handle's index; emptied."""
-        fold = StateFold(self.schema, ranges, keys, self.at.ttl)
-        for number in sorted(found):
-            fold.add(found.pop(number))
-        yield from fold.runs()
+        """The runs of each pass. `read`: its changes by their handle's index; called in other threads."""
+        with closing(read_ahead([partial(read, each) for each in wanted], self.ahead)) as passes_read:
+            for ranges, found in zip(wanted, passes_read, strict=True):
+                fold = StateFold(self.schema, ranges, keys, self.at.ttl)
+                for number in sorted(found):
+                    fold.add(found.pop(number))
+                yield from fold.runs()
 
     def _held(
         self, reader: ChangelogReader, numbers: Sequence[int], wanted: Sequence[Sequence[KeyGroupRange]]

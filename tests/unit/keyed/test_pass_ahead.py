@@ -1,9 +1,10 @@
-"""The next pass over a state is read meanwhile: one and no more, in order; errors come where they belong."""
+"""The next passes over a state are read meanwhile: so many and no more; errors come where they belong."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,32 +14,34 @@ import pytest
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import keyed_state
 from dstl_dagster.keyed.kept_log import collected
-from dstl_dagster.keyed.pass_ahead import one_ahead
+from dstl_dagster.keyed.pass_ahead import read_ahead
 from dstl_dagster.state import CollectedChanges, StateSchema
 from tests.unit.keyed.test_wide_and_many import stored
 
 
-def test_one_call_is_ahead_and_no_more() -> None:
-    """A call begins once the result before its predecessor's was asked for."""
-    began = [threading.Event() for _ in range(4)]
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_so_many_calls_are_ahead_and_no_more(count: int) -> None:
+    """A call begins once the result before those ahead of it was asked for; all that may, at once."""
+    began = [threading.Event() for _ in range(5)]
 
     def call(number: int) -> int:
         began[number].set()
+        for each in range(min(number, 5 - count) + count):  # those that are under way beside it
+            assert began[each].wait(30)
         return number
 
-    with closing(one_ahead([partial(call, number) for number in range(4)])) as results:
+    with closing(read_ahead([partial(call, number) for number in range(5)], count)) as results:
         assert not began[0].is_set()
-        for number in range(4):
+        for number in range(5):
             assert next(results) == number
-            if number < 3:
-                assert began[number + 1].wait(30)
-            assert not any(each.is_set() for each in began[number + 2 :])
+            assert all(each.wait(30) for each in began[: number + 1 + count])
+            assert not any(each.is_set() for each in began[number + 1 + count :])
 
 
 def test_a_single_call_needs_no_thread() -> None:
     """It is the caller's own."""
-    assert list(one_ahead([threading.current_thread])) == [threading.current_thread()]
-    assert list(one_ahead([])) == []
+    assert list(read_ahead([threading.current_thread])) == [threading.current_thread()]
+    assert list(read_ahead([])) == []
 
 
 def test_an_error_comes_in_its_turn() -> None:
@@ -51,12 +54,12 @@ def test_an_error_comes_in_its_turn() -> None:
             raise NotFoundError("gone")
         return number
 
-    results = one_ahead([partial(call, number) for number in range(3)])
+    results = read_ahead([partial(call, number) for number in range(3)])
     assert next(results) == 0
     with pytest.raises(NotFoundError, match="gone"):
         next(results)
     calls.clear()
-    results = one_ahead([partial(call, number) for number in (0, 2, 3)])
+    results = read_ahead([partial(call, number) for number in (0, 2, 3)])
     assert next(results) == 0
     results.close()
     assert calls in ([0], [0, 2])
@@ -74,9 +77,23 @@ def test_rows_are_the_same_in_any_number_of_passes(monkeypatch: pytest.MonkeyPat
     at_once = pa.concat_tables(state.tables())
     monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 200_000)
     assert len(state.ranges()) == 3
-    found = pa.concat_tables(state.tables())
-    assert found.sort_by("id").equals(at_once.sort_by("id"))
-    assert found.num_rows == len(ids)
+    for ahead in (1, 2, 3):
+        found = pa.concat_tables(replace(state, ahead=ahead).tables())
+        assert found.sort_by("id").equals(at_once.sort_by("id"))
+        assert found.num_rows == len(ids)
+        sought = pa.table({"id": ids[::3]})
+        rows = replace(state, ahead=ahead).rows(sought).sort_by("id")
+        assert rows.equals(at_once.sort_by("id").take(sought.column("id")))
+
+
+def test_a_task_has_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that opens a state by itself reads as many passes ahead as it has cores, up to three."""
+    schema = StateSchema.of(pa.schema({"id": pa.int64()}), ["id"], 2)
+    for cores, ahead in ((1, 1), (2, 2), (64, 3), (None, 1)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        state, _ = stored(schema, pa.table({"id": [1]}))
+        assert state.ahead == ahead
+        assert state.at.opened(state.store).ahead == 1
 
 
 def test_tiny_changes_are_not_collected() -> None:
