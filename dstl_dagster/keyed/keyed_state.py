@@ -22,7 +22,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.kept_log import KeptLog, collected
 from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
-from dstl_dagster.keyed.lookup import Keys, are_few, has_large_changes, keys_table, touched_ranges
+from dstl_dagster.keyed.lookup import Keys, are_few, keys_table, may_be_looked_into, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.pass_ahead import passes_ahead, read_ahead
@@ -276,7 +276,7 @@ class KeyedState:
         at_once = [
             number
             for number in read_at_once(self.handles, wanted, _SPLIT_BYTES)
-            if number not in kept.numbers and not (few and has_large_changes(self.handles[number]))
+            if number not in kept.numbers and not (few and may_be_looked_into(self.handles[number]))
         ]
         # What is looked into is not fetched whole.
         with self.reading(cached=len(wanted) > 1 and not few, known=kept.footers) as reader:
@@ -356,7 +356,8 @@ class KeyedState:
 
         Reads only their key groups; of few keys, and in large change sets, only the frames they are in. Small
         files and footers that it has read are kept for the next call, up to 40 MiB, as long as this object
-        lives. Other memory is that of one of `ranges()` as stored, and of the rows found.
+        lives. Other memory is as for `tables`, or of few keys what is stored of their key groups; and that of
+        the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to

@@ -17,7 +17,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.format.framed_changes import LARGE_CHANGE_BYTES
 from dstl_dagster.state import StateSchema, key_group_of
 
-__all__ = ["Keys", "are_few", "has_large_changes", "key_table", "keys_table", "touched_ranges"]
+__all__ = ["Keys", "are_few", "key_table", "keys_table", "may_be_looked_into", "touched_ranges"]
 
 _VALUE_BYTES: Final = 128 << 10
 """Decompressed to look at one value alone: two frames. With as many values as that, reading all is faster."""
@@ -49,7 +49,7 @@ def are_few(
     return bool(keys.num_rows * len(schema.columns) * _VALUE_BYTES <= payload_bytes)
 
 
-def has_large_changes(handle: ChangelogStateHandle) -> bool:
+def may_be_looked_into(handle: ChangelogStateHandle) -> bool:
     """Whether its changes are worth looking into."""
     return handle.state_size >= LARGE_CHANGE_BYTES * handle.key_group_range.number_of_key_groups
 

@@ -96,20 +96,22 @@ class ArchiveWriter:
 
     def __init__(self, environ: Mapping[str, str], java: JavaRuntime, spark: str) -> None:
         self._java = java
-        self._folder, self._lock = _locked_folder(archive_folders(environ, java, spark))
-        self._scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix=_WRITING))
+        self._folders = archive_folders(environ, java, spark)
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> ArchiveWriter:
-        try:
+        with contextlib.ExitStack() as held:
+            self._folder = held.enter_context(_locked_folder(self._folders))
+            scratch = tempfile.TemporaryDirectory(
+                dir=self._folder, prefix=_WRITING, ignore_cleanup_errors=True
+            )
+            self._scratch = Path(held.enter_context(scratch))
             self._dump_java()
-        except BaseException:
-            self.__exit__()
-            raise
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        os.close(self._lock)
+        self._held.close()
 
     @property
     def java_options(self) -> str:
@@ -158,8 +160,9 @@ def _refused(java: JavaRuntime, why: str) -> UnavailableError:
     )
 
 
-def _locked_folder(folders: Iterator[Path]) -> tuple[Path, int]:
-    """The first that can be written, and its lock, which ends with the process."""
+@contextlib.contextmanager
+def _locked_folder(folders: Iterator[Path]) -> Iterator[Path]:
+    """The first that can be written, for this process alone."""
     reasons = []
     for folder in folders:
         try:
@@ -168,18 +171,19 @@ def _locked_folder(folders: Iterator[Path]) -> tuple[Path, int]:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror or error}")
             continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise UnavailableError(
-                f"another process is writing {folder}; wait for it", kind=ErrorKind.BUSY
-            ) from error
-        for left in folder.glob(f"{_WRITING}*"):  # its writer was killed, or it would have the lock
-            shutil.rmtree(left, ignore_errors=True)
-        return folder, lock
+        with contextlib.closing(os.fdopen(lock, "wb")):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UnavailableError(
+                    f"another process is writing {folder}; wait for it", kind=ErrorKind.BUSY
+                ) from error
+            for left in folder.glob(f"{_WRITING}*"):  # its writer was killed, or it would have the lock
+                shutil.rmtree(left, ignore_errors=True)
+            yield folder
+        return
     raise UnavailableError(
-        f"no writable place for an archive of classes ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a "
-        "writable folder",
+        f"no place for an archive of classes ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a writable "
+        "folder without a colon or quote in its path",
         kind=ErrorKind.NO_CACHE_FOLDER,
     )

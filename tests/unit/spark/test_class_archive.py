@@ -130,8 +130,9 @@ def test_one_process_writes_at_a_time(environ: dict[str, str], tmp_path: Path) -
     with (
         ArchiveWriter(environ, java, SPARK),
         pytest.raises(UnavailableError, match="another process") as told,
+        ArchiveWriter(environ, java, SPARK),
     ):
-        ArchiveWriter(environ, java, SPARK)
+        pass
     assert told.value.kind == ErrorKind.BUSY
     written(environ, java)
 
@@ -174,6 +175,7 @@ def test_without_a_writable_folder_it_says_what_to_set(
 ) -> None:
     (tmp_path / "cache").write_text("a file")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "cache"))
-    with pytest.raises(UnavailableError, match="Set XDG_CACHE_HOME") as told:
-        ArchiveWriter(environ, java_that(DUMPS, tmp_path), SPARK)
+    writer = ArchiveWriter(environ, java_that(DUMPS, tmp_path), SPARK)
+    with pytest.raises(UnavailableError, match="Set XDG_CACHE_HOME") as told, writer:
+        pass
     assert told.value.kind == ErrorKind.NO_CACHE_FOLDER
