@@ -22,7 +22,7 @@ __all__ = ["fresh_folder"]
 @functools.cache
 def _root() -> Path:
     """One folder for this run, below `BENCH_DIRECTORY` or the system's temporary directory."""
-    root = tempfile.mkdtemp(dir=os.environ.get("BENCH_DIRECTORY"))
+    root = tempfile.mkdtemp(dir=os.environ.get("BENCH_DIRECTORY") or None)
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     return Path(root)
 

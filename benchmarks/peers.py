@@ -282,7 +282,7 @@ def serve(name: str, row_count: int) -> None:
     import numpy as np
 
     sys.path.insert(0, str(HERE.parent))
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY")) as root:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIRECTORY") or None) as root:
         folder = Path(root)
         keys = np.random.default_rng(1).permutation(row_count).astype(np.int64)
         peer = PEERS[name](folder, table_of(keys, 0))
