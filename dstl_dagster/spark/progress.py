@@ -46,14 +46,15 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
             spark.removeProgressHandler(teller)  # type: ignore[arg-type] # as above
         return
     tag = f"dstl-{uuid.uuid4()}"
-    over = threading.Event()
+    over, went_well = threading.Event(), threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(spark, tag, progress, over), name="dstl-progress", daemon=True
+        target=_watch, args=(spark, tag, progress, over, went_well), name="dstl-progress", daemon=True
     )
     spark.sparkContext.addJobTag(tag)
     watcher.start()
     try:
         yield
+        went_well.set()
     finally:
         spark.sparkContext.removeJobTag(tag)
         over.set()
@@ -94,7 +95,9 @@ class _Teller:
             self._progress = None
 
 
-def _watch(spark: SparkSession, tag: str, progress: Progress, over: threading.Event) -> None:
+def _watch(
+    spark: SparkSession, tag: str, progress: Progress, over: threading.Event, went_well: threading.Event
+) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # no client of Connect has it
 
     reported: tuple[int, int] | None = None
@@ -102,6 +105,8 @@ def _watch(spark: SparkSession, tag: str, progress: Progress, over: threading.Ev
         while True:
             last = over.wait(_POLL_SECONDS)
             found = _tasks(spark, tag)
+            if last and went_well.is_set():  # so have its tasks: Spark's tracker may learn of the last later
+                found = found[1], found[1]
             if found != reported and found[1]:
                 reported = found
                 progress(*found)

@@ -1,12 +1,14 @@
-"""Progress with Spark Connect: what its server tells, counted over stages, told once, and harmless."""
+"""Progress as Spark tells it, counted over stages, told once, and harmless."""
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dstl_dagster.spark import progress as progress_module
 from dstl_dagster.spark.progress import watched
 
 
@@ -67,3 +69,26 @@ def test_the_end_is_told_even_if_the_server_does_not() -> None:
         with watched(session, lambda *counts: told.append(counts)):  # type: ignore[arg-type]
             session.tell(*stages)
     assert told == [(1, 2), (2, 2), (4, 5), (5, 5)]
+
+
+class Context:
+    """The part of a `SparkContext` that a thread which watches jobs needs."""
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        del tag
+
+    removeJobTag = addJobTag  # noqa: N815 - Spark's name
+
+
+@pytest.mark.parametrize(("fails", "last"), [(False, (2, 2)), (True, (1, 2))])
+def test_the_last_report_does_not_wait_for_sparks_tracker(
+    monkeypatch: pytest.MonkeyPatch, fails: bool, last: tuple[int, int]
+) -> None:
+    """It learns of a task's end after the action has returned; of an action that failed, it is believed."""
+    monkeypatch.setattr(progress_module, "_tasks", lambda *_: (1, 2))
+    told: list[tuple[int, int]] = []
+    session: Any = SimpleNamespace(sparkContext=Context())
+    with contextlib.suppress(KeyError), watched(session, lambda *counts: told.append(counts)):
+        if fails:
+            raise KeyError
+    assert told[-1] == last
