@@ -92,7 +92,7 @@ def test_the_command_archives_and_survives_a_kill(tmp_path: Path, killed: bool) 
     assert done.returncode == 0, done.stderr
     assert str(place) in done.stdout
     (folder,) = place.iterdir()
-    assert sorted(each.name for each in folder.iterdir()) == ["java.jsa", "lock", "spark.jsa"]
+    assert sorted(each.name for each in folder.iterdir()) == ["crc32c", "java.jsa", "lock", "spark.jsa"]
     look = """
         from pathlib import Path
         from dstl_dagster.spark import local_session

@@ -4,7 +4,8 @@ Owns the archive's place, when a JVM gets it, and its dump. Does not own what a 
 which classes it takes (`archiving`).
 
 Half of the processor time of a short session goes into loading Spark's classes. A JVM can keep them as it has
-them in memory. It checks an archive against itself and its class path, and passes over one that does not fit.
+them in memory. It checks an archive against itself and its class path, and passes over one that does not fit;
+but one that is damaged may end it, so each launch compares the files with their checksums.
 
 Source: Java's dynamic application class-data sharing (JEP 350).
 """
@@ -22,6 +23,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
+import google_crc32c
+
 from dstl_dagster.errors import ErrorKind, UnavailableError
 from dstl_dagster.spark.local.cache_folder import cache_folders
 from dstl_dagster.spark.local.java import JavaRuntime
@@ -31,7 +34,7 @@ __all__ = ["ArchiveWriter", "archive_folders", "class_archive_set"]
 logger = logging.getLogger(__name__)
 
 _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-_JAVA, _SPARK = "java.jsa", "spark.jsa"
+_JAVA, _SPARK, _SUMS = "java.jsa", "spark.jsa", "crc32c"
 _LOCK, _WRITING = "lock", ".writing-"
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """A Java that passes an archive over need not say so: the session works without."""
@@ -66,7 +69,10 @@ def class_archive_set(
     if any(option in text for option in _SHARING for text in given):
         yield
         return
-    found = next((each for each in archive_folders(environ, java, spark) if (each / _SPARK).exists()), None)
+    found = next((each for each in archive_folders(environ, java, spark) if (each / _SUMS).exists()), None)
+    if found is not None and _sums(found) != _sums_of(found, _JAVA, _SPARK):
+        logger.warning("the archive of Spark's classes in %s is damaged: dstl spark archive-classes", found)
+        found = None
     if found is None:
         yield
         return
@@ -122,9 +128,11 @@ class ArchiveWriter:
     def publish(self) -> Path:
         """The archive's folder, once the archive is there. Raises: UnavailableError if the JVM wrote none."""
         if not (self._scratch / _SPARK).exists():
-            (self._folder / _JAVA).unlink()  # perhaps for its sake: the next writer dumps it anew
+            (self._folder / _SUMS).unlink(missing_ok=True)  # perhaps for Java's sake: it is dumped anew then
             raise _refused(self._java, "it wrote none at its exit")
         self._put(_SPARK)
+        (self._scratch / _SUMS).write_text("\n".join(_sums_of(self._folder, _JAVA, _SPARK)))
+        self._put(_SUMS)
         return self._folder
 
     def _put(self, name: str) -> None:
@@ -137,7 +145,7 @@ class ArchiveWriter:
 
         Once for a Java, and at its place: the other one has its path.
         """
-        if (self._folder / _JAVA).exists():
+        if _sums(self._folder)[:1] == _sums_of(self._folder, _JAVA):
             return
         options = ["-Xshare:dump", f"-XX:SharedArchiveFile={self._scratch / _JAVA}"]
         command = [str(self._java.home / "bin" / "java"), *options]
@@ -151,6 +159,25 @@ class ArchiveWriter:
             said = (done.stdout + done.stderr).decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise _refused(self._java, f"`-Xshare:dump` exited with {done.returncode}: {said[:200]}")
         self._put(_JAVA)
+
+
+def _sums(folder: Path) -> list[str]:
+    """Of the archive in the folder, as it was published; empty if none was."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (folder / _SUMS).read_text("utf-8").split()
+    return []
+
+
+def _sums_of(folder: Path, *names: str) -> list[str]:
+    """Of these files as they are: 0.1 ms a megabyte."""
+    found = []
+    for name in names:
+        crc = 0
+        with contextlib.suppress(OSError), (folder / name).open("rb") as file:
+            while piece := file.read(1 << 20):
+                crc = google_crc32c.extend(crc, piece)
+        found.append(f"{crc:08x}")
+    return found
 
 
 def _refused(java: JavaRuntime, why: str) -> UnavailableError:

@@ -122,7 +122,7 @@ def test_a_new_archive_replaces_the_old_one_at_its_end(environ: dict[str, str], 
         assert (folder / "spark.jsa").read_text() == "old"
         archive.publish()
     assert (folder / "spark.jsa").read_text() == "new"
-    assert sorted(each.name for each in folder.iterdir()) == ["java.jsa", "lock", "spark.jsa"]
+    assert sorted(each.name for each in folder.iterdir()) == ["crc32c", "java.jsa", "lock", "spark.jsa"]
 
 
 def test_one_process_writes_at_a_time(environ: dict[str, str], tmp_path: Path) -> None:
@@ -158,14 +158,15 @@ def test_a_jvm_that_wrote_nothing_at_its_exit_is_told(environ: dict[str, str], t
     """Java's own archive is dumped once; but anew if a JVM could do nothing with it."""
     java = java_that(f"echo >> {tmp_path / 'dumps'}\n{DUMPS}", tmp_path)
     written(environ, java)
-    folder = written(environ, java)
+    written(environ, java)
     assert (tmp_path / "dumps").read_text() == "\n"
     with (
         ArchiveWriter(environ, java, SPARK) as archive,
         pytest.raises(UnavailableError, match="wrote none at its exit"),
     ):
         archive.publish()
-    assert sorted(each.name for each in folder.iterdir()) == ["lock", "spark.jsa"]
+    with class_archive_set(environ, {}, java, SPARK):
+        assert "SPARK_SUBMIT_OPTS" not in environ
     written(environ, java)
     assert (tmp_path / "dumps").read_text() == "\n\n"
 
@@ -179,3 +180,22 @@ def test_without_a_writable_folder_it_says_what_to_set(
     with pytest.raises(UnavailableError, match="Set XDG_CACHE_HOME") as told, writer:
         pass
     assert told.value.kind == ErrorKind.NO_CACHE_FOLDER
+
+
+@pytest.mark.parametrize("name", ["java.jsa", "spark.jsa", "crc32c"])
+@pytest.mark.parametrize("content", ["", "x", None])
+def test_a_damaged_archive_is_passed_over_and_written_anew(
+    environ: dict[str, str], tmp_path: Path, name: str, content: str | None
+) -> None:
+    """A JVM that was given one might not start."""
+    java = java_that(DUMPS, tmp_path)
+    folder = written(environ, java)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    with class_archive_set(environ, {}, java, SPARK):
+        assert "SPARK_SUBMIT_OPTS" not in environ
+    written(environ, java)
+    assert (folder / "java.jsa").read_text() == "java\n"
+    with class_archive_set(environ, {}, java, SPARK):
+        assert "SPARK_SUBMIT_OPTS" in environ
