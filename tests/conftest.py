@@ -1,4 +1,5 @@
-"""How the suite runs: Hypothesis's profiles, and processes side by side that end at the same time.
+"""How the suite runs: Hypothesis's profiles, processes side by side that end at the same time, and whose
+warnings are errors.
 
 Owns what all folders share: that, and one Spark a process (`sessions`). Does not own what the tests of a
 folder share: its own conftest does.
@@ -7,6 +8,10 @@ folder share: its own conftest does.
 from __future__ import annotations
 
 import os
+import re
+import sysconfig
+import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,3 +70,45 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                     f"xdist {xdist.__version__} does not group tests under pytest {pytest.__version__}; "
                     "install the releases of constraints.txt"
                 )
+
+
+_JUDGES = re.compile(r"_?pytest|_?hypothesis|xdist|dstl_dagster")
+"""Installed too, and their warnings are about our code."""
+
+_ABOUT_ITSELF = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, SyntaxWarning, ResourceWarning)
+
+
+def _libraries() -> str:
+    """A pattern of the modules that stand in site-packages, by their names, or by their files where one is
+    compiled.
+    """
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    names = {each.name.partition(".")[0] for folder in folders for each in Path(folder).iterdir()}
+    theirs = "|".join(re.escape(name) for name in sorted(names) if not _JUDGES.match(name))
+    return rf"(?:{theirs})(?:\.|\Z)|.*/site-packages/"
+
+
+_LIBRARIES = _libraries()
+
+
+def _pass_over_libraries() -> None:
+    """Every warning is an error (pyproject.toml), unless a library warns of itself: of a call that it makes,
+    not of one of ours, which is attributed to us. The filters of an ini file take no pattern of modules.
+    """
+    for category in _ABOUT_ITSELF:
+        warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
+    if version("pyspark").startswith("4.1."):
+        # It closes the file of a result's socket, and leaves the socket to the collector.
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning, r"socket\Z")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """What is imported then, within pytest's own filters."""
+    _pass_over_libraries()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test with its fixtures, within pytest's own filters."""
+    _pass_over_libraries()
