@@ -40,6 +40,7 @@ from dstl_dagster.storage.base import (
 
 if TYPE_CHECKING:
     from dstl_dagster.storage.block_reads import BlockReads
+    from dstl_dagster.storage.copied import generation_of_copy
     from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
@@ -130,6 +131,7 @@ __all__ = [
     "concurrently",
     "delete_each",
     "each_deleted",
+    "generation_of_copy",
     "let_settle",
     "metered",
     "open_ranges",
@@ -155,6 +157,7 @@ __getattr__, __dir__ = lazy_face(
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
+        "copied": ["generation_of_copy"],
         "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],

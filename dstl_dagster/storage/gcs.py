@@ -270,13 +270,25 @@ class GCSObjectStore:
             if crc32c is not None:
                 # The resource may carry the expected checksum; the client has no parameter for it.
                 blob._properties["crc32c"] = to_base64(crc32c)
-            blob.compose(
-                [self._names.blob(source.name, source.generation) for source in sources],
-                if_generation_match=generation_match(precondition),
-                delete_source_objects=True if delete_sources else None,
+            body = {
+                "sourceObjects": [
+                    {"name": self._names.full_name(each.name), "generation": each.generation}
+                    for each in sources
+                ],
+                "destination": blob._properties.copy(),
+            }
+            if delete_sources:
+                body["deleteSourceObjects"] = True  # `Blob.compose` has it since 3.11
+            match = generation_match(precondition)
+            composed = blob.client._post_resource(
+                f"{blob.path}/compose",
+                body,
+                query_params=blob._query_params | ({} if match is None else {"ifGenerationMatch": match}),
                 timeout=self._transport.timeout_seconds(attempt),
                 retry=None,
+                _target_object=blob,
             )
+            blob._set_properties(composed)
             return self._reading.stat_of(blob)
 
         made = self._change(target, Operation.COMPOSE, pairs, compose_once)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import netrc  # noqa: F401 - else `requests` imports it within the first request
 import os
 import threading
 from datetime import datetime
@@ -22,6 +23,7 @@ import requests.cookies
 from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.storage.cleaned import cleaned
 from dstl_dagster.storage.pacing import Pacer
 
 __all__ = ["listen_for_time", "shared_client", "shared_pacer", "split_at_fork", "told_time"]
@@ -98,13 +100,17 @@ def shared_client(process_id: int, root_url: str | None, emulator: str | None) -
     """One client for each process and place. Raises: InvalidInputError where there are no credentials."""
     # By process: connections must not be used on both sides of a fork.
     del process_id, emulator
+    client, said = None, ""
     try:
         client = storage.Client(client_options={"api_endpoint": root_url} if root_url else None)
-    except google.auth.exceptions.GoogleAuthError as error:
+    except (google.auth.exceptions.GoogleAuthError, ValueError) as error:
+        said = cleaned(error)
+    if client is None:
+        # Out of the block: the error of a key file that cannot be parsed has all of it as an attribute.
         raise InvalidInputError(
-            f"no Google credentials: {error}; set GOOGLE_APPLICATION_CREDENTIALS or log in with gcloud",
+            f"no Google credentials: {said}; set GOOGLE_APPLICATION_CREDENTIALS or log in with gcloud",
             ErrorKind.NO_PERMISSION,
-        ) from error
+        )
     # As many connections as a wave of composes has requests; more would be thrown away each time.
     for scheme in ("https://", "http://"):
         client._http.mount(

@@ -1,7 +1,9 @@
 """What an answer of Google Cloud Storage, or the lack of one, means as an error of ours.
 
-Owns the translation, from status codes and exception types. Does not own requests (`gcs_transport`,
-`gcs_upload`), nor whether a request is tried again (`retrying`).
+Owns the translation, from status codes and exception types: no exception of a library leaves it, not even as
+the cause of ours, because its text and its attributes hold URLs and headers. Does not own requests
+(`gcs_transport`, `gcs_upload`), what in a text is a secret (`cleaned`), nor whether a request is tried again
+(`retrying`).
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dstl_dagster.storage.cleaned import cleaned
 from dstl_dagster.storage.pacing import ThrottledError
 
 __all__ = [
+    "LibraryError",
     "RangeNotSatisfiableError",
     "refusal",
     "retry_after_seconds",
@@ -37,7 +41,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_MESSAGE_CHARACTERS: Final = 300
 
 # The service has one reason code, `invalid`, for every wrong argument. So its words decide, but only where
 # they begin the message: nothing that a caller chose, such as an object's name, can stand there.
@@ -60,7 +63,7 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
         headers: of the answer, in any case.
 
     """
-    short = message[:_MESSAGE_CHARACTERS]
+    short = cleaned(message)
     if status == 412:
         return ConflictError(
             f"{uri!r} is not as the precondition demands; read it, then decide", ErrorKind.PRECONDITION_FAILED
@@ -97,34 +100,66 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
         return None
 
 
+class LibraryError(Exception):
+    """The cause of an error of ours, in a library's own words, cleaned.
+
+    Attributes:
+        answered: the service answered with an error status.
+    """
+
+    def __init__(self, text: str, answered: bool) -> None:
+        super().__init__(text, answered)
+        self.answered = answered
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
     """Make one request; every exception of Google's client and of the network is raised as one of ours."""
     try:
         return request()
-    except google.api_core.exceptions.GoogleAPICallError as error:
-        message = _message_of(error.response) or error.message or str(error)
-        raise refusal(int(error.code or 500), message, uri, _headers_of(error.response)) from error
-    except InvalidResponse as error:
-        message = _message_of(error.response) or str(error)
-        status = int(error.response.status_code)
-        raise refusal(status, message, uri, _headers_of(error.response)) from error
-    except DataCorruption as error:
-        raise FormatError(f"the bytes read of {uri!r} do not have its stored checksum") from error
-    except (google.auth.exceptions.RefreshError, google.auth.exceptions.InvalidOperation) as error:
-        if error.retryable:
-            raise UnavailableError(f"the credentials for {uri!r} cannot be refreshed now: {error}") from error
-        raise InvalidInputError(
-            f"no valid credentials for {uri!r}: {error}", ErrorKind.NO_PERMISSION
-        ) from error
     except (
-        google.api_core.exceptions.RetryError,
-        google.auth.exceptions.TransportError,
+        google.api_core.exceptions.GoogleAPIError,
+        google.auth.exceptions.GoogleAuthError,
+        InvalidResponse,
+        DataCorruption,
         requests.exceptions.RequestException,
         urllib3.exceptions.HTTPError,
         ConnectionError,
         TimeoutError,
     ) as error:
-        raise UnavailableError(f"no answer for {uri!r}: {type(error).__name__}: {error}") from error
+        failure = _translated(uri, error)
+        failure.__cause__ = LibraryError(
+            f"{type(error).__module__}.{type(error).__qualname__}: {cleaned(error)}",
+            isinstance(error, google.api_core.exceptions.GoogleAPICallError | InvalidResponse),
+        )
+    # Out of the block, or the library's exception would be its context.
+    raise failure
+
+
+def _translated(uri: str, error: Exception) -> Exception:
+    match error:
+        case google.api_core.exceptions.GoogleAPICallError():
+            message = _message_of(error.response) or error.message or str(error)
+            return refusal(int(error.code or 500), message, uri, _headers_of(error.response))
+        case InvalidResponse():
+            message = _message_of(error.response) or str(error)
+            return refusal(int(error.response.status_code), message, uri, _headers_of(error.response))
+        case DataCorruption():
+            return FormatError(f"the bytes read of {uri!r} do not have its stored checksum")
+        case google.auth.exceptions.GoogleAuthError() if not isinstance(
+            error, google.auth.exceptions.TransportError
+        ):
+            if error.retryable:
+                return UnavailableError(
+                    f"the credentials for {uri!r} cannot be refreshed now: {cleaned(error)}"
+                )
+            return InvalidInputError(
+                f"no valid credentials for {uri!r}: {cleaned(error)}", ErrorKind.NO_PERMISSION
+            )
+        case _:
+            return UnavailableError(f"no answer for {uri!r}: {type(error).__name__}: {cleaned(error)}")
 
 
 def was_refused(error: BaseException) -> bool:
@@ -132,7 +167,7 @@ def was_refused(error: BaseException) -> bool:
 
     False where there was no answer, or one that could not be believed. `error`: of `with_translated_errors`.
     """
-    return isinstance(error.__cause__, google.api_core.exceptions.GoogleAPICallError | InvalidResponse)
+    return isinstance(error.__cause__, LibraryError) and error.__cause__.answered
 
 
 def _message_of(response: Any) -> str | None:

@@ -15,6 +15,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import from_base64
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Absent, Generation, ObjectStat, Precondition
+from dstl_dagster.storage.cleaned import cleaned
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -88,7 +89,9 @@ def stat_of_resource(name: str, resource: Mapping[str, Any], ask_crc32c: AskCRC3
             raise KeyError("size")
         return ObjectStat(name, generation, size, crc32c, updated, metadata)
     except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"the response for {name!r} is not an object resource: {error!r}") from error
+        raise UnavailableError(
+            f"the response for {name!r} is not an object resource: {cleaned(repr(error))}"
+        ) from None
 
 
 class _UnsummedStat(ObjectStat):

@@ -8,12 +8,14 @@ answer (`gcs_errors`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
+from dstl_dagster.storage.cleaned import cleaned
 from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
 from dstl_dagster.storage.gcs_errors import refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
@@ -163,7 +165,7 @@ class GCSTransport:
         self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
     ) -> Reply:
         """`send` for a request that its caller counts."""
-        place = url.partition("?")[0]
+        place = cleaned(url.partition("?")[0])
         # The client's own session carries the credentials; it has no public name.
         session = self.client._http
         response = with_translated_errors(
@@ -178,11 +180,10 @@ class GCSTransport:
         # leaves open what the request did.
         document = None
         if "json" in response.headers.get("Content-Type", "") and response.content:
-            try:
+            with suppress(ValueError):
                 document = response.json()
-            except ValueError as error:
-                if response.status_code < 400:
-                    raise UnavailableError(f"the response for {place!r} cannot be parsed: {error}") from error
+            if document is None and response.status_code < 400:
+                raise UnavailableError(f"the response for {place!r} cannot be parsed: it is no JSON document")
         return Reply(
             response.status_code,
             response.headers,

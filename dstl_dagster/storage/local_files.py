@@ -22,6 +22,7 @@ from pathlib import Path
 from dstl_dagster.clock import Clock
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
+from dstl_dagster.storage.local_errors import status_of
 from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, close_locked, lock, lock_new, unlock
 
 __all__ = [
@@ -72,6 +73,11 @@ class HiddenFolder:
         self._temporary_path = str(self.path / "temporary")
         self._locks_path = str(self.path / "locks")
         self._generation_path = str(self.path / "generation")
+
+    def is_own(self) -> bool:
+        """Whether this user owns the folder, or the root if nothing was written below it yet."""
+        status = status_of(self.path) or status_of(self.root)
+        return status is not None and status.st_uid == os.geteuid()
 
     # -- durability
 

@@ -177,7 +177,7 @@ def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Pat
             hidden.doubtful.add(path)
         raise
     if kept is not None:
-        with suppress(FileNotFoundError):  # the sweep of an earlier release does not know whose it is
+        with suppress(FileNotFoundError):  # removed by hand: gone all the same
             os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
 
 

@@ -1,7 +1,7 @@
 """Reading the local store: which generation a file is, its bytes, and the ordered walk.
 
-Owns the match of files with records, and the adoption of files put there by hand. Does not own writing
-(`local_writing`).
+Owns the match of files with records, by their bytes where a tree was copied, and what is said of a file that
+is not what was written. Does not own writing (`local_writing`). No read takes away what a writer recorded.
 """
 
 from __future__ import annotations
@@ -10,23 +10,30 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 
-from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import file_ranges, rules
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local_errors import is_missing, refused, status_of, translate_os_errors
 from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder
 from dstl_dagster.storage.local_paths import check_inside, object_path
-from dstl_dagster.storage.local_records import FileIdentity, Record, Records, match_record
+from dstl_dagster.storage.local_records import (
+    FileIdentity,
+    Record,
+    Records,
+    match_record,
+    record_by_bytes,
+    written,
+)
 
 __all__ = ["LocalReader", "LocalReading"]
 
 _READ_BYTES = 1 << 20
 _LOOK_ATTEMPTS = 100
+_SUMS_REMEMBERED = 10_000
 
 
 class LocalReader:
@@ -106,19 +113,27 @@ class LocalReading:
         self._root = root
         self._hidden = hidden
         self._records = records
+        self._sums: dict[tuple[str, FileIdentity], int] = {}
 
     @translate_os_errors
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
-        """As `ObjectStore.stat`."""
+        """As `ObjectStore.stat`. Raises: FormatError if the file is not that generation any more."""
         path = self._path(name)
         record = self._look(name, path)
-        if record is None or generation not in (None, record.generation):
+        if record is None:
+            return None
+        if generation not in (None, record.generation):
+            self._check_undamaged(name, path, record, generation)
             return None
         return record.to_stat(name)
 
     @translate_os_errors
     def open(self, name: str, generation: int | None, start: int = 0) -> LocalReader:
-        """Open the live generation. Raises: NotFoundError."""
+        """Open the live generation.
+
+        Raises: NotFoundError, FormatError (the file is not what was written; ask for the generation that
+        `stat` tells to read it all the same).
+        """
         path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             try:
@@ -128,26 +143,30 @@ class LocalReading:
                 if is_missing(error):
                     break
                 raise
-            record = None
+            reader = None
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     break
-                record = match_record(self._records.read(name), FileIdentity.of(status))
-                if record is not None:
-                    if generation not in (None, record.generation):
-                        record = None
-                        break
-                    return LocalReader(path, descriptor, record, start)
-            finally:
+                file = FileIdentity.of(status)
+                record = match_record(self._records.read(name), file) or self._look(name, path)
                 if record is None:
+                    break
+                if record.file != file:
+                    continue
+                if generation != record.generation:
+                    self._check_undamaged(name, path, record, generation)
+                    if generation is not None:
+                        break
+                reader = LocalReader(path, descriptor, record, start)
+                return reader
+            finally:
+                if reader is None:
                     os.close(descriptor)
-            if self._look(name, path) is None:
-                break
         raise rules.missing(f"{self._root / name}", generation)
 
     def live_record(self, name: str) -> Record | None:
-        """The record of the file that is there, adopting one that came by hand. Under the name's lock."""
+        """The record of the file that is there, proven by its bytes if need be. Under the name's lock."""
         path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             file = _regular_file(path)
@@ -156,9 +175,11 @@ class LocalReading:
             records = self._records.read(name)
             record = match_record(records, file)
             if record is None:
-                record = self._adopt(name, path, file, records)
-            if record is not None:
-                return record
+                crc = self._crc32c_of(path, file)
+                if crc is None or _regular_file(path) != file:
+                    continue
+                record = record_by_bytes(records, file, crc)
+            return record
         raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
 
     def _path(self, name: str) -> Path:
@@ -173,24 +194,38 @@ class LocalReading:
         return path
 
     def _look(self, name: str, path: Path) -> Record | None:
-        # Without the lock first. Where no record matches the file (yet, or any more), again under the lock.
         file = _regular_file(path)
         if file is None:
             return None
         record = match_record(self._records.read(name), file)
         if record is not None:
             return record
-        try:
-            with self._hidden.locked([name]):
-                return self.live_record(name)
-        except DstlError:
-            raise
-        except OSError as error:
-            raise UnavailableError(
-                f"{path} was put there by hand, and {self._hidden.path} cannot be written to note it: {error}"
-            ) from error
+        self._note(name)
+        return self.live_record(name)
 
-    def _adopt(self, name: str, path: Path, file: FileIdentity, records: list[Record]) -> Record | None:
+    def _note(self, name: str) -> None:
+        """Save what the bytes prove, so that they need not be read again. Nothing depends on it.
+
+        Not in the folder of another user, who could not replace what this one makes there.
+        """
+        if not self._hidden.is_own():
+            return
+        with contextlib.suppress(OSError), self._hidden.locked([name]):
+            record = self.live_record(name)
+            if record is None:
+                return
+            records = self._records.read(name)
+            # What stands in the place of another generation is not noted: the right bytes may come back.
+            if record not in records and not (record.by_hand and written(records)):
+                others = [each for each in records if each.generation != record.generation]
+                self._records.write(name, [record, *written(others)])
+
+    def _crc32c_of(self, path: Path, file: FileIdentity) -> int | None:
+        """The CRC-32C of this very file; `None` if it is another by now. Asked again, it is remembered."""
+        key = (os.fspath(path), file)
+        crc = self._sums.get(key)
+        if crc is not None:
+            return crc
         crc = EMPTY_CRC32C
         try:
             with path.open("rb") as stream:
@@ -200,25 +235,22 @@ class LocalReading:
                     return None
         except FileNotFoundError:
             return None
-        # A copied or restored tree has new inodes and the same bytes: its records still hold. The bytes of
-        # an earlier generation, put there by hand, are a new one: only a copy of a tree in which a
-        # replacement was under way has them with the time of that generation.
-        for record in records:
-            may_be = record is records[0] or record.file.modified_nanos == file.modified_nanos
-            if may_be and record.file.size == file.size and record.crc32c == crc:
-                adopted = record.bound_to(file)
-                break
-        else:
-            highest = max((record.generation for record in records), default=0)
-            adopted = Record(
-                generation=self._hidden.next_generation(highest),
-                crc32c=crc,
-                updated=datetime.fromtimestamp(file.modified_nanos / 1e9, tz=UTC),
-                metadata=MappingProxyType({}),
-                file=file,
+        while len(self._sums) >= _SUMS_REMEMBERED:
+            self._sums.pop(next(iter(self._sums)), None)
+        self._sums[key] = crc
+        return crc
+
+    def _check_undamaged(self, name: str, path: Path, record: Record, generation: int | None) -> None:
+        """Raises: FormatError where this file stands in the place of the wanted generation, or the newest."""
+        if not record.by_hand:
+            return
+        lost = [each for each in written(self._records.read(name)) if generation in (None, each.generation)]
+        if lost:
+            raise FormatError(
+                f"{path} is damaged, or was replaced by hand: it has {record.file.size} bytes with CRC-32C "
+                f"{record.crc32c:#010x}, where {lost[0].file.size} with {lost[0].crc32c:#010x} were written; "
+                "put the right bytes back, or remove the file"
             )
-        self._records.write(name, [adopted])
-        return adopted
 
     # -- the walk
 

@@ -5,7 +5,10 @@ Does not own locks or the order of steps (`local`).
 
 A record is durable before its file is linked in, so it may describe a file that never came, and two files
 while a replacement is under way. What counts is the generation that matches the live file: same inode, size
-and modification time.
+and modification time, or, in a tree that was copied or restored, the same bytes.
+
+A record that a writer made is replaced and removed by writers only. Reads add what is proven: that a file
+holds its bytes, or the checksum of a file that no writer made (`by_hand`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local_files import HiddenFolder
 
-__all__ = ["FileIdentity", "Record", "Records", "match_record"]
+__all__ = ["FileIdentity", "Record", "Records", "match_record", "record_by_bytes", "written"]
 
 _VERSION = 1
 _READ_BYTES = 1 << 16
@@ -54,19 +57,43 @@ class Record:
     updated: datetime
     metadata: Mapping[str, str]
     file: FileIdentity
+    by_hand: bool = False
+    """No writer of this store made the file."""
 
     def to_stat(self, name: str) -> ObjectStat:
         """The record as `ObjectStore.stat` returns it."""
         return ObjectStat(name, self.generation, self.file.size, self.crc32c, self.updated, self.metadata)
 
-    def bound_to(self, file: FileIdentity) -> Record:
-        """The same generation in another file of the same bytes."""
-        return replace(self, file=file)
-
 
 def match_record(records: Sequence[Record], file: FileIdentity) -> Record | None:
     """The record of this very file."""
     return next((record for record in records if record.file == file), None)
+
+
+def written(records: Sequence[Record]) -> list[Record]:
+    """Those that a writer made, newest first."""
+    return [record for record in records if not record.by_hand]
+
+
+def record_by_bytes(records: Sequence[Record], file: FileIdentity, crc32c: int) -> Record:
+    """The record of a file that none of them describes, by its bytes: in every process the same.
+
+    Of the bytes of an earlier generation, put there by hand, it is a new one: only in the copy of a tree in
+    which a replacement was under way do they have the time of that generation.
+    """
+    made = written(records)
+    for record in made:
+        may_be = record is made[0] or record.file.modified_nanos == file.modified_nanos
+        if may_be and (record.file.size, record.crc32c) == (file.size, crc32c):
+            return replace(record, file=file)
+    return Record(
+        generation=max(0, file.modified_nanos // 1000, *(record.generation for record in records)) + 1,
+        crc32c=crc32c,
+        updated=datetime.fromtimestamp(file.modified_nanos / 1e9, tz=UTC),
+        metadata=MappingProxyType({}),
+        file=file,
+        by_hand=True,
+    )
 
 
 class Records:
@@ -81,16 +108,18 @@ class Records:
 
         Raises: FormatError naming the damaged file.
         """
-        for path in self._paths(name):
-            with contextlib.suppress(FileNotFoundError):
-                return _from_text(_content(path), path, name)
-        return []
+        path = self._path(name)
+        try:
+            text = _content(path)
+        except FileNotFoundError:
+            return []
+        return _from_text(text, path, name)
 
     def name_in(self, path: str) -> str | None:
         """The name whose records a file holds; None where it is damaged, gone, or not where they belong."""
         try:
             name = json.loads(_content(path))["name"]
-            return name if path in self._paths(name) else None
+            return name if path == self._path(name) else None
         except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
             return None
 
@@ -101,25 +130,17 @@ class Records:
             "name": name,
             "generations": [_to_json(record) for record in records],
         }
-        self._hidden.replace_file(self._paths(name)[0], _ENCODER.encode(document).encode())
+        self._hidden.replace_file(self._path(name), _ENCODER.encode(document).encode())
 
     def remove(self, name: str) -> None:
         """Delete the records of the name. One that reappears after a power loss matches no file."""
-        for path in self._paths(name):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - a text: see HiddenFolder
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(name))  # noqa: PTH108 - a text: see HiddenFolder
 
-    def _paths(self, name: str) -> tuple[str, str]:
-        """Where the name's records are, and where the first versions wrote them: in 256 folders.
-
-        Records in the old place count until they are rewritten. There are fewer folders now, because
-        creating one costs as much as creating a file, and a new store ends up with all of them.
-        """
+    def _path(self, name: str) -> str:
+        # Few folders: creating one costs as much as creating a file, and a store ends up with all of them.
         digest = hashlib.sha256(name.encode()).hexdigest()
-        return (
-            f"{self._folder}/{digest[:1]}/{digest[1:]}.json",
-            f"{self._folder}/{digest[:2]}/{digest[2:]}.json",
-        )
+        return f"{self._folder}/{digest[:1]}/{digest[1:]}.json"
 
 
 def _content(path: str) -> bytes:
@@ -156,6 +177,7 @@ def _to_json(record: Record) -> dict[str, Any]:
         "inode": record.file.inode,
         "size": record.file.size,
         "modified_nanos": record.file.modified_nanos,
+        "by_hand": record.by_hand,
     }
 
 
@@ -166,4 +188,5 @@ def _from_json(entry: Mapping[str, Any]) -> Record:
         updated=datetime.fromisoformat(entry["updated"]).astimezone(UTC),
         metadata=MappingProxyType({str(key): str(value) for key, value in entry["metadata"].items()}),
         file=FileIdentity(int(entry["inode"]), int(entry["size"]), int(entry["modified_nanos"])),
+        by_hand=bool(entry["by_hand"]),
     )

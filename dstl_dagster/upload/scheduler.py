@@ -16,6 +16,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
+import pyarrow as pa
+
 from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
@@ -134,6 +136,9 @@ class UploadScheduler:
         if self._fatal_error is not None:
             task.fail(self._fatal_error)
             return
+        # Arrow imports pandas, if there is one, with the first array that it makes of Python's values: that
+        # may take longer than an attempt.
+        pa.array(())
         try:
             self._throttle.seize(task.size)
         except BaseException as error:

@@ -64,6 +64,7 @@ def test_step_6_is_never_refused(server: GCSServer) -> None:
         "objects.get": 1,
         "batch": 1,
         "objects.insert": 1,
+        "objects.download": 1,  # the first slot, beside the record
     }
 
 

@@ -473,21 +473,3 @@ def test_an_open_object_stays_what_it_was(store: LocalObjectStore) -> None:
         opened.read_range(0, 1)
     with pytest.raises(NotFoundError):
         store.open_ranges("a")
-
-
-def test_records_of_the_first_layout_count(tmp_path: Path) -> None:
-    """Records once lay in 256 folders. What stands there is read, replaced by a new one, and goes with it."""
-    store = LocalObjectStore(tmp_path, durable=False)
-    made = store.put("a", b"1", precondition=ABSENT, metadata={"writer": "x"})
-    records = tmp_path / ".dstl-store" / "records"
-    (record,) = records.rglob("*.json")
-    digest = record.parent.name + record.name
-    earlier = records / digest[:2] / digest[2:]
-    earlier.parent.mkdir()
-    record.rename(earlier)
-    assert store.stat("a") == made
-    newer = store.put("a", b"2", precondition=Generation(made.generation))
-    assert store.stat("a") == newer
-    assert record.exists()
-    store.delete("a", precondition=Generation(newer.generation))
-    assert list(records.rglob("*.json")) == []

@@ -64,7 +64,7 @@ def test_a_hint_stays_behind_rather_than_be_refused() -> None:
     """Snapshots half a second apart move the hint every two seconds; without a limit, each time."""
     for kind, moves in ((Limited, [1, 5, 9]), (MemoryObjectStore, [1, 2, 3, 4, 5, 6, 7, 8, 9])):
         store = kind()
-        reader = TailReader(store, JobNames("orders"), lambda _: None)
+        reader = TailReader(store, JobNames("orders"))
         seen = []
         for slot in range(1, 10):
             reader.write_hint(slot, NOON + timedelta(seconds=slot / 2))
