@@ -41,7 +41,7 @@ from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore, WrapperStore
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline import Committed, Completed, Opened, Subsumed, TimelineView
+from dstl_dagster.timeline import BatchKey, Committed, Completed, Opened, Subsumed, TimelineView
 
 JOB, OPERATOR = "bench", "totals"
 SCHEMA = StateSchema.of(
@@ -206,7 +206,7 @@ def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> N
                 checkpoint_id=number,
                 parent=parent,  # noqa: B023 - called before the next iteration
                 owner="bench",
-                idempotency_key=f"batch-{number}",
+                batch=BatchKey(f"batch-{number}"),
             )
 
         def completed(_: TimelineView, number: int = number, attempt: uuid.UUID = attempt) -> Completed:
@@ -216,7 +216,7 @@ def grow_history(store: ObjectStore, clock: VirtualClock, checkpoints: int) -> N
                 parent=parent,  # noqa: B023 - called before the next iteration
                 manifest=f"dstl/{JOB}/manifests/{number:010d}-{attempt}",
                 files=(),
-                idempotency_key=f"batch-{number}",
+                batch=BatchKey(f"batch-{number}"),
                 seconds=0.0,
             )
 

@@ -69,7 +69,7 @@ class ErrorKind(StrEnum):
     WRONG_THREAD = "wrong_thread"
     """A single-threaded component was used from another thread. Create one per thread."""
     MISSING_EXTRA = "missing_extra"
-    """The store's client library is not installed. Install the extra that the message names."""
+    """A library that the call needs is not installed. Install the extra that the message names."""
 
     # -- timeline
     ATTEMPT_OPEN = "attempt_open"
@@ -104,6 +104,8 @@ class ErrorKind(StrEnum):
     """The write of a record or document was not acknowledged, and it is not there yet. Run the step again."""
     CONTENTION = "contention"
     """Concurrent writers got in first too many times. Find out who writes so often, then try again."""
+    JOB_GONE = "job_gone"
+    """The job was dropped, or its store emptied or replaced, since this process read it. Start again."""
     HISTORY_HOLE = "history_hole"
     """A record is missing, but a later one exists. Restore the record from a backup."""
     BAD_SNAPSHOT = "bad_snapshot"
@@ -114,6 +116,14 @@ class ErrorKind(StrEnum):
     """The job's name cannot be part of object names. Use letters, digits, dots, underscores, dashes."""
 
     # -- checkpoints
+    UNCLAIMED_SOURCE = "unclaimed_source"
+    """A source is new to the job, and one that it has is defined nowhere. Rename or drop that."""
+    UNCLAIMED_OPERATOR = "unclaimed_operator"
+    """A source no longer writes an operator that has state. Rename it, drop it, or say that it is meant."""
+    OTHER_MEASURE = "other_measure"
+    """A source counts its batches by something else than before. Go on as before, or name another source."""
+    SHARED_SOURCE = "shared_source"
+    """Two assets or ops use one source. Give each a source of its own."""
     NO_REPORT = "no_report"
     """The attempt stored no report: its work did not finish. Run the appending step again."""
     OTHER_REPORT = "other_report"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.keyed import StepCost
 from dstl_dagster.settings import JobOptions
@@ -38,13 +38,13 @@ class HandedBatch:
 
     Attributes:
         attempt: as opened by step 1.
-        positions: of sources, once the batch is complete.
+        claim: what the program that opened it said of the batch.
         options: the job's, by which the process and its tasks write.
         trigger: what step 1 cost.
     """
 
     attempt: Attempt
-    positions: Mapping[str, Any] = field(default_factory=dict)
+    claim: Claim
     options: JobOptions = field(default_factory=JobOptions)
     trigger: StepCost = field(default_factory=StepCost)
 
@@ -54,7 +54,7 @@ class HandedBatch:
             EXTRA: {
                 "version": _VERSION,
                 "attempt": self.attempt.to_json(),
-                "positions": dict(self.positions),
+                "claim": self.claim.to_json(),
                 "options": self.options.to_json(),
                 "trigger": self.trigger.to_json(),
             }
@@ -88,14 +88,14 @@ class HandedBatch:
 
     @classmethod
     def _parsed(cls, given: Mapping[str, Any]) -> HandedBatch:
-        parts = [given.get(name) for name in ("attempt", "positions", "options", "trigger")]
+        parts = [given.get(name) for name in ("attempt", "claim", "options", "trigger")]
         if not all(isinstance(part, Mapping) for part in parts):
             raise _no_batch(given)
-        attempt, positions, options, trigger = parts
+        attempt, claim, options, trigger = parts
         try:
             return cls(
                 Attempt.from_json(attempt or {}),
-                dict(positions or {}),
+                Claim.from_json(claim or {}),
                 JobOptions.from_json(options or {}),
                 StepCost.from_json(trigger or {}),
             )
@@ -128,9 +128,7 @@ def open_batch(
     coordinator = CheckpointCoordinator(
         attempt.job, open_store(attempt.store_uri, options.files), options, owner=f"pipes-{attempt.attempt}"
     )
-    return ResumedBatch(
-        coordinator, attempt, positions=handed.positions, trigger=handed.trigger, progress=progress
-    )
+    return ResumedBatch(coordinator, attempt, claim=handed.claim, trigger=handed.trigger, progress=progress)
 
 
 def _extras_of(pipes: PipesContext | Mapping[str, Any]) -> Mapping[str, Any]:

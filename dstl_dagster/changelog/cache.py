@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.changelog.sources import StoreSource, bound_again
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ClosedError, DstlError, FormatError
+from dstl_dagster.errors import ClosedError, DstlError, FormatError, NotFoundError
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import (
     FileRanges,
@@ -277,15 +277,21 @@ def _pieces(
     store: ObjectStore, handle: StreamStateHandle, size_bytes: int
 ) -> Generator[bytes | memoryview, None, None]:
     copied = 0
-    with closing(read_parts(store, handle.name, size_bytes, handle.generation)) as parts:
-        for piece in parts:
-            copied += len(piece)
-            # More than was reserved would exceed the limit.
-            if copied > size_bytes:
-                raise FormatError(
-                    f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
-                )
-            yield piece
+    try:
+        with closing(read_parts(store, handle.name, size_bytes, handle.generation)) as parts:
+            for piece in parts:
+                copied += len(piece)
+                # More than was reserved would exceed the limit.
+                if copied > size_bytes:
+                    raise FormatError(
+                        f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
+                    )
+                yield piece
+    except NotFoundError:
+        bound = bound_again(store, handle)
+        if copied or bound is handle:
+            raise
+        yield from _pieces(store, bound, size_bytes)
 
 
 class _CachedSource(FileRanges):

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES, Span, ahead, joined, opening
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import ObjectStore, RangeReader, open_ranges
+from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
 
-__all__ = ["StoreSource", "Submit"]
+__all__ = ["StoreSource", "Submit", "bound_again"]
 
 Octets = bytes | memoryview
+_T = TypeVar("_T")
 
 
 class Submit(Protocol):
@@ -30,7 +32,7 @@ class Submit(Protocol):
 
 
 class StoreSource:
-    """An object of the store, of the handle's generation where it names one.
+    """An object of the store, of the handle's generation where it names one, or in a copied store its bytes.
 
     It is opened (`begin`), told what will be read (`expect`), and then read in ascending order. Anything else
     is read as well, by a request each. One thread at a time.
@@ -180,19 +182,29 @@ class StoreSource:
     def _ranges(self) -> RangeReader | None:
         """The object kept open, where the store declares that."""
         if self._opened is None:
-            self._opened = open_ranges(self._store, self._handle.name, generation=self._handle.generation)
+            self._opened = self._of_generation(partial(open_ranges, self._store, self._handle.name))
         return self._opened
 
     def _fetch(self, span: Span) -> Octets:
-        name, generation = self._handle.name, self._handle.generation
-        return self._store.get_range(name, span.start, span.length, generation=generation)
+        return self._of_generation(partial(self._store.get_range, self._handle.name, span.start, span.length))
 
     def _fetch_whole(self) -> Octets:
         if self._handle.stored_bytes is None:
-            return self._store.get(self._handle.name, generation=self._handle.generation)
+            return self._of_generation(partial(self._store.get, self._handle.name))
         # This package's files prove each of their parts: the store need not checksum the whole as well.
         # And nothing is read after it: kept open, the object would cost one request more.
         return self._fetch(opening(self.size_bytes()))
+
+    def _of_generation(self, read: Callable[..., _T]) -> _T:
+        """`read` of the handle's generation, or of the same bytes in a copied store."""
+        handle = self._handle
+        try:
+            return read(generation=handle.generation)
+        except NotFoundError:
+            self._handle = bound_again(self._store, handle)
+            if self._handle is handle:
+                raise
+        return read(generation=self._handle.generation)
 
     def close(self) -> None:
         self._held, self._coming, self._submit = [], deque(), None
@@ -201,6 +213,12 @@ class StoreSource:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
+
+
+def bound_again(store: ObjectStore, handle: StreamStateHandle) -> StreamStateHandle:
+    """The handle with the live generation if that is a copy of the file; else itself."""
+    generation = generation_of_copy(store, handle.name, handle.stored_bytes, handle.crc32c)
+    return handle if generation is None else replace(handle, generation=generation)
 
 
 def _within(start: int, length: int, span: Span) -> bool:

@@ -15,8 +15,11 @@ from dstl_dagster.keyed import (
     AttemptReport,
     FileReport,
     Manifest,
+    Measure,
+    NameChange,
     OperatorReport,
     OperatorState,
+    Source,
     load_report,
     store_report,
 )
@@ -25,11 +28,12 @@ from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 if TYPE_CHECKING:
     from dstl_dagster.checkpoint.audit import Audit, Damage
     from dstl_dagster.checkpoint.batch import Batch
+    from dstl_dagster.checkpoint.claims import Claim
     from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
     from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
     from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
     from dstl_dagster.checkpoint.rollback import RestorePlan
-    from dstl_dagster.checkpoint.upkeep import change_columns, changed_schema, materialize
+    from dstl_dagster.checkpoint.upkeep import change_columns, change_names, changed_schema, materialize
     from dstl_dagster.checkpoint.verify import Problem, Verification
 
 __all__ = [
@@ -40,19 +44,24 @@ __all__ = [
     "Checkpoint",
     "CheckpointCoordinator",
     "CheckpointReader",
+    "Claim",
     "CleanUp",
     "Damage",
     "FileReport",
     "Manifest",
+    "Measure",
+    "NameChange",
     "OperatorReport",
     "OperatorState",
     "PlannedAttempt",
     "Problem",
     "Resolution",
     "RestorePlan",
+    "Source",
     "Timeline",
     "Verification",
     "change_columns",
+    "change_names",
     "changed_schema",
     "components_of",
     "load_report",
@@ -65,11 +74,12 @@ __getattr__, __dir__ = lazy_face(
     {
         "audit": ["Audit", "Damage"],
         "batch": ["Batch"],
+        "claims": ["Claim"],
         "cleanup": ["CleanUp", "components_of"],
         "coordinator": ["CheckpointCoordinator"],
         "reader": ["Checkpoint", "CheckpointReader"],
         "rollback": ["RestorePlan"],
-        "upkeep": ["change_columns", "changed_schema", "materialize"],
+        "upkeep": ["change_columns", "change_names", "changed_schema", "materialize"],
         "verify": ["Problem", "Verification"],
     },
 )

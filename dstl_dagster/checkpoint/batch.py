@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
+from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
@@ -31,8 +32,10 @@ from dstl_dagster.keyed import (
     AttemptReport,
     CheckpointCost,
     FileReport,
+    NameChange,
     OperatorReport,
     SharedFiles,
+    Source,
     Spending,
     StateAt,
     StepCost,
@@ -43,7 +46,7 @@ from dstl_dagster.keyed import (
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, ttl_to_write
 from dstl_dagster.storage import Traffic, TrafficMeter
-from dstl_dagster.timeline import Attempt
+from dstl_dagster.timeline import Attempt, BatchKeyLike
 
 __all__ = ["Batch", "Check"]
 
@@ -68,9 +71,10 @@ class Batch:
     Attributes:
         coordinator: the job's.
         attempt: as returned by step 1.
-        parent: the checkpoint that it builds on; `None` for a job's first.
+        parent: the checkpoint whose state it builds on; `None` for a job's first.
 
     Args:
+        claim: what the program said of the batch; `None`: a driver that says nothing but positions.
         trigger: what step 1 cost.
         spending: of steps 2 and 3, from where this process began with them.
     """
@@ -82,6 +86,7 @@ class Batch:
         parent: Checkpoint | None,
         *,
         clock: Clock | None = None,
+        claim: Claim | None = None,
         trigger: StepCost | None = None,
         spending: Spending | None = None,
     ) -> None:
@@ -97,8 +102,9 @@ class Batch:
         self._along: dict[Counter, Traffic] = {}
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
-        # Sources that the batch does not move keep the parent's positions.
-        self._positions: dict[str, Any] = {} if parent is None else dict(parent.positions)
+        self._claim = claim
+        self._positions: dict[str, Any] = {}
+        self._names = NameChange()
         self._states: dict[str, StateAt | None] = {}
         self._shared_files: SharedFiles | None = None
 
@@ -107,23 +113,29 @@ class Batch:
         cls,
         coordinator: CheckpointCoordinator,
         *,
-        idempotency_key: str | None = None,
+        idempotency_key: BatchKeyLike = None,
         take_over: bool | uuid.UUID = False,
         check: Check | None = None,
+        claim: Claim | None = None,
+        anew: bool = False,
         clock: Clock | None = None,
         spending: Spending | None = None,
     ) -> Batch:
         """Step 1, on the checkpoint that `check` was called with.
 
-        `spending`: of step 1, from where the caller began with the batch.
+        `anew`: as of `CheckpointCoordinator.open`. `claim`: refused, before `check` is called, if it does not
+        fit the parent. `spending`: of step 1, from where the caller began with the batch.
 
-        Raises: as `CheckpointCoordinator.trigger`, and what `check` raises; no attempt is open then.
+        Raises: as `CheckpointCoordinator.trigger` and `Claim.check`, and what `check` raises; no attempt is
+        open then.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
         spending = spending or coordinator.spending()
-        attempt, parent = coordinator.open(take_over, idempotency_key=idempotency_key, check=check)
-        batch = cls(coordinator, attempt, parent, clock=clock, trigger=spending.so_far())
+        attempt, parent = coordinator.open(
+            take_over, idempotency_key=idempotency_key, check=check, claim=claim, anew=anew
+        )
+        batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=spending.so_far())
         batch._began_seconds = began_seconds
         return batch
 
@@ -133,6 +145,7 @@ class Batch:
         coordinator: CheckpointCoordinator,
         attempt: Attempt,
         *,
+        claim: Claim | None = None,
         trigger: StepCost | None = None,
         spending: Spending | None = None,
         clock: Clock | None = None,
@@ -145,9 +158,11 @@ class Batch:
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
         spending = spending or coordinator.spending()
-        coordinator.timeline.start_at(attempt.snapshot_slot)
-        parent = None if attempt.parent is None else coordinator.get(attempt.parent)
-        batch = cls(coordinator, attempt, parent, clock=clock, trigger=trigger, spending=spending)
+        coordinator.timeline.start_at(attempt)
+        parent = None if attempt.builds_on is None else coordinator.get(attempt.builds_on)
+        batch = cls(
+            coordinator, attempt, parent, clock=clock, claim=claim, trigger=trigger, spending=spending
+        )
         batch._began_seconds = None if clock is None else clock.monotonic_seconds()
         return batch
 
@@ -205,6 +220,25 @@ class Batch:
     def move_position(self, source: str, position: Any) -> None:
         """Set how far `source` has been read once the batch is complete: any plain JSON value."""
         self._positions[source] = position
+
+    def change_names(self, names: NameChange) -> None:
+        """Give operators and sources of the parent new names, or let them go, once the batch is complete."""
+        self._names = names
+
+    def _sources(self) -> dict[str, Source]:
+        """Those that the batch moves; others stay as they are."""
+        known = {} if self.parent is None else self.parent.manifest.sources
+        claim, moved = self._claim, self._positions
+        if claim is None:
+            return {name: Source(position) for name, position in moved.items()}
+        written = {report.operator for report in self._operators}
+        own = claim.at(moved[claim.source]) if claim.source in moved else claim
+        others = {
+            name: replace(known.get(name, Source()), position=position, by=claim.by)
+            for name, position in moved.items()
+            if name != claim.source
+        }
+        return {**others, claim.source: own.source_after(known.get(claim.source), written)}
 
     @property
     def shared_files(self) -> SharedFiles:
@@ -265,7 +299,8 @@ class Batch:
         return AttemptReport(
             operators=tuple(map(self._timed, [*self._operators, *self._idle()])),
             files=tuple(self._files),
-            positions=dict(self._positions),
+            sources=self._sources(),
+            names=self._names,
             seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
             cost=self.cost(),
         )

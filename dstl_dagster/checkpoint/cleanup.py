@@ -107,7 +107,8 @@ def collect_garbage(
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
-    grace = GraceClock(store, names, reader_grace)
+    timeline.seen()  # the names of its slots have its id
+    grace = GraceClock(store, timeline.names, reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
     run = _Run(store, views, names, grace, marks, references, threads)
     tally = _Tally(dry_run)

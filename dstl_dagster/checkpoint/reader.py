@@ -49,6 +49,7 @@ from dstl_dagster.timeline import (
     AsOf,
     AtLike,
     Attempt,
+    BatchKey,
     BlockedFile,
     CheckpointEntry,
     Timeline,
@@ -189,9 +190,10 @@ class CheckpointReader:
         """The checkpoint that a caller names, by default the last one.
 
         Args:
-            at: its id; a partition, or any idempotency key, that it holds; a savepoint's name; or a time
-                (a `datetime`, or text such as "2026-11-22T18:00Z"), for where the job stood then. Prefixes
-                tell them apart where that is needed: "partition:KEY", "savepoint:NAME", "time:2026-11-22".
+            at: its id, a number; a partition, or any idempotency key, that it holds; a savepoint's name; or a
+                time (a `datetime`, or text such as "2026-11-22T18:00Z"), for where the job stood then.
+                Prefixes tell them apart where that is needed: "partition:KEY", "savepoint:NAME",
+                "time:2026-11-22", "checkpoint:12". Text of digits is never an id without one.
 
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
@@ -200,7 +202,7 @@ class CheckpointReader:
         try:
             return self._get(view, checkpoint_id)
         except NotFoundError as error:
-            if wanted.is_id:
+            if str(wanted) == str(checkpoint_id):
                 raise
             raise NotFoundError(
                 f"{wanted} is checkpoint {checkpoint_id}: {error}", ErrorKind(error.kind)
@@ -237,16 +239,18 @@ class CheckpointReader:
         looks = [partial(self._checkpoint, view, entry) for entry in view.retained]
         return concurrently(looks, threads, "dstl-list")
 
-    def applied(self, idempotency_key: str) -> int | None:
-        """The id of the completed checkpoint that holds this batch; `None` if none does."""
-        return self.timeline.tail().applied_in(idempotency_key)
+    def applied(self, key: str | BatchKey) -> int | None:
+        """The id of the completed checkpoint that holds this batch; `None` if none does. A text is a name: of
+        the batches of any source that have it, the one that was applied last counts.
+        """
+        return self.timeline.tail().applied_in(key)
 
-    def applied_attempt(self, idempotency_key: str) -> Attempt | None:
+    def applied_attempt(self, key: str | BatchKey) -> Attempt | None:
         """The attempt that completed this batch, by the timeline alone; `None` if none did.
 
         Known for ever, even after the checkpoint itself has been cleaned up.
         """
-        checkpoint_id = self.applied(idempotency_key)
+        checkpoint_id = self.applied(key)
         if checkpoint_id is None:
             return None
         completed = find_completed(self.timeline, checkpoint_id)
@@ -256,17 +260,19 @@ class CheckpointReader:
             parent=completed.parent,
             job=self.job,
             store_uri=self._store.uri,
-            idempotency_key=completed.idempotency_key,
+            batch=completed.batch,
+            base=completed.base,
+            timeline=self.timeline.seen().timeline_id,
         )
 
     def require_open(self, attempt: Attempt) -> None:
         """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
-        self.timeline.start_at(attempt.snapshot_slot)
+        self.timeline.start_at(attempt)
         decisions.require_open(self.timeline.tail(), attempt)
 
     def _read_with_tail(self, attempt: Attempt) -> Manifest:
         """The attempt's manifest, which is read beside the tail if this object has not read that before."""
-        self.timeline.start_at(attempt.snapshot_slot)
+        self.timeline.start_at(attempt)
         load = partial(
             load_manifest, self._store, self._names.manifest(attempt.checkpoint_id, attempt.attempt)
         )
@@ -291,6 +297,13 @@ class CheckpointReader:
         last = view.last_completed_id
         return None if last is None else self._get(view, last, self._own_manifest(view, last))
 
+    def _base(self, view: TimelineView, checkpoint_id: int) -> Checkpoint | None:
+        """What a batch that is applied anew builds on; `None` for 0, before the first."""
+        if not checkpoint_id:
+            return None
+        decisions.refuse_gone(decisions.entry_of(view, checkpoint_id))
+        return self._get(view, checkpoint_id)
+
     @contextmanager
     def _if_still_open(self, attempt: Attempt) -> Iterator[None]:
         """A dead attempt's objects were cleaned up, its names taken by others: raise that it ended."""
@@ -303,7 +316,7 @@ class CheckpointReader:
             raise
 
     def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
-        """Where the state of `operator` at this checkpoint is stored; `None` if it never wrote any."""
+        """Where the state of `operator` at this checkpoint is stored; `None` if there is no such one."""
         return operator_state(self._store, checkpoint.manifest, operator)
 
     def read_state(self, operator: str, at: AtLike = None, **wanted: Any) -> StateScan:

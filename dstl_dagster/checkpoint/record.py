@@ -25,11 +25,13 @@ from dstl_dagster.keyed import (
     FileReport,
     Files,
     Manifest,
+    NameChange,
     OperatorEntry,
     OperatorReport,
     StateRows,
     as_file_reports,
     carried_on,
+    merged_sources,
     refuse_wrong_ttl,
 )
 from dstl_dagster.recoverable import (
@@ -221,13 +223,16 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     `schema_change`) if a new column differs from one of the state's only in case, or if the writer did not
     know which columns were dropped and renamed before, or the state's TTL.
     """
+    if parent is not None:
+        parent = _renamed(parent, report.names)
     before = {} if parent is None else parent.operators
+    stored = {new: old for old, new in report.names.operators.items() if new is not None}
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
         parents = before.get(operator.operator)
         sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
         sizes = None if sizes is None else sizes.with_report(operator)
-        entries[operator.operator] = _entry(parent, operator, sizes)
+        entries[operator.operator] = _entry(parent, operator, sizes, stored.get(operator.operator, ""))
         refuse_wrong_ttl(None if parents is None else parents.report, operator)
         if parents is not None:
             _refuse_new_keys(parents.report, operator)
@@ -235,7 +240,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_another_case(parents.report, operator)
     for name, entry in before.items():
         if name not in entries:
-            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes)
+            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes, stored.get(name, ""))
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
@@ -243,7 +248,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         parent=attempt.parent,
         operators={name: _with_rows(before.get(name), entry) for name, entry in entries.items()},
         files=report.files,
-        positions=report.positions,
+        sources=merged_sources({} if parent is None else parent.sources, report.sources),
         persist_seconds=report.seconds,
         cost=report.cost,
     )
@@ -266,8 +271,31 @@ def _with_rows(before: OperatorEntry | None, entry: OperatorEntry) -> OperatorEn
     return dataclasses.replace(entry, rows=StateRows.after(rows, report, entry.report))
 
 
-def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None) -> OperatorEntry:
-    """The operator's entry, with what comes before the report: repeated as far as there is room, or named."""
+def _renamed(parent: Manifest, names: NameChange) -> Manifest:
+    """The parent as if its operators and sources had their new names, and those that go had never been."""
+    if not names:
+        return parent
+    names.require_known(parent.operators, parent.sources, parent.job)
+    entries: dict[str, OperatorEntry] = {}
+    for old, entry in parent.operators.items():
+        new = names.operators.get(old, old)
+        if new is None:
+            continue
+        if new != old:
+            report = dataclasses.replace(entry.report, operator=new)
+            previous = entry.previous_operator or old
+            entry = dataclasses.replace(entry, report=report, previous_operator=previous)
+        entries[new] = entry
+    return dataclasses.replace(parent, operators=entries, sources=names.renamed_sources(parent.sources))
+
+
+def _entry(
+    parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None, stored: str
+) -> OperatorEntry:
+    """The operator's entry, with what comes before the report: repeated as far as there is room, or named.
+
+    `stored`: the operator's name in the parent's manifest, if that is another one.
+    """
     before = None if parent is None else parent.operators.get(report.operator)
     if parent is None or before is None or report.base:
         return OperatorEntry(report, None, sizes)
@@ -275,11 +303,13 @@ def _entry(parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | 
         room = MAX_CARRIED_BYTES // sum(each.has_long_log for each in parent.operators.values())
         carried = carried_on(parent.checkpoint_id, before.report, before.carried, report, room)
         if carried is not None:
-            return OperatorEntry(report, before.previous, sizes, carried, before.previous_crc32c)
+            entry = OperatorEntry(report, before.previous, sizes, carried, before.previous_crc32c)
+            return dataclasses.replace(entry, previous_operator=before.previous_operator)
     if before.report.handles or before.carried:
         name = JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
-        return OperatorEntry(report, name, sizes, previous_crc32c=parent.crc32c)
-    return OperatorEntry(report, before.previous, sizes, previous_crc32c=before.previous_crc32c)
+        return OperatorEntry(report, name, sizes, previous_crc32c=parent.crc32c, previous_operator=stored)
+    entry = OperatorEntry(report, before.previous, sizes, previous_crc32c=before.previous_crc32c)
+    return dataclasses.replace(entry, previous_operator=before.previous_operator)
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
@@ -381,6 +411,8 @@ def _check_target(store: ObjectStore, final: GSBlobIdentifier) -> None:
 
 
 def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -> None:
+    if expected[1:] == found[1:]:
+        return  # of another generation: a copy
     for what, reported, actual in zip(("generation", "size", "crc32c"), expected, found, strict=True):
         if reported is not None and reported != actual:
             raise ConflictError(

@@ -77,16 +77,20 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What a manifest says of one operator: its layers, newest first, and the manifest of older ones."""
+    """What a manifest says of one operator: its layers, newest first, and the manifest of older ones, with
+    its name there if that is another one.
+    """
 
     layers: tuple[_Layer, ...]
     previous: str | None
+    previous_operator: str
 
     @classmethod
     def of(cls, entry: OperatorEntry) -> _Link:
         *newer, oldest = (entry.report, *(each.report(entry.report) for each in entry.carried))
         layers = [_Layer.of(report, is_first=False) for report in newer]
-        return cls((*layers, _Layer.of(oldest, is_first=entry.begins_with(oldest))), entry.previous)
+        layers.append(_Layer.of(oldest, is_first=entry.begins_with(oldest)))
+        return cls(tuple(layers), entry.previous, entry.previous_operator)
 
     def needed(self, uncovered: Uncovered) -> tuple[list[str], Uncovered]:
         """The files with changes of these key groups, and the key groups that need still older ones."""
@@ -117,9 +121,9 @@ def needed_checkpoints(view: TimelineView, grace: GraceClock) -> list[Checkpoint
 
 
 def roots_of(needed: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
-    """Those of them whose parent is not among them. Pure."""
+    """Those of them that build on none among them. Pure."""
     ids = {entry.checkpoint_id for entry in needed}
-    return [entry for entry in needed if entry.completed.parent not in ids]
+    return [entry for entry in needed if entry.completed.builds_on not in ids]
 
 
 class References:
@@ -242,6 +246,7 @@ class References:
             name = link.previous
             if name is None:
                 return
+            operator = link.previous_operator or operator
             walked = seen.get((operator, name), Uncovered(0))
             # Another checkpoint may have needed the manifest for other key groups than this one does.
             uncovered -= walked

@@ -29,6 +29,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from dstl_dagster.checkpoint.claims import Claim, refuse_unmoved
 from dstl_dagster.checkpoint.publish import CheckpointPublisher
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.record import build_manifest, checked_report, final_files, with_a_component_each
@@ -43,13 +44,24 @@ from dstl_dagster.keyed import (
     Files,
     Handles,
     Manifest,
+    Source,
     Spending,
     as_operator_reports,
     store_manifest,
 )
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
 from dstl_dagster.storage import ObjectStore, at_once
-from dstl_dagster.timeline import Attempt, Completed, Fenced, Opened, PlannedAttempt, TimelineView, decisions
+from dstl_dagster.timeline import (
+    Attempt,
+    BatchKey,
+    BatchKeyLike,
+    Completed,
+    Fenced,
+    Opened,
+    PlannedAttempt,
+    TimelineView,
+    decisions,
+)
 
 __all__ = ["CheckpointSteps"]
 
@@ -80,7 +92,7 @@ class CheckpointSteps(CheckpointPublisher):
         self,
         take_over: bool | uuid.UUID = False,
         *,
-        idempotency_key: str | None = None,
+        idempotency_key: BatchKeyLike = None,
         expected_parent: int | object | None = _UNPINNED,
     ) -> Attempt:
         """Step 1: open an attempt on the next checkpoint, on top of the last completed one.
@@ -101,41 +113,75 @@ class CheckpointSteps(CheckpointPublisher):
         self,
         take_over: bool | uuid.UUID = False,
         *,
-        idempotency_key: str | None = None,
+        idempotency_key: BatchKeyLike = None,
         check: Callable[[Checkpoint | None], None] | None = None,
+        claim: Claim | None = None,
+        anew: bool = False,
     ) -> tuple[Attempt, Checkpoint | None]:
         """Step 1 for a caller that must see the parent first: the attempt, and the checkpoint it builds on.
 
         `check` is called with the parent (`None` for a job's first) after earlier decisions are finished and
-        before anything is opened; if it raises, nothing is opened. The attempt opens on exactly that parent.
+        before anything is opened; if it raises, or `claim` does not fit the parent, nothing is opened. The
+        attempt opens on exactly that parent.
 
-        Raises: as `trigger`, and what `check` raises.
+        With `anew`, where the last checkpoint holds this batch, that is applied again: on the state before
+        it, in one checkpoint, which stands in its place. `check`, `claim` and the caller see what that one
+        builds on.
+
+        Raises: as `trigger` and `Claim.check`, and what `check` raises.
         """
 
         def begin() -> tuple[Attempt, Checkpoint | None]:
             retracted = self._finish()
-            parent = self._parent(self.timeline.seen())
+            view = self.timeline.seen()
+            last = view.last_completed
+            on = None if last is None else last.checkpoint_id
+            again = anew and last is not None and last.completed.batch == BatchKey.of(idempotency_key)
+            base = (last.completed.builds_on or 0) if again and last is not None else None
+            parent = self._parent(view) if base is None else self._base(view, base)
+            self._require_fit(parent, claim)
             if check is not None:
                 check(parent)
-            on = None if parent is None else parent.checkpoint_id
-            return self._begin(retracted, take_over, idempotency_key, on), parent
+            return self._begin(retracted, take_over, idempotency_key, on, base), parent
 
         return self._when_finished(begin, from_seen=True)
 
+    def applied_batch(self, key: BatchKey | None, claim: Claim | None = None) -> Attempt | None:
+        """The attempt that completed this batch; `None` if none did. Before it says so, `claim` is held
+        against the last checkpoint: what is applied may have another place now.
+
+        Raises: as `Claim.check`.
+        """
+        applied = None if key is None else self.applied_attempt(key)
+        if applied is not None:
+            self._require_fit(self.latest(), claim)
+        return applied
+
+    def _require_fit(self, parent: Checkpoint | None, claim: Claim | None) -> None:
+        if claim is None or parent is None:
+            return
+        if self._options.ignore_unclaimed_state:
+            claim = replace(claim, ignore_unclaimed=True)
+        claim.check(parent.manifest.sources, parent.manifest.operators, self.job)
+
     def plan(
-        self, *, check: Callable[[Checkpoint | None], None] | None = None
+        self,
+        *,
+        check: Callable[[Checkpoint | None], None] | None = None,
+        claim: Claim | None = None,
     ) -> tuple[PlannedAttempt, Checkpoint | None]:
         """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
 
         For a caller who learns only in its tasks whether the batch may run. Finishes earlier decisions, as
-        `trigger` does. `check` is as in `open`.
+        `trigger` does. `check` and `claim` are as in `open`.
 
-        Raises: what `check` raises.
+        Raises: as `Claim.check`, and what `check` raises.
         """
         self.timeline.tail()
         self._finish()
         view = self.timeline.seen()
         parent = self._parent(view)
+        self._require_fit(parent, claim)
         if check is not None:
             check(parent)
         attempt = Attempt(
@@ -144,6 +190,7 @@ class CheckpointSteps(CheckpointPublisher):
             parent=None if parent is None else parent.checkpoint_id,
             job=self.job,
             store_uri=self._store.uri,
+            timeline=view.timeline_id,
             snapshot_slot=view.snapshot_slot,
         )
         return PlannedAttempt(attempt, view.slot), parent
@@ -157,7 +204,7 @@ class CheckpointSteps(CheckpointPublisher):
         Raises: ConflictError (kind `attempt_open`; `already_applied`; `parent_moved`: plan again),
         FencedError (it was open, and has ended).
         """
-        self.timeline.start_at(planned.attempt.snapshot_slot)
+        self.timeline.start_at(planned.attempt)
         since = self.timeline.records(after_slot=planned.slot)
         if any(
             isinstance(record, Opened) and record.attempt == planned.attempt.attempt
@@ -184,18 +231,20 @@ class CheckpointSteps(CheckpointPublisher):
         self,
         retracted: int,
         take_over: bool | uuid.UUID,
-        idempotency_key: str | None,
+        idempotency_key: BatchKeyLike,
         on: int | object | None,
+        base: int | None = None,
     ) -> Attempt:
         """Fence the open attempt if allowed, then open. `on`: the expected parent, or `_UNPINNED`."""
-        attempt = self._new_id()
+        attempt, batch = self._new_id(), BatchKey.of(idempotency_key)
 
         def next_record(view: TimelineView) -> Fenced | Opened:
             return decisions.to_fence(view, self._owner, take_over) or decisions.to_open(
                 view,
                 attempt=attempt,
                 owner=self._owner,
-                idempotency_key=idempotency_key,
+                batch=batch,
+                base=base,
                 expected_parent=None if on is _UNPINNED else on,  # type: ignore[arg-type] # the sentinel alone is no int
                 pin_parent=on is not _UNPINNED,
                 retracted=retracted,
@@ -210,7 +259,9 @@ class CheckpointSteps(CheckpointPublisher):
             parent=opened.parent,
             job=self.job,
             store_uri=self._store.uri,
-            idempotency_key=idempotency_key,
+            batch=batch,
+            base=base,
+            timeline=self.timeline.seen().timeline_id,
             snapshot_slot=self.timeline.seen().snapshot_slot,
         )
 
@@ -228,13 +279,14 @@ class CheckpointSteps(CheckpointPublisher):
         Args:
             handles: what was appended: operator reports, or handle lists by operator.
             files: what was written: file reports, or commit recoverables.
-            positions: how far each source has been read, plain JSON by source name.
+            positions: how far each source has been read, plain JSON by source name; others stay.
             persist_seconds: how long steps 2 and 3 took.
 
         Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
         or not as reported; or a target already exists), InvalidInputError.
         """
-        rest = AttemptReport(positions=dict(positions or {}), seconds=persist_seconds)
+        sources = {name: Source(position) for name, position in (positions or {}).items()}
+        rest = AttemptReport(sources=sources, seconds=persist_seconds)
         return self._record(attempt, handles, files, rest)
 
     def record_report(
@@ -263,12 +315,12 @@ class CheckpointSteps(CheckpointPublisher):
         spending: Spending | None = None,
     ) -> Manifest:
         spending = spending or self.spending()
-        self.timeline.start_at(attempt.snapshot_slot)
+        self.timeline.start_at(attempt)
 
         def parent_if_open() -> Checkpoint | None:
             view = self.timeline.tail()
             decisions.require_open(view, attempt)
-            on = attempt.parent
+            on = attempt.builds_on
             return parent or (None if on is None else self._get(view, on, self._own_manifest(view, on)))
 
         def referenced() -> frozenset[str]:
@@ -286,6 +338,8 @@ class CheckpointSteps(CheckpointPublisher):
         )
         with self._if_still_open(attempt):
             before, report = at_once(self._store, parent_if_open, check, threads)
+        if before is not None and not self._options.ignore_unclaimed_state:
+            refuse_unmoved(before.manifest.sources, report.sources, self.job)
         report = with_a_component_each(self._store, report, attempt, options)
         spent = spending.so_far() + OWN_WRITE
         report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
@@ -337,7 +391,7 @@ class CheckpointSteps(CheckpointPublisher):
 
         Raises: ConflictError (kind `already_completed`).
         """
-        self.timeline.start_at(attempt.snapshot_slot)
+        self.timeline.start_at(attempt)
         self.timeline.decide(lambda view: decisions.to_abort(view, attempt, reason))
 
 

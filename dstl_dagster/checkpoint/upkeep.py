@@ -1,4 +1,4 @@
-"""Checkpoints without a batch: one that holds bases, and one that drops or renames columns.
+"""Checkpoints without a batch: one that holds bases, and one that drops or renames columns or operators.
 
 Owns steps 1 to 6 around these. Does not own when a log is due or writing a base (`keyed.bases`), or what a
 change of columns means (`state.ColumnChanges`).
@@ -16,16 +16,15 @@ from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError
 from dstl_dagster.keyed import (
     KeyedState,
     Manifest,
+    NameChange,
     OperatorReport,
     StateAt,
     due_operators,
-    is_keyed,
-    schema_of,
     write_base,
 )
 from dstl_dagster.state import ColumnChanges, StateSchema
 
-__all__ = ["change_columns", "changed_schema", "materialize"]
+__all__ = ["change_columns", "change_names", "changed_schema", "materialize"]
 
 log = logging.getLogger(__name__)
 
@@ -93,18 +92,13 @@ def changed_schema(
     FormatError.
     """
     state = StateAt.of(coordinator.store, checkpoint.manifest, operator)
-    entry = checkpoint.manifest.operators.get(operator)
-    if state is not None:
-        schema = state.schema
-    elif entry is not None and is_keyed(entry.report):
-        schema = schema_of(entry.report)  # no row was ever written
-    else:
+    if state is None:
         raise NotFoundError(
             f"operator {operator!r} has no state at checkpoint {checkpoint.checkpoint_id} of job "
             f"{checkpoint.manifest.job!r}",
             kind=ErrorKind.NO_STATE,
         )
-    return changes.applied_to(schema, strict=True)
+    return changes.applied_to(state.schema, strict=True)
 
 
 def change_columns(
@@ -130,4 +124,20 @@ def change_columns(
             ttl=batch.ttl_to_write(operator, schema),
         )
     )
+    return batch.complete()
+
+
+def change_names(coordinator: CheckpointCoordinator, parent: Checkpoint, names: NameChange) -> Checkpoint:
+    """Create a checkpoint on `parent`, the last one, with new names of operators and sources.
+
+    Writes a report and a manifest, and no row. State that goes is there in older checkpoints, until they are
+    cleaned up.
+
+    Raises: NotFoundError (kind `no_state`), InvalidInputError, before an attempt opens; ConflictError (kind
+    `attempt_open`, `parent_moved`).
+    """
+    manifest = parent.manifest
+    names.require_known(manifest.operators, manifest.sources, manifest.job)
+    batch = _batch_on(coordinator, parent)
+    batch.change_names(names)
     return batch.complete()

@@ -56,10 +56,10 @@ _MAP = """
 \b
 Look     checkpoints list, show, timeline, diff, history, schema
          changelog show
-         jobs list
+         jobs list, show
 Check    checkpoints audit, verify
          storage check
-Decide   checkpoints savepoint, release, restore, correct, resolve
+Decide   checkpoints savepoint, release, restore, correct, resolve, operator, source
 Tidy     checkpoints gc, materialize, export
          jobs drop
          storage forget-taken

@@ -1,4 +1,4 @@
-"""`dstl jobs`: the jobs of a store, and dropping one.
+"""`dstl jobs`: the jobs of a store, what one is, and dropping one.
 
 Owns how they are shown and asked for. Does not own finding or dropping them (`jobs`).
 """
@@ -13,10 +13,13 @@ from typing import Any
 import click
 from rich.text import Text
 
+from dstl_dagster.checkpoint import CheckpointReader
 from dstl_dagster.cli.checkpoints.looking import console
+from dstl_dagster.cli.checkpoints.names import operators_table, sources_table
 from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
 from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
@@ -36,7 +39,7 @@ _store_option = click.option(
 
 @click.group("jobs")
 def jobs_group() -> None:
-    """List the jobs of a store, drop one."""
+    """List the jobs of a store, show or drop one."""
 
 
 @jobs_group.command("list")
@@ -79,6 +82,21 @@ def _cells(each: JobSummary) -> list[Text]:
 def _summary_json(each: JobSummary) -> dict[str, Any]:
     completed = None if each.completed_at is None else each.completed_at.isoformat()
     return {**vars(each), "completed_at": completed}
+
+
+@jobs_group.command("show")
+@click.argument("job")
+@_store_option
+@with_job_options
+@as_json_option
+def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> None:
+    """Show what JOB is: its sources, by what each is measured, and the operators that each writes."""
+    latest = CheckpointReader(job, open_working(uri, job_options.files), job_options).at()
+    if as_json:
+        click.echo(json.dumps(checkpoint_json(latest)))
+        return
+    for table in (sources_table(latest), operators_table(latest)):
+        console().print(table)
 
 
 @jobs_group.command("drop")

@@ -56,6 +56,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "parent": checkpoint.parent,
         "attempt": str(checkpoint.attempt),
         "positions": dict(checkpoint.positions),
+        "sources": {name: each.to_json() for name, each in sorted(manifest.sources.items())},
         "idempotency_key": checkpoint.idempotency_key,
         "changes": manifest.changes,
         "state_bytes": manifest.state_bytes,

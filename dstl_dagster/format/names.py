@@ -1,6 +1,6 @@
 """The names of a job's objects in the store. The only module that spells an object name of ours.
 
-    dstl/<job>/timeline/<slot, 20 digits>                         a decision
+    dstl/<job>/timeline/<slot, 20 digits>[-<timeline>]            a decision; slot 1 has no suffix
     dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
     dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt wrote
     dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>     changelog files of an attempt
@@ -9,6 +9,9 @@
     dstl/<job>/server-clock                                       empty; its time stamp is the server's clock
     dstl/<job>/clean-up/<slot>                                    how far the last clean-up saw
     .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
+
+A timeline's id comes from the decision id of its first record. Later records carry it in their names: a
+process that outlived its job writes into no other one's timeline.
 
 Numbers are zero-padded, so names sort in numeric order. Every temporary name contains the attempt: as a
 folder, or as the upper 64 bits of a component's UUID. So the garbage of a dead attempt is found by name
@@ -20,10 +23,12 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 
 __all__ = [
     "COMPONENTS_PREFIX",
@@ -36,7 +41,10 @@ __all__ = [
 ]
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SLOT = re.compile(r"(\d{20})(?:-([0-9a-f]{16}))?")
 _MANIFEST = re.compile(r"(\d{10})-([0-9a-f-]{36})")
+_ARCHIVED_KEY = re.compile(r"(\d{10})-([0-9a-f]{32})")
+_IDENTITY_DIGITS = 32
 _MAX_SLOT = 10**20 - 1
 
 
@@ -49,8 +57,37 @@ def validated_job(job: str) -> str:
 
 
 def validated_savepoint(name: str) -> str:
-    """The savepoint's name, if it is valid, as a job's is. Raises: InvalidInputError."""
+    """The savepoint's name, if it is valid: as a job's is, and nothing else that a checkpoint is named by.
+
+    Raises: InvalidInputError.
+    """
+    other = next(
+        (what for what, reads in _OTHER_NAMES.items() if isinstance(name, str) and reads(name)), None
+    )
+    if other is not None:
+        raise InvalidInputError(
+            f"savepoint name {name!r} cannot be used: it reads as {other}, and could mean another "
+            "checkpoint: begin it with a word, such as 'release-2'"
+        )
     return _validated(name, "savepoint", ErrorKind.INVALID_INPUT)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return _DATE.fullmatch(text) is not None
+    return True
+
+
+_DATE = re.compile(r"\d{4}-\d\d(-\d\d)?([T ].*)?")  # of no calendar, too
+_OTHER_NAMES: dict[str, Callable[[str], object]] = {
+    "a number": re.compile(r"\d+").fullmatch,
+    "a time": _is_time,
+    "a name with its kind": re.compile(r"(checkpoint|partition|savepoint|time):.*", re.DOTALL).fullmatch,
+    "a checkpoint as Dagster shows it": re.compile(r"chk-\d+").fullmatch,
+}
+"""What names a checkpoint elsewhere (`timeline.as_of`), and is no name for a savepoint."""
 
 
 def _validated(name: str, what: str, kind: ErrorKind) -> str:
@@ -86,9 +123,14 @@ def attempt_of_component(object_name: str) -> int | None:
 
 @dataclass(frozen=True)
 class JobNames:
-    """The object names of one job."""
+    """The object names of one job.
+
+    Attributes:
+        timeline: the id of its timeline, which the names of slots need, but for the first; empty: not known.
+    """
 
     job: str
+    timeline: str = ""
 
     def __post_init__(self) -> None:
         validated_job(self.job)
@@ -131,14 +173,31 @@ class JobNames:
 
     def slot(self, slot: int) -> str:
         """The record in this slot (1 or more)."""
+        if slot == 1:
+            return self.root_slot
+        if not self.timeline:
+            raise InternalError(f"the name of slot {slot} of job {self.job!r} needs its timeline's id")
+        return f"{self.slots_from(slot)}-{self.timeline}"
+
+    @property
+    def root_slot(self) -> str:
+        """The first record, which says which timeline the job has."""
+        return self.slots_from(1)
+
+    def slots_from(self, slot: int) -> str:
+        """A text that precedes the names of this slot (1 or more) and of all later ones, of any timeline."""
         if not 1 <= slot <= _MAX_SLOT:
             raise InvalidInputError(f"slot {slot} is outside 1..{_MAX_SLOT}")
         return f"{self.timeline_prefix}{slot:020d}"
 
-    def slot_of(self, name: str) -> int | None:
-        """The slot number in a name under `timeline_prefix`; `None` for a foreign name."""
-        digits = name.removeprefix(self.timeline_prefix)
-        return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
+    def slot_of(self, name: str) -> tuple[int, str] | None:
+        """The slot number in a name under `timeline_prefix`, and the id of its timeline, empty for the first
+        slot; `None` for a foreign name.
+        """
+        match = _SLOT.fullmatch(name.removeprefix(self.timeline_prefix))
+        if match is None or (int(match[1]) == 1) != (match[2] is None) or not int(match[1]):
+            return None
+        return int(match[1]), match[2] or ""
 
     def manifest(self, checkpoint_id: int, attempt: uuid.UUID) -> str:
         return f"{self.manifests_of(checkpoint_id)}{attempt}"
@@ -163,11 +222,23 @@ class JobNames:
 
     def archived_key_prefix(self, idempotency_key: str) -> str:
         """By the key's hash, because a key may be any text of any length."""
-        digest = hashlib.sha256(idempotency_key.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{self.archive_prefix}keys/{digest}/"
+        return f"{self.archive_prefix}keys/{_digest(idempotency_key)}/"
 
-    def archived_key(self, idempotency_key: str, checkpoint_id: int) -> str:
-        return f"{self.archived_key_prefix(idempotency_key)}{checkpoint_id:010d}"
+    def archived_key(self, idempotency_key: str, checkpoint_id: int, identity: str) -> str:
+        """`identity`: all that tells batches of this key apart, as any text."""
+        prefix = self.archived_key_prefix(idempotency_key)
+        return f"{prefix}{checkpoint_id:010d}-{_digest(identity)[:_IDENTITY_DIGITS]}"
+
+    def archived_key_of(self, name: str, idempotency_key: str, identity: str | None) -> int | None:
+        """The checkpoint in the name of an archived key; `None` if it is of another `identity`.
+
+        Raises: FormatError for a foreign name.
+        """
+        match = _ARCHIVED_KEY.fullmatch(name.removeprefix(self.archived_key_prefix(idempotency_key)))
+        if match is None:
+            raise FormatError(f"foreign object {name} in the archive of {self.job!r}: move it away")
+        wanted = None if identity is None else _digest(identity)[:_IDENTITY_DIGITS]
+        return int(match[1]) if wanted in (None, match[2]) else None
 
     def archived_request(self, decision_id: uuid.UUID) -> str:
         return f"{self.archive_prefix}requests/{decision_id}"
@@ -185,6 +256,10 @@ class JobNames:
     def changelog_base_path(self, attempt: uuid.UUID) -> str:
         """The `base_path` under which the tasks of an attempt write changelog files."""
         return f"{self.attempt_folder(attempt)}changelog"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @lru_cache(maxsize=256)  # a listing names an attempt once for each of its objects

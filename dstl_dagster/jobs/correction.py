@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.timeline import AsOf, Completed, TimelineView, find_completed
+from dstl_dagster.timeline import AsOf, BatchKey, Completed, TimelineView, find_completed
 
 __all__ = ["Correction", "correct", "plan_correction"]
 
@@ -30,7 +30,8 @@ class Correction:
         batch: its idempotency key, such as a partition.
         restore_to: the checkpoint before it; `None` if the job was restored to before it already, as by a
             correction that was interrupted.
-        batches: those to be run again, in order, `batch` among them.
+        batches: the names of those to be run again, in order, `batch` among them.
+        keys: their identities; several sources of a job may have a batch of one name.
         not_batches: ids of checkpoints that the restore takes back and that no batch made: bases, which come
             again by themselves, and changes of columns, which somebody has to make again.
     """
@@ -40,6 +41,7 @@ class Correction:
     restore_to: int | None
     batches: tuple[str, ...]
     not_batches: tuple[int, ...] = ()
+    keys: tuple[BatchKey, ...] = ()
 
 
 def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str | None = None) -> Correction:
@@ -59,11 +61,11 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     restore_to = None if held is None else _before(coordinator, view, held, batch)
     since = first_id if restore_to is None else restore_to + 1
     later = list(_completed(coordinator.timeline, view, since))
-    keys = [each.idempotency_key for each in later]
     # The same batch may have run several times; it belongs where it ran first.
-    batches = tuple(dict.fromkeys(key for key in keys if key is not None))
+    keys = [*dict.fromkeys(each.batch for each in later if each.batch is not None)]
     if restore_to is None:
-        batches = tuple(key for key in batches if view.applied_in(key) is None)
+        keys = [key for key in keys if view.applied_in(key) is None]
+    batches = tuple(dict.fromkeys(key.key for key in keys))
     if until is not None:
         if until not in batches:
             raise InvalidInputError(
@@ -71,11 +73,10 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
                 f"{_some(batches)}"
             )
         batches = batches[: batches.index(until) + 1]
-    lost = [
-        each for each in later if each.idempotency_key is None and not view.is_abandoned(each.checkpoint_id)
-    ]
+    lost = [each for each in later if each.batch is None and not view.is_abandoned(each.checkpoint_id)]
     ids = () if restore_to is None else tuple(each.checkpoint_id for each in lost)
-    return Correction(coordinator.job, batch, restore_to, batches, ids)
+    keys = [key for key in keys if key.key in batches]
+    return Correction(coordinator.job, batch, restore_to, batches, ids, tuple(keys))
 
 
 def correct(
@@ -99,12 +100,15 @@ def correct(
     if plan.restore_to is not None:
         coordinator.restore(plan.restore_to, request_id=request_id)
     for done, batch in enumerate(plan.batches, 1):
-        if coordinator.applied(batch) is None:
+        lost = [key for key in plan.keys if key.key == batch]
+        if any(coordinator.applied(key) is None for key in lost):
             run(batch)
-            if coordinator.applied(batch) is None:
+            missing = [key for key in lost if coordinator.applied(key) is None]
+            if missing:
+                of = f" of source {missing[0].source!r}" if missing[0].source else ""
                 raise NotFoundError(
-                    f"batch {batch!r} of job {plan.job!r} ran, but no checkpoint holds it: its idempotency "
-                    "key must be this text. Nothing after it was run",
+                    f"batch {batch!r}{of} of job {plan.job!r} ran, but no checkpoint holds it: run that "
+                    "source too, under the same key and partitions. Nothing after it was run",
                     kind=ErrorKind.NO_CHECKPOINT,
                 )
         if progress is not None:
@@ -133,7 +137,7 @@ def _before(coordinator: CheckpointCoordinator, view: TimelineView, held: int, b
 
 def _first_id(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:
     """The first checkpoint that ever held a batch which none holds now."""
-    ever = [*view.archive.checkpoints_of_key(batch), *view.keys.get(batch, ())]
+    ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
     if not ever:
         AsOf.of(f"partition:{batch}").resolved(
             view, coordinator.job, coordinator.store.uri

@@ -3,10 +3,12 @@
 Owns the order in which its objects go. Does not own which objects are a job's (`format.names`).
 
 Why this can be killed at any point, and run again. The drop first opens an attempt of its own, so every other
-run of the job is refused while it lasts. What manifests name goes before the manifests, and those before the
-timeline. The timeline's last record goes last of all records: whoever reads what is left either sees
-the drop's attempt open or misses a slot, which is an error, and never an older state of the job. The hint,
-which says where to look for that record, goes after it. Each object is deleted by the listed generation.
+run of the job is refused while it lasts. Then the timeline's first record goes, and nothing else for
+`DROP_WAIT_SECONDS`: a process that has the timeline in memory finds out by it, and takes back what it
+appends (`timeline`). What manifests name goes before the manifests, and those before the timeline. The
+timeline's last record goes last of all records: whoever reads what is left either sees the drop's attempt
+open or misses a slot, which is an error, and never an older state of the job. The hint, which says where to
+look for that record, goes after it. Each object is deleted by the listed generation.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, components_of
+from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
 from dstl_dagster.jobs.listing import job_names
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
-from dstl_dagster.timeline import TimelineView
+from dstl_dagster.timeline import DROP_WAIT_SECONDS, TimelineView
 
 __all__ = ["Drop", "drop_job", "plan_drop"]
 
@@ -64,7 +67,13 @@ def plan_drop(store: ObjectStore, job: str, options: Options | None = None) -> D
 
 
 def drop_job(
-    store: ObjectStore, job: str, options: Options | None = None, *, owner: str, force: bool = False
+    store: ObjectStore,
+    job: str,
+    options: Options | None = None,
+    *,
+    owner: str,
+    force: bool = False,
+    clock: Clock | None = None,
 ) -> Drop:
     """Delete all that the job keeps for itself. What it published stays, as do exports.
 
@@ -75,6 +84,7 @@ def drop_job(
         owner: who drops it: the same one may go on with an interrupted drop.
         force: also while another owner's attempt is open (its process fails at its next step), or if the job
             cannot be read or finished.
+        clock: to wait by.
 
     Raises: NotFoundError; ConflictError (kind `attempt_open`, or of what the last checkpoint waits for);
     FormatError (a damaged timeline), unless `force`; UnavailableError (call it again).
@@ -96,6 +106,8 @@ def drop_job(
         pinned = [(stat.name, Generation(stat.generation)) for stat in objects]
         for _ in delete_each(home, pinned, threads=threads):
             pass
+        if any(stat.name == found.names.root_slot for stat in objects):
+            (clock or SystemClock()).sleep_seconds(DROP_WAIT_SECONDS)
     left = sum(1 for _ in store.list(JobNames(job).root))
     return replace(found.drop, left=left, done=True)
 
@@ -141,10 +153,8 @@ class _Plan:
 
     @property
     def has_anything_to_lose(self) -> bool:
-        """False for what a drop leaves that is interrupted at the end: part of a timeline alone."""
-        if self.problem is None:
-            return any(self._is_record(stat) for stat in self.own)
-        return not all(self._is_record(stat) or stat.name == self.names.hint for stat in self.own)
+        """False for what a drop leaves that is interrupted: nothing can go on without the first record."""
+        return any(stat.name == self.names.root_slot for stat in self.own)
 
     @property
     def drop(self) -> Drop:
@@ -165,10 +175,13 @@ class _Plan:
 
     def in_order(self) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """What goes together, group after group."""
+        yield self.store, [stat for stat in self.own if stat.name == self.names.root_slot]
         yield self.component_store, self.components
         groups: dict[int, list[ObjectStat]] = {place: [] for place in range(4)}
         last_slot = max((stat.name for stat in self.own if self._is_record(stat)), default="")
         for stat in self.own:
+            if stat.name == self.names.root_slot:
+                continue
             place = 1 if self._is_record(stat) else 0
             if stat.name == last_slot:
                 place = 2

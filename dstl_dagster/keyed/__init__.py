@@ -50,6 +50,7 @@ from dstl_dagster.keyed.reports import (
     load_report,
     store_report,
 )
+from dstl_dagster.keyed.sources import Measure, NameChange, Source, merged_sources
 from dstl_dagster.keyed.state_rows import StateRows
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         write_range,
         write_rows,
     )
+    from dstl_dagster.keyed.merge_rows import Beside, beside, changed_rows
     from dstl_dagster.keyed.shared_files import (
         SharedFiles,
         changes_to_json,
@@ -93,6 +95,7 @@ __all__ = [
     "TRIGGER",
     "AttemptReport",
     "BaseAndLog",
+    "Beside",
     "CheckpointCost",
     "Compaction",
     "Export",
@@ -105,12 +108,15 @@ __all__ = [
     "KeyedState",
     "Manifest",
     "ManifestLoader",
+    "Measure",
+    "NameChange",
     "OperatorEntry",
     "OperatorLayer",
     "OperatorReport",
     "OperatorState",
     "RecentManifests",
     "SharedFiles",
+    "Source",
     "Spending",
     "StateAt",
     "StateDiff",
@@ -121,7 +127,9 @@ __all__ = [
     "as_file_reports",
     "as_operator_reports",
     "base_and_log",
+    "beside",
     "carried_on",
+    "changed_rows",
     "changes_to_json",
     "compacted",
     "compaction_of",
@@ -143,6 +151,7 @@ __all__ = [
     "load_manifest",
     "load_report",
     "loading",
+    "merged_sources",
     "open_attempt_changelog",
     "operator_layers",
     "operator_state",
@@ -180,6 +189,7 @@ __getattr__, __dir__ = lazy_face(
             "schema_of",
             "split_count",
         ],
+        "merge_rows": ["Beside", "beside", "changed_rows"],
         "shared_files": ["SharedFiles", "changes_to_json", "held_if_small", "small_from_outcome"],
         "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],

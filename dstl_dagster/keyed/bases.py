@@ -101,7 +101,7 @@ def due_operators(
 def _has_log(store: ObjectStore, manifest: Manifest, operator: str) -> bool:
     """Whether a fold of everything would leave something else than what is there."""
     state = operator_state(store, manifest, operator)
-    if state is None:
+    if state is None or not state.handles:
         return False
     hides = state.newest.ttl is not None and state.newest.ttl.hides is not None
     return hides or any(layer.changes or layer.compacted for layer in state.layers)

@@ -68,7 +68,7 @@ class StepCost:
 
     def to_note(self) -> dict[str, str]:
         """As the metadata of the object whose write ends the step, that write included."""
-        return {_NOTE_KEY: json.dumps((self + OWN_WRITE).to_json())}
+        return {_NOTE_KEY: json.dumps((self + _OWN_RECORD).to_json())}
 
     @classmethod
     def from_note(cls, metadata: Mapping[str, str]) -> StepCost | None:
@@ -121,6 +121,10 @@ def list_price_usd(traffic: Traffic, prices: StoragePrices) -> float:
 
 OWN_WRITE: Final = StepCost(Traffic.of(Operation.INSERT))
 """The write of the document that carries the cost. Its bytes, and a repeat of it, are in no count."""
+
+
+_OWN_RECORD: Final = OWN_WRITE + StepCost(Traffic.of(Operation.READ))
+"""A record's write, and the look at the timeline's first slot beside it."""
 
 
 class Spending:

@@ -148,11 +148,8 @@ class _Folding:
     ) -> OperatorReport | None:
         """A base of these key groups; `None`: of all."""
         found = operator_state(self._store, self._parent, operator, key_groups, self._recent)
-        if found is None and key_groups is not None:
+        if found is None or (key_groups is not None and not found.handles):
             return None
-        if found is None:  # no row was ever written: the base says so
-            load = loading(self._store, self._parent, operator, self._recent)
-            found = OperatorState(operator, (next(operator_layers(self._parent, operator, load)),))
         state = _without_dropped(self._state(operator, found), own)
         base = write_base(self._store, self._attempt, state, key_groups=key_groups, shared=self.shared)
         log.info(

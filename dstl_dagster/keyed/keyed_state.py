@@ -127,7 +127,9 @@ class StateAt:
     def of(
         cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
     ) -> StateAt | None:
-        """The state at this checkpoint; `None` if the operator never wrote any. Reads manifests only.
+        """The state at this checkpoint, empty before the first row; `None` if there is no such operator.
+
+        Reads manifests only.
 
         Raises: NotFoundError (a manifest in the chain is gone), FormatError; InvalidInputError (kind
         `not_keyed`) if the operator's log is not keyed state.
@@ -271,8 +273,9 @@ class KeyedState:
     def _sought(self, keys: pa.Table) -> Iterator[FoldedRun]:
         """The last changes of these keys; what is read for them may be kept for the next ones."""
         kept, splits = self._kept, self._look_up_splits
-        wanted = passes(splits, touched_ranges(keys, self.schema))
-        few = are_few(keys, self.schema, self.handles, [*itertools.chain(*wanted)])
+        touched = touched_ranges(keys, self.schema)
+        wanted = passes(splits, touched)
+        few = are_few(keys, self.schema, self.handles, touched)
         at_once = [
             number
             for number in read_at_once(self.handles, wanted, _SPLIT_BYTES)
@@ -280,18 +283,9 @@ class KeyedState:
         ]
         # What is looked into is not fetched whole.
         with self.reading(cached=len(wanted) > 1 and not few, known=kept.footers) as reader:
-            needed = self._reads_of([*itertools.chain(*wanted)])
             held = self._held(reader, at_once, wanted)
-            held |= kept.changes(reader, [number for number in needed if number in kept.numbers])
-
-            def read(key_groups: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
-                reads = self._reads_of(key_groups)
-                own = [number for number in reads if number not in held]
-                own_reads = [reads[number] for number in own]
-                parts = reader.read_framed(own_reads) if few else reader.read_all(own_reads)
-                return {**held, **dict(zip(own, parts, strict=True))}
-
-            yield from self._folded_passes(wanted, read, keys)
+            held |= kept.changes(reader, [each for each in self._reads_of(touched) if each in kept.numbers])
+            yield from self._folded_passes(wanted, held, reader.read_framed if few else reader.read_all, keys)
 
     def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
         wanted = passes(self.ranges(), ranges)
@@ -303,14 +297,7 @@ class KeyedState:
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
             held = self._held(reader, at_once, wanted)
-
-            def read(key_groups: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
-                reads = self._reads_of(key_groups)
-                own = [number for number in reads if number not in held]
-                logs = reader.read_all([reads[number] for number in own])
-                return {**held, **dict(zip(own, logs, strict=True))}
-
-            yield from self._folded_passes(wanted, read)
+            yield from self._folded_passes(wanted, held, reader.read_all)
 
     def _reads_of(self, ranges: Sequence[KeyGroupRange]) -> dict[int, HandleRead]:
         """What of each handle is needed for these key groups, by the handle's index."""
@@ -320,11 +307,19 @@ class KeyedState:
     def _folded_passes(
         self,
         wanted: Sequence[Sequence[KeyGroupRange]],
-        read: Callable[[Sequence[KeyGroupRange]], dict[int, LogPart]],
+        held: Mapping[int, LogPart],
+        read: Callable[[Sequence[HandleRead]], Sequence[LogPart]],
         keys: pa.Table | None = None,
     ) -> Iterator[FoldedRun]:
-        """The runs of each pass. `read`: its changes by their handle's index; called in other threads."""
-        with closing(read_ahead([partial(read, each) for each in wanted], self.ahead)) as passes_read:
+        """The runs of each pass. `held`: the handles that are read, by index; `read` reads the others of one
+        pass, in other threads.
+        """
+
+        def changes(ranges: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
+            own = {number: each for number, each in self._reads_of(ranges).items() if number not in held}
+            return {**held, **dict(zip(own, read([*own.values()]), strict=True))}
+
+        with closing(read_ahead([partial(changes, each) for each in wanted], self.ahead)) as passes_read:
             for ranges, found in zip(wanted, passes_read, strict=True):
                 fold = StateFold(self.schema, ranges, keys, self.at.ttl)
                 for number in sorted(found):

@@ -28,6 +28,7 @@ from dstl_dagster.keyed.reports import (
     report_version,
     stored_bytes,
 )
+from dstl_dagster.keyed.sources import Source
 from dstl_dagster.keyed.state_rows import StateRows
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -125,8 +126,8 @@ class OperatorEntry:
             `None` in manifests of the first release, and in those that build on one.
         carried: the reports that come before this one, newest first, repeated here so that their manifests
             need not be read.
-        previous_crc32c: of all bytes of the manifest named `previous`; `None` where an earlier release
-            named it.
+        previous_crc32c: of all bytes of the manifest named `previous`.
+        previous_operator: its name in that manifest, if the operator was renamed since; else empty.
         rows: how many the whole state has; `None` if nothing is known.
     """
 
@@ -136,10 +137,16 @@ class OperatorEntry:
     carried: tuple[Carried, ...] = ()
     previous_crc32c: int | None = None
     rows: StateRows | None = None
+    previous_operator: str = ""
 
     def begins_with(self, oldest: OperatorReport) -> bool:
         """Whether the oldest report of this entry holds the operator's first changes, with nothing before."""
         return self.previous is None and not oldest.base
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether this checkpoint holds the operator's first changes."""
+        return not self.carried and self.begins_with(self.report)
 
     @property
     def has_long_log(self) -> bool:
@@ -155,6 +162,8 @@ class OperatorEntry:
             more["carried"] = [each.to_json() for each in self.carried]
         if self.previous_crc32c is not None:
             more["previous_crc32c"] = self.previous_crc32c
+        if self.previous_operator:
+            more["previous_operator"] = self.previous_operator
         if self.rows is not None:
             more["rows"] = self.rows.to_json()
         return {"report": self.report.to_json(), "previous": self.previous, **more}
@@ -169,6 +178,7 @@ class OperatorEntry:
             tuple(Carried.from_json(each) for each in fields.get("carried", ())),
             None if fields.get("previous_crc32c") is None else int(fields["previous_crc32c"]),
             None if fields.get("rows") is None else StateRows.from_json(fields["rows"]),
+            str(fields.get("previous_operator", "")),
         )
 
 
@@ -179,7 +189,7 @@ class Manifest:
     Attributes:
         operators: one entry for every operator that ever wrote state, by name.
         files: the files that become visible with this checkpoint.
-        positions: how far each source has been read.
+        sources: what applies to the job, and how far each is; all that ever did, by name.
         persist_seconds: how long steps 2 and 3 took.
         cost: what steps 1 to 4 requested, as far as they were counted; `None` in manifests of earlier
             releases. The one field in which two tries of step 4 may differ: the first that is stored stays.
@@ -192,15 +202,36 @@ class Manifest:
     parent: int | None
     operators: Mapping[str, OperatorEntry] = field(default_factory=dict)
     files: tuple[FileReport, ...] = ()
-    positions: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
     persist_seconds: float = 0.0
     cost: CheckpointCost | None = None
     crc32c: int | None = field(default=None, compare=False)
 
     @property
+    def positions(self) -> dict[str, Any]:
+        """How far each source has been read, by its name; without those that have no position."""
+        known = self.sources.items()
+        return {name: source.position for name, source in known if source.position is not None}
+
+    @property
     def changes(self) -> int:
         """Rows upserted or deleted in this checkpoint, over all operators."""
         return sum(entry.report.upserts + entry.report.deletes for entry in self.operators.values())
+
+    @property
+    def begun_beside_idle(self) -> list[str]:
+        """A sentence for each source of which an operator got its first rows here, and another one none: a
+        new name of an old state looks like this.
+        """
+        written = {name for name, entry in self.operators.items() if entry.report.handles}
+        begun = {name for name in written if self.operators[name].is_begun}
+        return [
+            f"source {name!r} wrote the first rows of {', '.join(new)}, and none of {', '.join(idle)}: if "
+            "that is one state under a new name, restore to before and run dstl checkpoints operator --rename"
+            for name, source in sorted(self.sources.items())
+            if (new := sorted(begun.intersection(source.operators)))
+            and (idle := sorted(set(source.operators) - written))
+        ]
 
     @property
     def rows(self) -> StateRows | None:
@@ -227,7 +258,7 @@ class Manifest:
             "parent": self.parent,
             "operators": {name: entry.to_json() for name, entry in sorted(self.operators.items())},
             "files": [file.to_json() for file in self.files],
-            "positions": dict(self.positions),
+            "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
             "persist_seconds": self.persist_seconds,
         }
 
@@ -244,7 +275,7 @@ class Manifest:
                     str(name): OperatorEntry.from_json(entry) for name, entry in fields["operators"].items()
                 },
                 files=tuple(FileReport.from_json(file) for file in fields["files"]),
-                positions=dict(fields["positions"]),
+                sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
                 persist_seconds=float(fields["persist_seconds"]),
                 cost=CheckpointCost.from_json(fields["cost"]) if "cost" in fields else None,
             )

@@ -87,7 +87,10 @@ def operator_state(
     key_groups: KeyGroupRange | None = None,
     recent: RecentManifests | None = None,
 ) -> OperatorState | None:
-    """The state of `operator` at this checkpoint; `None` if it never wrote any.
+    """The state of `operator` at this checkpoint, without handles if no row was ever written; `None` if the
+    checkpoint has no such operator.
+
+    State without a row, such as one that began with an empty batch, is a state: it has columns.
 
     `key_groups`: of these only; `None`: of all. `recent`: shared by walks of several operators or batches.
 
@@ -97,8 +100,7 @@ def operator_state(
         return None
     load = loading(store, manifest, operator, recent)
     last, *older = operator_layers(manifest, operator, load, key_groups)
-    layers = (*(layer for layer in reversed(older) if layer.handles), last)
-    return OperatorState(operator, layers) if layers[0].handles else None
+    return OperatorState(operator, (*(layer for layer in reversed(older) if layer.handles), last))
 
 
 def loading(
@@ -166,6 +168,7 @@ def operator_layers(
         older = load(entry.previous)
         if older is None:
             return
+        operator = entry.previous_operator or operator
         if operator not in older.operators:
             raise FormatError(
                 f"manifest {entry.previous} should hold state of operator {operator!r}, but does not"

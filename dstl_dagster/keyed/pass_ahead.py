@@ -23,7 +23,7 @@ _MOST_AHEAD: Final = 3
 
 def passes_ahead() -> int:
     """As many as a process that has the machine to itself reads meanwhile: one for each core, up to three."""
-    return max(1, min(_MOST_AHEAD, os.cpu_count() or 1))
+    return min(_MOST_AHEAD, os.cpu_count() or 1)
 
 
 def read_ahead(reads: Sequence[Callable[[], T]], count: int = 1) -> Generator[T, None, None]:

@@ -18,6 +18,7 @@ from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange, 
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.coverage import Uncovered
+from dstl_dagster.keyed.sources import NameChange, Source
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
@@ -287,24 +288,31 @@ class AttemptReport:
     """Everything that steps 2 and 3 of one attempt produced, in one document.
 
     Attributes:
-        positions: how far each source has been read; any plain JSON value per source name.
+        sources: those that it moved, as they are once it is complete.
         seconds: how long steps 2 and 3 took, by the driver's clock.
-        cost: what steps 1 to 3 requested; `None` if nobody counted, as in reports of earlier releases.
+        cost: what steps 1 to 3 requested; `None` if nobody counted.
+        names: new names of what the parent holds; empty in a batch.
     """
 
     operators: tuple[OperatorReport, ...] = ()
     files: tuple[FileReport, ...] = ()
-    positions: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
     seconds: float = 0.0
     cost: CheckpointCost | None = None
+    names: NameChange = field(default_factory=NameChange)
+
+    @property
+    def positions(self) -> dict[str, Any]:
+        """How far each source that it moved has been read."""
+        return {name: source.position for name, source in self.sources.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {
-            # An earlier release ignores it.
             **({} if self.cost is None else {"cost": self.cost.to_json()}),
             "operators": [operator.to_json() for operator in self.operators],
             "files": [file.to_json() for file in self.files],
-            "positions": dict(self.positions),
+            "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
+            "names": self.names.to_json(),
             "seconds": self.seconds,
         }
 
@@ -316,7 +324,8 @@ class AttemptReport:
             lambda: cls(
                 operators=tuple(OperatorReport.from_json(entry) for entry in fields["operators"]),
                 files=tuple(FileReport.from_json(entry) for entry in fields["files"]),
-                positions=dict(fields["positions"]),
+                sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
+                names=NameChange.from_json(fields["names"]),
                 seconds=float(fields["seconds"]),
                 cost=CheckpointCost.from_json(fields["cost"]) if "cost" in fields else None,
             ),

@@ -115,7 +115,7 @@ def _days(
     shown = of_state | set(instance.get_materialized_partitions(assets.files_key))
     undone = [key for key in _to_look_up(shown, view, thorough) if view.applied_in(key) is None]
     # The state of a job outside of Dagster has no partitions.
-    held = [key for key in view.keys if key not in of_state] if of_state else []
+    held = [key for key in _names(view) if key not in of_state] if of_state else []
     unseen = [
         key
         for key in held
@@ -128,15 +128,21 @@ def _days(
 
 def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:
     """Those that cost no request, and of the others the latest."""
-    free = [key for key in shown if key in view.keys]
-    others = sorted((key for key in shown if key not in view.keys), reverse=True)
+    names = _names(view)
+    free = [key for key in shown if key in names]
+    others = sorted((key for key in shown if key not in names), reverse=True)
     if not view.snapshot_slot:
         return free + others
     if thorough:
         return free + others[:_ARCHIVED_AT_ONCE]
-    held = [key for key, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
+    held = [batch.key for batch, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
     # Partitions become state in order: what comes before one that is held is held as well.
     return free + [key for key in others if not held or key > max(held)][:_ARCHIVED_BESIDE]
+
+
+def _names(view: TimelineView) -> set[str]:
+    """Of the batches since the newest snapshot."""
+    return {batch.key for batch in view.keys}
 
 
 def _is_at_work(instance: dg.DagsterInstance, partition: str) -> bool:

@@ -94,8 +94,9 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
     ttl: TtlFields | None = Field(
         default=None, description="How long rows live.", examples=[{"column": "seen", "ttl": "30 d"}]
     )
-    source: str = Field(
-        default="input", description="Under which name a checkpoint holds the time partition as a position."
+    source: str | None = Field(
+        default=None,
+        description="Under which name checkpoints hold how far the asset is; by default its key.",
     )
     description: str | None = Field(default=None, description="Of the asset; by default the function's.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Of the asset.")

@@ -19,6 +19,7 @@ from dstl_dagster.orchestration.assets import build_state_asset, op_prefix
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
+from dstl_dagster.orchestration.program import asset_source
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.settings import parse_names
 
@@ -49,7 +50,7 @@ def checkpointed_asset(
     max_parallelism: int | None = None,
     ttl: StateTtlConfig | None = None,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
-    source: str = "input",
+    source: str | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     changelog: ChangelogStorageResource | None = None,
     **asset_arguments: Any,
@@ -72,7 +73,8 @@ def checkpointed_asset(
         operator: where the rows are kept; the function's name by default.
         ttl: how long rows live, as in `batch.merge_state`.
         partitions_def: each is applied once: time partitions in order, others in any.
-        source: the name under which the checkpoint holds the time partition as a position.
+        source: the name under which the checkpoints hold how far the asset is; by default its key. Give the
+            former one to an asset whose key has changed.
         retry_policy: of all ops.
         changelog: where the job lives; without it, the resource named `changelog`.
         asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `tags`,
@@ -93,17 +95,26 @@ def checkpointed_asset(
             name, rule, takes_batch=_BATCH in parameters, update=update, schema=schema, delete=delete
         )
 
+        work: dict[str, Any] = {
+            "source": source,
+            "ordered": isinstance(partitions_def, dg.TimeWindowPartitionsDefinition),
+            # With `batch` it writes as it goes.
+            "operators": None if rule is None or _BATCH in parameters else (rule.operator,),
+        }
+        assets.require_own_source(source or asset_source(assets.state_key), asset_source(assets.state_key))
+
         def compute(context: dg.OpExecutionContext, **given: Any) -> dict[str, Any]:
-            order = source if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition) else None
             with _opened(changelog, given) as resource:
                 asked = {**given, _CHANGELOG: resource}
-                with resource.checkpoint(context, assets.job, source=order) as batch:
+                with resource.opened_batch(context, assets.job, **work) as batch:
                     if batch.already_in is None:
                         _add(batch, rule, name, _call(function, parameters, context, batch, asked))
                 return batch.reference
 
-        # Functions do take a signature.
-        compute.__signature__ = _signature(parameters, injected=changelog is None)  # type: ignore[attr-defined]
+        signature = _signature(parameters, injected=changelog is None)
+        compute.__signature__ = signature  # type: ignore[attr-defined]  # functions do take one
+        # By these, Dagster before 1.13.24 tells resources from inputs.
+        compute.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
         op = dg.op(
             name=op_prefix(assets) + name,
             description=inspect.getdoc(function),

@@ -79,15 +79,15 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     coordinator = request.coordinator
     _require_visible(coordinator.store.uri)
     spending = coordinator.spending()
-    applied = coordinator.applied_attempt(request.idempotency_key)
+    applied = coordinator.applied_batch(request.key, request.claim)
     if applied is not None:
         tell_applied(context, coordinator.job, applied.checkpoint_id)
         yield PipesBatch(applied)
         return
     attempt, parent = coordinator.open(
-        request.take_over, idempotency_key=request.idempotency_key, check=request.check
+        request.take_over, idempotency_key=request.key, check=request.check, claim=request.claim
     )
-    handed = HandedBatch(attempt, request.positions, coordinator.job_options, spending.so_far())
+    handed = HandedBatch(attempt, request.claim, coordinator.job_options, spending.so_far())
     batch = PipesBatch(attempt, parent, handed)
     log_opened(context, batch)
     try:

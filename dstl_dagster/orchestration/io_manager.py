@@ -21,7 +21,13 @@ from dstl_dagster.orchestration.lineage import state_metadata
 from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
 from dstl_dagster.orchestration.opening import may_take_over
 from dstl_dagster.orchestration.owners import owner_of, root_run_id
-from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.orchestration.partitions import (
+    interval,
+    require_next_partition,
+    window_key,
+    window_of,
+)
+from dstl_dagster.orchestration.program import claim_of_asset
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
@@ -32,7 +38,6 @@ __all__ = ["KeyedStateIOManager"]
 
 _PREFIX: Final = "dstl/"
 _KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator", "ttl", "ttl_column")
-_POSITION: Final = "partition"
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,12 @@ class _Target:
 class KeyedStateIOManager(dg.ConfigurableIOManager):
     """Keeps what an asset returns as keyed state; a run of it is one whole checkpoint, steps 1 to 7.
 
-    An asset's metadata says how: `dstl/keys` (required, the key columns), and for a Spark DataFrame
-    `dstl/update` with `dstl/schema`, and `dstl/delete`, as in `batch.merge_state`; `dstl/ttl` and
-    `dstl/ttl_column` end rows by event time. Without `dstl/update` the rows replace those of their keys; they
-    may then be a Spark DataFrame, an Arrow table, or a DataFrame of pandas or Polars. Each asset is a job of
-    its own, named after its key (or `dstl/job`).
+    An asset's metadata says how: `dstl/keys` (required, the key columns), `dstl/update` with `dstl/schema`,
+    and `dstl/delete`, as in `batch.merge_state`; `dstl/ttl` and `dstl/ttl_column` end rows by event time.
+    Without `dstl/update` the rows replace those of their keys. They may be a DataFrame of Spark, pandas or
+    Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the Arrow C stream
+    interface; what is not Spark's needs the extra `duckdb` for `dstl/update`. Each asset is a job of its own,
+    named after its key (or `dstl/job`).
 
     Time partitions are applied in order, each once: let the asset depend on its own previous partition. A
     partition that a checkpoint holds is not applied again.
@@ -111,29 +117,33 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         step, job = context.step_context, coordinator.job
         run = step.dagster_run
         partition = context.asset_partition_key if context.has_asset_partitions else None
-        key = f"run:{root_run_id(run)}/{step.step.key}" if partition is None else partition
-        applied = coordinator.applied(key)
-        if applied is not None:
-            context.log.warning(f"already in checkpoint {applied} of job {job!r}: nothing was changed")
-            coordinator.compose_commit()
-            return coordinator.get(applied)
         definition = context.asset_partitions_def if partition is not None else None
-        ordered = isinstance(definition, dg.TimeWindowPartitionsDefinition)
+        window = window_of(definition, partition)
+        claim = claim_of_asset(context, rule.operator)
+        key = claim.key(partition or f"run:{root_run_id(run)}/{step.step.key}", interval(window))
+        if window is not None:
+            claim = claim.at(window_key(window.end))
+        applied = coordinator.applied_batch(key, claim)
+        if applied is not None:
+            held = applied.checkpoint_id
+            context.log.warning(f"already in checkpoint {held} of job {job!r}: nothing was changed")
+            coordinator.compose_commit()
+            return coordinator.get(held)
 
         def check(parent: Checkpoint | None) -> None:
-            if ordered and partition is not None:
-                position = None if parent is None else parent.positions.get(_POSITION)
-                require_next_partition(definition, partition, position, job=job)
+            if window is not None and partition is not None:
+                known = None if parent is None else parent.manifest.sources.get(claim.source)
+                position = None if known is None else known.position
+                require_next_partition(definition, partition, position, job=job, source=claim.source)
 
         batch = Batch.open(
             coordinator,
             idempotency_key=key,
             take_over=may_take_over(run, step.instance, coordinator),
             check=check,
+            claim=claim,
         )
         try:
-            if partition is not None:
-                batch.move_position(_POSITION, partition)
             batch.add(_written(batch, rule, rows))
         except Exception as error:
             batch.abort(f"{type(error).__name__}: {error}")
@@ -180,43 +190,9 @@ def _written(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
         from dstl_dagster.spark import merge_state, write_state  # PySpark: only where rows are its
 
         return rule.write(rows, partial(write_state, attempt=batch), partial(merge_state, attempt=batch))
-    if rule.update is not None:
-        raise InvalidInputError(f"{_PREFIX}update merges a Spark DataFrame, not {type(rows).__name__}")
-    return _written_here(batch, rule, rows)
+    from dstl_dagster.jobs import merge_frame, write_frame  # Arrow: not while definitions load
 
-
-def _written_here(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
-    import pyarrow as pa  # Arrow: not while definitions load
-
-    from dstl_dagster.keyed import write_rows
-    from dstl_dagster.state import StateSchema
-
-    if type(rows).__module__.startswith("pandas."):
-        table = pa.Table.from_pandas(rows, preserve_index=False)
-    elif isinstance(rows, pa.Table) or hasattr(rows, "__arrow_c_stream__"):
-        table = pa.table(rows)
-    else:
-        raise InvalidInputError(
-            f"an asset of keyed state returned {type(rows).__name__}: expected a DataFrame of Spark, pandas "
-            "or Polars, or an Arrow table"
-        )
-    deleted = None
-    if rule.delete is not None:
-        deleted = table[rule.delete]
-        table = table.drop_columns([rule.delete])
-    schema, known = StateSchema.of(table.schema, rule.keys), batch.schema(rule.operator)
-    if known is not None:
-        schema = known.evolved_to(schema)
-    return write_rows(
-        batch.coordinator.store,
-        batch.attempt,
-        rule.operator,
-        schema,
-        table,
-        deleted=deleted,
-        options=batch.coordinator.job_options,
-        ttl=batch.ttl_to_write(rule.operator, schema, rule.ttl),
-    )
+    return rule.write(rows, partial(write_frame, batch=batch), partial(merge_frame, batch=batch))
 
 
 def _form_of(hint: Any) -> str:
@@ -228,6 +204,8 @@ def _form_of(hint: Any) -> str:
         ("polars", "DataFrame"): "polars",
         ("polars", "LazyFrame"): "lazy",
         ("pyarrow", "Table"): "arrow",
+        ("pyarrow", "RecordBatchReader"): "reader",
+        ("duckdb", "DuckDBPyRelation"): "duckdb",
         ("dstl_dagster", "StateScan"): "scan",
         ("typing", "Any"): "scan",
     }
@@ -235,7 +213,7 @@ def _form_of(hint: Any) -> str:
     if form is None:
         raise InvalidInputError(
             f"an input of keyed state cannot be a {module}.{name}: use a DataFrame of Spark, pandas or "
-            "Polars, a pyarrow.Table or a StateScan"
+            "Polars, a Table or RecordBatchReader of PyArrow, a relation of DuckDB, or a StateScan"
         )
     return form
 
@@ -245,5 +223,7 @@ _FORMS: Final[dict[str, Callable[["StateScan"], Any]]] = {
     "polars": lambda scan: scan.to_polars().collect(),
     "lazy": lambda scan: scan.to_polars(),
     "arrow": lambda scan: scan.to_arrow(),
+    "reader": lambda scan: scan.to_arrow_batch_reader(),
+    "duckdb": lambda scan: scan.to_duckdb(),
     "scan": lambda scan: scan,
 }

@@ -19,6 +19,7 @@ __all__ = [
     "TAG_CORRECTION",
     "TAG_DOWNSTREAM",
     "TAG_FAIL_IF_APPLIED",
+    "TAG_IGNORE_UNCLAIMED",
     "TAG_JOB",
     "TAG_PARENT",
     "TAG_REPORTER",
@@ -57,9 +58,13 @@ TAG_ALREADY_IN = "dstl/already_in"
 """The checkpoint that held the batch of the run before it: the run changed nothing."""
 TAG_FAIL_IF_APPLIED = "dstl/fail_if_applied"
 """A run with this tag set to `true` fails if a checkpoint holds its batch already."""
+TAG_IGNORE_UNCLAIMED = "dstl/ignore_unclaimed_state"
+"""A run with this tag set to `true` leaves state as it is that nothing here claims, once."""
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 
+_sources: dict[tuple[str, str], str] = {}
+"""Which asset each source is whose definition was built in this process, by the names of job and source."""
 _jobs_by_group: dict[str, str] = {}
 """Each job whose definitions were built in this process, by the name of its group."""
 _DAGSTER_NAME = re.compile(r"[A-Za-z0-9_]+")
@@ -118,6 +123,18 @@ class JobAssets:
             raise InvalidInputError(
                 f"jobs {other!r} and {self.job!r} are both {self.group_name!r} in Dagster, which allows only "
                 "letters, digits and underscores: rename one of them in its program"
+            )
+
+    def require_own_source(self, source: str, by: str) -> None:
+        """Claim a source of the job in this process, for the asset `by`.
+
+        Raises: InvalidInputError if another one has it: it would take the other one's batches for its own.
+        """
+        other = _sources.setdefault((self.job, source), by)
+        if other != by:
+            raise InvalidInputError(
+                f"source {source!r} of job {self.job!r} is {other}, and cannot be {by} too: give each a "
+                "source of its own, or leave `source` out"
             )
 
     @property

@@ -7,6 +7,7 @@ objects are (`places`).
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ def checkpoint_materialization(
         **_state_size(checkpoint),
         **row_measures(manifest.rows),
         **_links(assets, checkpoint, reporter, sizes or {}),
-        "positions": dg.MetadataValue.json(dict(checkpoint.positions)),
+        "sources": _source_table(checkpoint),
+        **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
         "operators": _operator_table(checkpoint),
         # Numbers become plots, so only measures are numbers; ids are text.
         "changes": manifest.changes,
@@ -307,6 +309,23 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
         "operators": _operator_table(checkpoint),
         **cost_measures(checkpoint, prices),
     }
+
+
+def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:
+    """What feeds the job, how far each source is, and what it writes."""
+    rows = [
+        dg.TableRecord(
+            {
+                "source": name,
+                "stands at": each.position if isinstance(each.position, str) else json.dumps(each.position),
+                "by": str(each.measure),
+                "written last by": each.by,
+                "operators": ", ".join(each.operators),
+            }
+        )
+        for name, each in sorted(checkpoint.manifest.sources.items())
+    ]
+    return dg.MetadataValue.table(rows or [dg.TableRecord({"source": "none"})])
 
 
 def _parent(checkpoint_id: int | None) -> str:

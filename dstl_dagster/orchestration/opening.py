@@ -7,17 +7,24 @@ which goes on writing (`resources`), or one that hands it to another process (`e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
-from dstl_dagster.orchestration.partitions import partition_of, require_next_partition
+from dstl_dagster.orchestration.partitions import (
+    interval,
+    partition_of,
+    require_next_partition,
+    window_key,
+    window_of,
+)
+from dstl_dagster.orchestration.program import claim_of_op
+from dstl_dagster.timeline import BatchKey
 
 __all__ = ["BatchRequest", "Check", "may_take_over", "request_batch"]
 
@@ -31,17 +38,17 @@ class BatchRequest:
 
     Attributes:
         coordinator: the job's, as the owner that the run is.
-        idempotency_key: names the batch.
+        key: names the batch, and its source.
+        claim: what the program says of the batch.
         take_over: fence another owner's open attempt: any, or only the one of this id.
-        check: all that must hold of the parent.
-        positions: of sources, once the batch is complete.
+        check: all else that must hold of the parent.
     """
 
     coordinator: CheckpointCoordinator
-    idempotency_key: str
+    key: BatchKey
+    claim: Claim
     take_over: bool | uuid.UUID
     check: Check
-    positions: Mapping[str, Any]
 
 
 def request_batch(
@@ -49,36 +56,52 @@ def request_batch(
     coordinator: CheckpointCoordinator,
     *,
     source: str | None,
-    idempotency_key: str | None,
-    check: Check | None,
+    ordered: bool,
+    idempotency_key: str | None = None,
+    check: Check | None = None,
+    operators: tuple[str, ...] | None = None,
 ) -> BatchRequest:
     """The request of a run. Arguments as for `ChangelogStorageResource.checkpoint`.
+
+    Args:
+        ordered: time partitions follow one another.
+        operators: all that the op or asset writes, where it says so.
 
     Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several.
     """
     run, job = context.run, coordinator.job
     partition = partition_of(context)
-    if source is not None and partition is None:
+    if ordered and partition is None:
         raise InvalidInputError(
             f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
             "a partition, or leave `source` out and call `batch.move_position`"
         )
-    if idempotency_key is None:
-        # By the op too: two updates of one job in one run are two batches.
-        by_run = f"run:{root_run_id(run)}/{context.op_handle}"
-        idempotency_key = by_run if partition is None else partition
+    definition = (context.assets_def if context.has_assets_def else context.job_def).partitions_def
+    # A batch with a key of its own is no partition.
+    window = window_of(definition, partition) if ordered or idempotency_key is None else None
+    claim = claim_of_op(
+        context,
+        source=source,
+        own_key=idempotency_key is not None and not ordered,
+        ordered=ordered,
+        operators=operators,
+    )
+    if ordered and window is not None:
+        claim = claim.at(window_key(window.end))
+    # By the op too: two updates of one job in one run are two batches.
+    by_run = f"run:{root_run_id(run)}/{context.op_handle}"
+    key = claim.key(idempotency_key or partition or by_run, interval(window))
 
     def check_all(parent: Checkpoint | None) -> None:
-        if source is not None and partition is not None:
-            position = None if parent is None else parent.positions.get(source)
-            target = context.assets_def if context.has_assets_def else context.job_def
-            require_next_partition(target.partitions_def, partition, position, job=job)
+        if ordered and partition is not None:
+            known = None if parent is None else parent.manifest.sources.get(claim.source)
+            position = None if known is None else known.position
+            require_next_partition(definition, partition, position, job=job, source=claim.source)
         if check is not None:
             check(parent)
 
-    positions = {} if source is None or partition is None else {source: partition}
     take_over = may_take_over(run, context.instance, coordinator)
-    return BatchRequest(coordinator, idempotency_key, take_over, check_all, positions)
+    return BatchRequest(coordinator, key, claim, take_over, check_all)
 
 
 def may_take_over(

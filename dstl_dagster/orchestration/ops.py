@@ -253,7 +253,7 @@ def _clean_up(step: Step, attempt: Attempt) -> None:
     clean_up(step)
     # Of the last op, which is that of the state.
     checkpoint = step.coordinator.get(attempt.checkpoint_id)
-    step.context.add_output_metadata(state_metadata(checkpoint, step.coordinator.prices))
+    step.show(state_metadata(checkpoint, step.coordinator.prices))
 
 
 _ALL_STEPS: Final = (("4", persist), ("5", confirm), ("6", _compose_commit), ("7", _clean_up))
@@ -269,7 +269,7 @@ def _begin(
             f"this step is configured for {coordinator.store.uri}, but the attempt was opened in "
             f"{attempt.store_uri}: give all ops of a job the same ChangelogStorageResource"
         )
-    coordinator.timeline.start_at(attempt.snapshot_slot)
+    coordinator.timeline.start_at(attempt)
     return attempt, coordinator
 
 

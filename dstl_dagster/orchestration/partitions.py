@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from dagster import (
     DagsterInstance,
     OpExecutionContext,
     PartitionsDefinition,
+    TimeWindow,
     TimeWindowPartitionsDefinition,
     partition_loading_context,
 )
@@ -15,7 +17,16 @@ from dagster import (
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.timeline import Completed
 
-__all__ = ["has_partition", "next_partition", "partition_in", "partition_of", "require_next_partition"]
+__all__ = [
+    "has_partition",
+    "interval",
+    "next_partition",
+    "partition_in",
+    "partition_of",
+    "require_next_partition",
+    "window_key",
+    "window_of",
+]
 
 
 def partition_of(context: OpExecutionContext) -> str | None:
@@ -38,11 +49,62 @@ def partition_of(context: OpExecutionContext) -> str | None:
 
 
 def next_partition(definition: TimeWindowPartitionsDefinition, position: str | None) -> str | None:
-    """The partition after `position` (the first one where it is `None`); `None` after the last."""
-    if position is None:
-        return definition.get_first_partition_key()
-    window = definition.get_next_partition_window(definition.time_window_for_partition_key(position).end)
+    """The partition that begins at `position`, or after what the definition itself leaves out from there on.
+
+    `position`: an instant, as the positions of a checkpoint have it; `None`: the definition's first. Returns
+    `None` after the last, and where the instant lies within a partition.
+    """
+    window = _next_window(definition, None if position is None else _instant(position))
     return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
+
+
+def window_key(at: datetime) -> str:
+    """An instant as positions have it: ISO 8601 in UTC."""
+    return at.astimezone(UTC).isoformat()
+
+
+def window_of(definition: PartitionsDefinition[Any] | None, partition: str | None) -> TimeWindow | None:
+    """The time of a partition; `None` if it has none."""
+    if partition is None or not isinstance(definition, TimeWindowPartitionsDefinition):
+        return None
+    return definition.time_window_for_partition_key(partition)
+
+
+def interval(window: TimeWindow | None) -> str:
+    """As a batch's key has it: two instants; empty for no window."""
+    return "" if window is None else f"{window_key(window.start)}/{window_key(window.end)}"
+
+
+def _next_window(definition: TimeWindowPartitionsDefinition, position: datetime | None) -> TimeWindow | None:
+    if position is None or position < definition.start:
+        return definition.get_first_partition_window()
+    begins = _without_exclusions(definition).get_next_partition_window(position, respect_bounds=False)
+    if begins is None or begins.start != position:
+        return None
+    return definition.get_next_partition_window(position)
+
+
+def _without_exclusions(definition: TimeWindowPartitionsDefinition) -> TimeWindowPartitionsDefinition:
+    if not definition.exclusions:
+        return definition
+    return TimeWindowPartitionsDefinition(
+        start=definition.start,
+        fmt=definition.fmt,
+        cron_schedule=definition.cron_schedule,
+        timezone=definition.timezone,
+    )
+
+
+def _instant(position: Any) -> datetime:
+    try:
+        found = datetime.fromisoformat(position)
+        if found.tzinfo is None:
+            raise ValueError("no time zone")
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"position {position!r} is no instant with a time zone: only time partitions follow it"
+        ) from error
+    return found
 
 
 def has_partition(definition: PartitionsDefinition[Any], key: str, instance: DagsterInstance) -> bool:
@@ -62,9 +124,9 @@ def partition_in(
 
 
 def require_next_partition(
-    definition: PartitionsDefinition[Any] | None, partition: str, position: Any, *, job: str
+    definition: PartitionsDefinition[Any] | None, partition: str, position: Any, *, job: str, source: str
 ) -> None:
-    """Refuse a partition other than the one after the position of the last completed checkpoint.
+    """Refuse a partition other than the one that begins where the source stands.
 
     Raises: ConflictError (kind `out_of_order`); InvalidInputError where the asset has no time
     partitions.
@@ -73,19 +135,43 @@ def require_next_partition(
         raise InvalidInputError(
             f"job {job!r}: a source that advances by partition needs time partitions (daily, hourly, ...)"
         )
-    if position is not None and not isinstance(position, str):
-        raise InvalidInputError(f"job {job!r}: position {position!r} is not a partition key")
-    wanted = next_partition(definition, position)
-    if partition == wanted:
+    at = None if position is None else _instant(position)
+    window, wanted = definition.time_window_for_partition_key(partition), _next_window(definition, at)
+    if wanted is not None and window.start == wanted.start:
         return
-    if position is None:
-        state = f"job {job!r} has no checkpoint yet; the first partition is {wanted}"
-    else:
-        state = (
-            f"the state of job {job!r} stands at {position}; next is {wanted or 'nothing: it is the last'}"
-        )
     raise ConflictError(
-        f"partition {partition} is out of order: {state}. Nothing was changed. A backfill runs partitions in "
-        "order: start one at the next partition",
+        f"partition {partition} is out of order: {_standing(definition, at, wanted, job, source)}. Nothing "
+        f"was changed. {_advice(window, at, wanted)}",
         kind=ErrorKind.OUT_OF_ORDER,
     )
+
+
+def _standing(
+    definition: TimeWindowPartitionsDefinition,
+    at: datetime | None,
+    wanted: TimeWindow | None,
+    job: str,
+    source: str,
+) -> str:
+    following = "nothing: it is the last" if wanted is None else _key(definition, wanted)
+    if at is None:
+        return f"source {source!r} of job {job!r} has no batch yet; its first partition is {following}"
+    stands = f"the state of job {job!r} stands at {at.isoformat()}"
+    if wanted is not None:
+        return f"{stands}; next is {following}"
+    begins = _without_exclusions(definition).get_next_partition_window(at, respect_bounds=False)
+    if begins is None or begins.start == at:
+        return f"{stands}; next is nothing: it is the last"
+    return f"{stands}, where none of its partitions begins: the next one begins at {begins.start.isoformat()}"
+
+
+def _advice(window: TimeWindow, at: datetime | None, wanted: TimeWindow | None) -> str:
+    if at is not None and window.end <= at:
+        return "What it covers is in the state already"
+    if wanted is None and at is not None:
+        return "Go on with the former partitions up to where one of these begins, or restore to there"
+    return "A backfill runs partitions in order: start one at the next partition"
+
+
+def _key(definition: TimeWindowPartitionsDefinition, window: TimeWindow) -> str:
+    return definition.get_partition_key_for_timestamp(window.start.timestamp())

@@ -23,6 +23,7 @@ from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.by_hand import HandWork
+from dstl_dagster.orchestration.completing import complete_unless_later
 from dstl_dagster.orchestration.elsewhere import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.opening import BatchRequest, Check, request_batch
@@ -183,10 +184,10 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         """One batch of `job`, as a context manager.
 
         Args:
-            source: the partition becomes the position of this source, and partitions must follow each other
-                without a gap.
-            idempotency_key: names the batch, which is applied once. Default: the partition of the run; in a
-                run without partitions this op in the run and in all its re-executions.
+            source: the end of the partition becomes the position of this source, and partitions must follow
+                each other without a gap. Without it the asset or op is the source, in any order.
+            idempotency_key: names the batch of its source, which is applied once. Default: the partition of
+                the run; in a run without partitions this op in the run and in all its re-executions.
             check: gets the last completed checkpoint, or `None`, before the attempt is opened, and raises
                 to refuse the batch.
             options: of this batch and its tasks, on top of the resource's.
@@ -195,25 +196,45 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
         A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
         `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
+
+        Steps 4 to 7 are those of the run's later ops; where it has none, the block does them at its end.
+
+        Raises: ConflictError (as `Claim.check`) if the op does not fit the job: another one is its source,
+        or its partitions count by something else. A run tagged `dstl/ignore_unclaimed_state: true` leaves
+        state as it is that nothing in its code location writes.
         """
+        work = {"source": source, "ordered": source is not None, "idempotency_key": idempotency_key}
+        with self.opened_batch(context, job, options=options, check=check, **work) as batch:
+            yield batch
+
+    @contextmanager
+    def opened_batch(
+        self,
+        context: dg.OpExecutionContext,
+        job: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        **work: Any,
+    ) -> Iterator["CheckpointBatch"]:
+        """`checkpoint` for a definition that says more of its batch: `work` as of `request_batch`."""
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         with without_useless_retries():
-            request = self._request(context, job, source, idempotency_key, check, options)
+            request = self._request(context, job, options, **work)
             batch = CheckpointBatch(
                 request.coordinator,
-                idempotency_key=request.idempotency_key,
+                idempotency_key=request.key,
                 take_over=request.take_over,
                 check=request.check,
+                claim=request.claim,
             )
-            for name, position in request.positions.items():
-                batch.move_position(name, position)
             with batch:
                 if batch.already_in is not None:
                     tell_applied(context, job, batch.already_in)
                 log_opened(context, batch)
                 yield batch
             log_persisted(context, batch)
+            complete_unless_later(context, request.coordinator, batch.attempt)
 
     @contextmanager
     def pipes_checkpoint(
@@ -235,28 +256,26 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         A process that fails, or ends without a hand-over, leaves nothing: the attempt is aborted. A retry
         opens another one.
         """
-        with (
-            without_useless_retries(),
-            open_elsewhere(
-                context, self._request(context, job, source, idempotency_key, check, options)
-            ) as batch,
-        ):
-            yield batch
+        with without_useless_retries():
+            request = self._request(
+                context,
+                job,
+                options,
+                source=source,
+                ordered=source is not None,
+                idempotency_key=idempotency_key,
+                check=check,
+            )
+            with open_elsewhere(context, request) as batch:
+                yield batch
+            complete_unless_later(context, request.coordinator, batch.attempt)
 
     def _request(
-        self,
-        context: dg.OpExecutionContext,
-        job: str,
-        source: str | None,
-        idempotency_key: str | None,
-        check: Check | None,
-        options: Mapping[str, str] | None,
+        self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
     ) -> BatchRequest:
         coordinator = self.coordinator(job, owner=owner_of(context.run), options=options)
         _require_files_inside(context, coordinator.store)
-        return request_batch(
-            context, coordinator, source=source, idempotency_key=idempotency_key, check=check
-        )
+        return request_batch(context, coordinator, **work)
 
 
 class RecoverableWriterResource(dg.ConfigurableResource[Any]):

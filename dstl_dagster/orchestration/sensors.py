@@ -189,7 +189,9 @@ def _attempt_of(opened: Opened, coordinator: CheckpointCoordinator) -> Attempt:
         parent=opened.parent,
         job=coordinator.job,
         store_uri=coordinator.store.uri,
-        idempotency_key=opened.idempotency_key,
+        batch=opened.batch,
+        base=opened.base,
+        timeline=coordinator.timeline.seen().timeline_id,
     )
 
 

@@ -8,7 +8,7 @@ step is what Dagster shows as the description of its op.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +75,11 @@ class Step:
         view = coordinator.timeline.seen()
         return Reporter("run", coordinator.store.uri, coordinator.prices, owner, view=view)
 
+    def show(self, metadata: Mapping[str, Any]) -> None:
+        """On the output of the step's op. One with several outputs, or none, has no place for it."""
+        if len(self.context.op_def.output_defs) == 1:
+            self.context.add_output_metadata(dict(metadata))
+
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
 
@@ -102,6 +107,8 @@ def persist(step: Step, attempt: Attempt) -> None:
         f"({readable_bytes(manifest.state_bytes)} of changelog) and {counted(len(manifest.files), 'file')} "
         f"({readable_bytes(manifest.file_bytes)}), none of it visible yet. {spending.in_words()}"
     )
+    for sentence in manifest.begun_beside_idle:
+        step.context.log.warning(sentence)
 
 
 def confirm(step: Step, attempt: Attempt) -> None:
@@ -280,7 +287,7 @@ def match_partitions(step: Step) -> None:
 
 def _show_cost(step: Step, number: int, spending: Spending) -> None:
     """On the output of the step's op: no manifest has it, which was written before."""
-    step.context.add_output_metadata({f"cost of step {number}": spending.in_words()})
+    step.show({f"cost of step {number}": spending.in_words()})
 
 
 # ---- in words ----

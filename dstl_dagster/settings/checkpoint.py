@@ -35,6 +35,7 @@ _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
 _MIN_LOG = ("dstl.state.materialize.min-log-size",)
 _MIN_CHAIN = ("dstl.state.materialize.min-checkpoints",)
 _MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
+_IGNORE_UNCLAIMED = ("execution.state-recovery.ignore-unclaimed-state",)
 _SLICE = ("dstl.state.materialize.slice-size",)
 
 
@@ -61,6 +62,8 @@ class CheckpointOptions:
         materialize_slice_bytes: a base of twice as many stored bytes or more is folded in slices of about
             this size, at most 128, spread over the checkpoints until it is due. A slice has a key group or
             more.
+        ignore_unclaimed_state: whether a batch may leave state as it is that its program no longer names,
+            instead of being refused (Flink's key, in whose words that is unclaimed).
         prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
 
@@ -74,6 +77,7 @@ class CheckpointOptions:
     materialize_min_checkpoints: int = 10
     materialize_max_checkpoints: int = 200
     materialize_slice_bytes: int = 256 * 1024
+    ignore_unclaimed_state: bool = False
     prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:
@@ -117,6 +121,7 @@ class CheckpointOptions:
             "dstl.prices.",
             "dstl.state.materialize.",
             "execution.checkpointing.num-",
+            "execution.state-recovery.",
             "state.checkpoints.num-",
         )
         known = CHECKPOINT_KEYS.spellings | PRICE_KEYS.spellings
@@ -140,6 +145,7 @@ CHECKPOINT_KEYS: Final = OptionTable(
         Option("materialize_min_checkpoints", *_MIN_CHAIN, _parse_count),
         Option("materialize_max_checkpoints", *_MAX_CHAIN, _parse_count),
         Option("materialize_slice_bytes", *_SLICE, parse_memory_size),
+        Option("ignore_unclaimed_state", *_IGNORE_UNCLAIMED, parse_bool),
     )
 )
 assert {each.name for each in fields(CheckpointOptions)} == {

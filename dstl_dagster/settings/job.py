@@ -41,6 +41,7 @@ _PREFIXES: Final = (
     "state.changelog.dstl.dfs.",
     "gs.",
     "execution.checkpointing.",
+    "execution.state-recovery.",
     "dstl.checkpoint.",
     "dstl.prices.",
     "dstl.state.",

@@ -18,6 +18,7 @@ from dstl_dagster.checkpoint import (
     Batch,
     Checkpoint,
     CheckpointCoordinator,
+    Claim,
     FileReport,
     OperatorReport,
 )
@@ -32,6 +33,7 @@ from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.state import read_state, write_state
+from dstl_dagster.timeline import BatchKey, BatchKeyLike
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,6 +59,7 @@ class CheckpointBatch:
         take_over: fence another owner's open attempt: any, or only the one of this id.
         check: called with the parent checkpoint (`None` before a job's first) before the attempt opens;
             raises if the batch must not run now. The attempt opens on exactly that parent.
+        claim: what the program says of the batch; refused if it does not fit the parent.
         progress: called with (finished tasks, known tasks) while a write runs.
     """
 
@@ -64,16 +67,18 @@ class CheckpointBatch:
         self,
         coordinator: CheckpointCoordinator,
         *,
-        idempotency_key: str | None = None,
+        idempotency_key: BatchKeyLike = None,
         take_over: bool | uuid.UUID = False,
         check: Callable[[Checkpoint | None], None] | None = None,
+        claim: Claim | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._coordinator = coordinator
-        self._key = idempotency_key
+        self._key = BatchKey.of(idempotency_key)
         self._take_over = take_over
         self._check = check
+        self._claim = claim
         self._clock = clock
         self._progress = progress
         self._positions: dict[str, Any] = {}
@@ -124,7 +129,7 @@ class CheckpointBatch:
         spending = self._coordinator.spending()
         self._applied = self._find_applied()
         if self._applied is not None:
-            log.info("batch %r is already in checkpoint %d", self._key, self._applied.checkpoint_id)
+            log.info("batch %s is already in checkpoint %d", self._key, self._applied.checkpoint_id)
             return self
         self._batch = self._begin(spending)
         for source, position in self._positions.items():
@@ -146,7 +151,7 @@ class CheckpointBatch:
         return False
 
     def _find_applied(self) -> Attempt | None:
-        return None if self._key is None else self._coordinator.applied_attempt(self._key)
+        return self._coordinator.applied_batch(self._key, self._claim)
 
     def _begin(self, spending: Spending) -> Batch:
         """Step 1. `spending`: since before the look-up."""
@@ -155,6 +160,7 @@ class CheckpointBatch:
             idempotency_key=self._key,
             take_over=self._take_over,
             check=self._check,
+            claim=self._claim,
             clock=self._clock,
             spending=spending,
         )
@@ -304,6 +310,6 @@ class CheckpointBatch:
     def _require_new(self) -> None:
         if self._applied is not None:
             raise ConflictError(
-                f"batch {self._key!r} is already in checkpoint {self.already_in}: write nothing for it",
+                f"batch {str(self._key)!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind=ErrorKind.ALREADY_APPLIED,
             )

@@ -2,7 +2,8 @@
 
 Owns the classes that Spark calls, and which process calls what. Does not own the work.
 
-    schema               planner of a read, when the DataFrame is created; the source is pickled afterwards
+    schema               planner of a read, when the DataFrame is created; the source is pickled afterwards.
+                         Not with `.schema(...)`: then the source itself is created by the first action
     reader               planner of a read, when a query runs
     registered class     pickled by reference: every Python process of the session must import the package
     streamReader         process that plans a query's micro-batches; another one is pickled for the tasks
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -50,7 +50,10 @@ __all__ = ["DstlDataSource", "register"]
 
 def register(spark: SparkSession) -> None:
     """Register `format("dstl")` with this session. Idempotent."""
+    from dstl_dagster.spark.continuous import refuse_continuous  # on the driver alone
+
     spark.dataSource.register(DstlDataSource)
+    refuse_continuous(spark)
 
 
 class DstlDataSource(DataSource):
@@ -73,7 +76,7 @@ class DstlDataSource(DataSource):
         if options.table == CHANGES:
             self._states = states_between(options)
             return changes_schema(self._states)
-        state = state_at(options, options.checkpoint, None)
+        state = state_at(options, options.checkpoint)
         self._checkpoint_id = state.checkpoint_id
         columns = spark_schema(state.schema.columns)
         unknown = [name for name in options.columns if name not in columns.names]
@@ -90,16 +93,13 @@ class DstlDataSource(DataSource):
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
         stays = options.checkpoint if self._checkpoint_id is None else AsOf.of(self._checkpoint_id)
-        state = state_at(options, stays, schema)
-        return StateReader(options, state, schema)
+        return StateReader(options, state_at(options, stays), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = SourceOptions.of(self.options, streaming=True)
-        if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
-            raise InvalidInputError("following a job as a stream needs PySpark 4.2 or later")
-        from dstl_dagster.spark.source.following import stream_reader  # of PySpark 4.2
+        from dstl_dagster.spark.source.following import stream_reader
 
-        return stream_reader(options, schema)
+        return stream_reader(options, schema, self._states)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         _refuse_overwrite(overwrite, 'mode("append")')

@@ -23,7 +23,7 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.serving import ServedQuery, served_query
-from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
 
 __all__ = ["checkpointed_batches"]
@@ -130,11 +130,10 @@ class _Batches:
         with _CompletingBatch(
             coordinator,
             self._clean_up_every,
-            micro_batch.idempotency_key,
+            micro_batch,
             take_over=self._take_over,
             check=check,
         ) as batch:
-            batch.move_position(POSITION, micro_batch.position)
             self._update(batch, rows)
         self._kept.completed(micro_batch)
 
@@ -189,9 +188,14 @@ class _CompletingBatch(CheckpointBatch):
     """
 
     def __init__(
-        self, coordinator: CheckpointCoordinator, clean_up_every: int, key: str, **arguments: Any
+        self,
+        coordinator: CheckpointCoordinator,
+        clean_up_every: int,
+        micro_batch: MicroBatch,
+        **arguments: Any,
     ) -> None:
-        super().__init__(coordinator, idempotency_key=key, **arguments)
+        claim = micro_batch.claim(operators=None)
+        super().__init__(coordinator, idempotency_key=micro_batch.key, claim=claim, **arguments)
         self._clean_up_every = clean_up_every
 
     def _find_applied(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
@@ -33,11 +34,9 @@ from dstl_dagster.spark.state import (
     new_names,
     report_of,
     schema_before,
-    schema_to_write,
 )
 from dstl_dagster.spark.types import (
     arrow_schema,
-    as_spelled,
     is_case_sensitive,
     quoted,
     selected,
@@ -48,9 +47,12 @@ from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
     ColumnChanges,
     StateSchema,
+    as_spelled,
     filled_column,
     ranges_of_tasks,
+    schema_to_write,
     spelled,
+    update_by_name,
 )
 
 __all__ = ["merge_state"]
@@ -138,7 +140,7 @@ class _Merge:
         columns: ColumnChanges,
         ttl: StateTtlConfig | None,
     ) -> None:
-        what = f"state of operator {operator!r}"
+        what = self._what = f"state of operator {operator!r}"
         self._changes = changes
         declared = expected_schema(schema)
         assert declared is not None
@@ -175,15 +177,9 @@ class _Merge:
         return spelled(names, known, case_sensitive=self._case_sensitive)
 
     def known_columns(self, update: Mapping[str, Expression]) -> dict[str, Expression]:
-        """The update by the state's names. Raises: InvalidInputError for a key or an unknown column."""
-        names = [name for name in self._columns.names if name not in self.schema.key_columns]
-        by_name = dict(zip(self._spelled(update, names), update.values(), strict=True))
-        unknown = [name for name in by_name if name not in names]
-        if unknown:
-            raise InvalidInputError(
-                f"update names {unknown[0]!r}, which is not a value column of the state: {', '.join(names)}"
-            )
-        return by_name
+        """The update by the state's names. Raises: as `state.update_by_name`."""
+        what, filled = self._what, next(iter(self.filled), None)
+        return update_by_name(update, self.schema, filled, what, case_sensitive=self._case_sensitive)
 
     def looked_up(self, count: int) -> DataFrame:
         """`new`, `old`, `repeated` and `key_group` of every changed row; each task has its own range."""
@@ -214,7 +210,10 @@ class _Merge:
     def merged(
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None
     ) -> DataFrame:
-        """The state's columns by position, then what else the writing task needs."""
+        """The state's columns by position, then what else the writing task needs.
+
+        Raises: InvalidInputError that names the rule that Spark cannot analyze, or that is not deterministic.
+        """
         columns: list[Expression] = []
         for place, field in enumerate(self._columns):
             side = "new" if field.name in self.schema.key_columns else "old"
@@ -225,7 +224,45 @@ class _Merge:
             deleted = f"coalesce({_enclosed(delete)}, false)"
         elif delete is not None:
             deleted = F.coalesce(delete, F.lit(False))
-        return selected(rows, [*columns, _named("deleted", deleted), "old", "repeated", "key_group"])
+        rules = [*columns, _named("deleted", deleted)]
+        named = [f"update of column {name!r}" for name in self._columns.names] + ["delete"]
+        try:
+            merged = _analyzed(selected(rows, [*rules, "old", "repeated", "key_group"]))
+        except AnalysisException:
+            self._refuse_unknown(rows, rules, named)
+            raise
+        for place in _not_deterministic(merged):
+            raise InvalidInputError(
+                f"{self._what}: {named[place]}: it gives another value each time it is evaluated, so a "
+                "repeated batch would write other rows: compute it before the merge"
+            )
+        return merged
+
+    def _refuse_unknown(self, rows: DataFrame, rules: Sequence[Expression], named: Sequence[str]) -> None:
+        for rule, name in zip(rules, named, strict=True):
+            try:
+                _analyzed(selected(rows, [rule]))
+            except AnalysisException as error:
+                said = " ".join(str(error).partition("SQLSTATE")[0].split())
+                raise InvalidInputError(f"{self._what}: {name}: {said}") from error
+
+
+def _analyzed(df: DataFrame) -> DataFrame:
+    """The same, whose names and types are known to be right; by Connect only its schema says so."""
+    if not hasattr(df, "_jdf"):
+        df.schema  # noqa: B018 - asks the server
+    return df
+
+
+def _not_deterministic(projection: DataFrame) -> list[int]:
+    """Which columns are not, by Spark's own word. By Connect there is no telling."""
+    if not hasattr(projection, "_jdf"):
+        return []
+    plan = projection._jdf.queryExecution().analyzed()
+    if plan.deterministic():
+        return []
+    columns = plan.projectList()
+    return [place for place in range(columns.size()) if not columns.apply(place).deterministic()]
 
 
 def _enclosed(text: str) -> str:

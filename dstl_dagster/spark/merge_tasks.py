@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.keyed import StateAt, paired_rows
+from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
 from dstl_dagster.spark.spending import ReadCounter, task_store
 from dstl_dagster.spark.state_tasks import WriteStateTask
-from dstl_dagster.state import same_rows
 
 __all__ = ["LookUpTask", "MergeStateTask"]
 
@@ -47,19 +45,11 @@ class LookUpTask:
         new = rows.column(0).combine_chunks()
         new = new.chunk(0) if isinstance(new, pa.ChunkedArray) else new
         keys = self._keys(new)
-        state = self._state(keys)
-        pairs = paired_rows(self.state.schema, state, keys)
-        pairs = pairs.filter(pairs.column("after_max").is_valid())
-        at = np.zeros(len(new), np.int64)
-        found = np.zeros(len(new), np.bool_)
-        with_state = pairs.filter(pairs.column("before_max").is_valid())
-        at[with_state.column("after_max").to_numpy()] = with_state.column("before_max").to_numpy()
-        found[with_state.column("after_max").to_numpy()] = True
+        found = beside(self.state.schema, self._state(keys), keys)
         # A key with two rows is an error that the writing task raises: it must then see every row.
-        repeated = pairs.num_rows < len(new)
-        old = self._old_rows(state, at, found)
-        flags = pa.array(np.full(len(new), repeated))
-        looked_up = pa.table([new, old, flags, rows.column(1)], ["new", "old", "repeated", "key_group"])
+        repeated = pa.array(np.full(len(new), found.repeated))
+        old = self._old_rows(found)
+        looked_up = pa.table([new, old, repeated, rows.column(1)], ["new", "old", "repeated", "key_group"])
         yield from looked_up.to_batches(max_chunksize=_OUTPUT_ROWS)
 
     def _keys(self, new: pa.StructArray) -> pa.Table:
@@ -70,14 +60,12 @@ class LookUpTask:
         with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
             return self.state.opened(store).rows(keys)
 
-    def _old_rows(
-        self, state: pa.Table, at: npt.NDArray[np.int64], found: npt.NDArray[np.bool_]
-    ) -> pa.StructArray:
-        rows = state.take(pa.array(at, mask=~found)).combine_chunks()
+    def _old_rows(self, found: Beside) -> pa.StructArray:
+        rows = found.old.combine_chunks()
         fields = list(self.state.schema.columns)
         columns = [rows.column(field.name) for field in fields]
         arrays = [each.chunk(0) if each.num_chunks else each.combine_chunks() for each in columns]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~found))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~found.in_state))
 
 
 @dataclass(frozen=True)
@@ -98,7 +86,7 @@ class MergeStateTask(WriteStateTask):
         to_delete = deleted.fill_null(False).to_numpy(zero_copy_only=False)
         fields = [self.schema.columns.field(name) for name in self.columns]
         before, after = self._typed(old.flatten(), fields), self._typed(columns, fields)
-        changed = np.where(to_delete, in_state, ~in_state | ~same_rows(before, after))
+        changed = changed_rows(before, after, in_state, to_delete)
         merged = pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
         return merged.filter(pa.array(changed))
 

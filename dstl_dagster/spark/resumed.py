@@ -12,11 +12,10 @@ fails leaves the attempt as it is, for the next one; it aborts it only where the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim, load_report
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import (
     ClosedError,
@@ -47,7 +46,7 @@ class ResumedBatch(CheckpointBatch):
 
     Args:
         coordinator: of the attempt's job, on a store that is the attempt's.
-        positions: of sources, once the batch is complete.
+        claim: what the program that opened the attempt said of the batch.
         trigger: what step 1 cost where it was done.
         clock, progress: as for `CheckpointBatch`.
     """
@@ -57,16 +56,16 @@ class ResumedBatch(CheckpointBatch):
         coordinator: CheckpointCoordinator,
         attempt: Attempt,
         *,
-        positions: Mapping[str, Any] | None = None,
+        claim: Claim | None = None,
         trigger: StepCost | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(coordinator, idempotency_key=attempt.idempotency_key, clock=clock, progress=progress)
+        super().__init__(
+            coordinator, idempotency_key=attempt.batch, claim=claim, clock=clock, progress=progress
+        )
         self._given = attempt
         self._trigger = trigger
-        for source, position in (positions or {}).items():
-            self.move_position(source, position)
 
     def __exit__(
         self,
@@ -99,6 +98,7 @@ class ResumedBatch(CheckpointBatch):
         return _Batch.resume(
             self._coordinator,
             self._given,
+            claim=self._claim,
             trigger=self._trigger,
             spending=spending,
             clock=self._clock or SystemClock(),

@@ -32,7 +32,6 @@ from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.stores import open_shared_store, require_shared
 from dstl_dagster.spark.types import (
     arrow_schema,
-    as_spelled,
     is_case_sensitive,
     quoted,
     selected,
@@ -40,14 +39,14 @@ from dstl_dagster.spark.types import (
     sql_type,
 )
 from dstl_dagster.state import (
-    DEFAULT_MAX_PARALLELISM,
     ColumnChanges,
     StateSchema,
+    as_spelled,
     filled_column,
     ranges_of_tasks,
+    schema_to_write,
     spelled,
     time_column,
-    wider_type,
 )
 from dstl_dagster.storage import ObjectStore
 
@@ -59,7 +58,6 @@ __all__ = [
     "read_state",
     "report_of",
     "schema_before",
-    "schema_to_write",
     "write_state",
 ]
 
@@ -339,21 +337,6 @@ def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
     """Those that the state lacks."""
     known = () if before is None else before.columns.names
     return [name for name in given.names if name not in known]
-
-
-def schema_to_write(
-    given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
-) -> StateSchema:
-    """The given columns and those that the state already has, so that the last report always lists all."""
-    if before is None:
-        return StateSchema.of(given, keys, max_parallelism or DEFAULT_MAX_PARALLELISM)
-    fields = []
-    for field in given:
-        frozen = before.columns.field(field.name).type if field.name in before.key_columns else field.type
-        fits = wider_type(frozen, field.type) == frozen
-        fields.append(field.with_type(frozen) if fits else field)
-    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism or before.max_parallelism)
-    return before.evolved_to(newer)
 
 
 def expected_schema(schema: st.StructType | str | None) -> st.StructType | None:

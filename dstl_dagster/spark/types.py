@@ -16,11 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.state import StateSchema, spelled
 
 __all__ = [
     "arrow_schema",
-    "as_spelled",
     "exact_column",
     "is_case_sensitive",
     "quoted",
@@ -122,14 +120,6 @@ def _spark_type(arrow_type: pa.DataType) -> st.DataType:
 
 def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
     return (arrow_type.field(index) for index in range(arrow_type.num_fields))
-
-
-def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
-    """The given columns, in the state's spelling."""
-    if before is None:
-        return given
-    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
-    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:

@@ -1,11 +1,16 @@
 """Keyed state as changes in a log: rows to changes and back, and the state that many changes fold into.
 
 Owns the bytes of a change, the schema that precedes changes, and their meaning. Does not own the log
-(`changelog`) or where rows come from (`spark`). Needs only pyarrow and numpy.
+(`changelog`) or where rows come from (`spark`). Needs only pyarrow and numpy; its rules need DuckDB.
+
+What takes rows of other libraries is imported on first use: no task of Spark's needs it.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dstl_dagster._lazy import lazy_face
 from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
 from dstl_dagster.state.check import check_changes
 from dstl_dagster.state.collected import CollectedChanges
@@ -13,9 +18,16 @@ from dstl_dagster.state.column_changes import ColumnChanges
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import group_of_hashes, key_group_of, key_hashes
+from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.names import refuse_alike, spelled
 from dstl_dagster.state.partitioning import ranges_of_tasks
-from dstl_dagster.state.schema import DEFAULT_MAX_PARALLELISM, StateSchema
+from dstl_dagster.state.schema import (
+    DEFAULT_MAX_PARALLELISM,
+    StateSchema,
+    as_spelled,
+    schema_to_write,
+    update_by_name,
+)
 from dstl_dagster.state.text import RawText, python_rows, refuse_raw_text, text_as_bytes
 from dstl_dagster.state.ttl import (
     PROCESSING_TIME_TYPE,
@@ -27,6 +39,11 @@ from dstl_dagster.state.ttl import (
 )
 from dstl_dagster.state.types import wider_type
 
+if TYPE_CHECKING:
+    from dstl_dagster.state.fitting import fitted_column, fitted_rows, stored_rows
+    from dstl_dagster.state.frames import as_table
+    from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules
+
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "PROCESSING_TIME_TYPE",
@@ -37,13 +54,20 @@ __all__ = [
     "FoldedRun",
     "NewestTime",
     "RawText",
+    "Rule",
     "StateFold",
     "StateSchema",
+    "as_spelled",
+    "as_table",
     "check_changes",
+    "declared_columns",
     "decode_change",
     "encode_changes",
+    "evaluated_rules",
     "expired_rows",
     "filled_column",
+    "fitted_column",
+    "fitted_rows",
     "group_of_hashes",
     "key_group_of",
     "key_hashes",
@@ -51,10 +75,23 @@ __all__ = [
     "ranges_of_tasks",
     "refuse_alike",
     "refuse_raw_text",
+    "refuse_repeated_keys",
     "same_rows",
+    "schema_to_write",
     "spelled",
+    "stored_rows",
     "text_as_bytes",
     "time_column",
     "ttl_to_write",
+    "update_by_name",
     "wider_type",
 ]
+
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "fitting": ["fitted_column", "fitted_rows", "stored_rows"],
+        "frames": ["as_table"],
+        "rules": ["Rule", "declared_columns", "evaluated_rules"],
+    },
+)

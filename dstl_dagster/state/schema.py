@@ -11,9 +11,10 @@ At rest it is a document of kind `state-schema` (see `format.envelope`) with the
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -21,10 +22,19 @@ from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.settings import parse_names
+from dstl_dagster.state.names import spelled
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
-__all__ = ["DEFAULT_MAX_PARALLELISM", "LARGEST_MAX_PARALLELISM", "RESERVED_PREFIX", "StateSchema"]
+__all__ = [
+    "DEFAULT_MAX_PARALLELISM",
+    "LARGEST_MAX_PARALLELISM",
+    "RESERVED_PREFIX",
+    "StateSchema",
+    "as_spelled",
+    "schema_to_write",
+    "update_by_name",
+]
 
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 2**15
@@ -36,6 +46,7 @@ RESERVED_PREFIX = "__dstl_"
 _ANOTHER_OPERATOR = "to start over, write to an operator of another name"
 _START_OVER = f"cast it; {_ANOTHER_OPERATOR}"
 _DELETED = pa.field(f"{RESERVED_PREFIX}deleted", pa.bool_(), nullable=False)
+_Expression = TypeVar("_Expression")
 _KIND = "state-schema"
 _PLAIN, _WITH_IDS = 1, 2
 
@@ -244,6 +255,62 @@ class StateSchema:
         if wider is None:
             raise _change(f"column {known.name!r} is {known.type} and cannot become {newer.type}", instead)
         return pa.field(known.name, wider)
+
+
+def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
+    """The given columns, in the state's spelling. Raises: InvalidInputError (kind `schema_change`)."""
+    if before is None:
+        return given
+    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
+    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
+
+
+def schema_to_write(
+    given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
+) -> StateSchema:
+    """The given columns and those that the state already has, so that the last report always lists all.
+
+    Narrower types of keys are those of the state. Raises: as `StateSchema.of` and `evolved_to`.
+    """
+    if before is None:
+        return StateSchema.of(given, keys, max_parallelism or DEFAULT_MAX_PARALLELISM)
+    fields = []
+    for each in given:
+        frozen = before.columns.field(each.name).type if each.name in before.key_columns else each.type
+        fits = wider_type(frozen, each.type) == frozen
+        fields.append(each.with_type(frozen) if fits else each)
+    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism or before.max_parallelism)
+    return before.evolved_to(newer)
+
+
+def update_by_name(
+    update: Mapping[str, _Expression],
+    schema: StateSchema,
+    filled: str | None,
+    what: str,
+    *,
+    case_sensitive: bool = False,
+) -> dict[str, _Expression]:
+    """A merge's update by the state's names, without the column that the package fills.
+
+    Raises: InvalidInputError naming a key or an unknown column, or if no value column is updated although
+    the state has some: new keys would have nulls alone.
+    """
+    names = [name for name in schema.columns.names if name not in schema.key_columns]
+    by_name = dict(zip(spelled(update, names, case_sensitive=case_sensitive), update.values(), strict=True))
+    for name in by_name:
+        if name not in names:
+            raise InvalidInputError(
+                f"{what}: update names {name!r}, which is not a value column of the state: {', '.join(names)}"
+            )
+    by_name.pop(filled or "", None)
+    values = [name for name in names if name != filled]
+    if values and not by_name:
+        raise InvalidInputError(
+            f"{what}: update is empty, so each new key would have nulls: say what becomes of "
+            f"{values[0]!r}, as in {{{values[0]!r}: {f'new.{values[0]}'!r}}}"
+        )
+    return by_name
 
 
 def _change(what: str, instead: str = _ANOTHER_OPERATOR) -> InvalidInputError:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline import decisions
     from dstl_dagster.timeline.as_of import AsOf, AtLike
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
+    from dstl_dagster.timeline.batch_key import BatchKey, BatchKeyLike
     from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, Sweep, roots_digest
     from dstl_dagster.timeline.completed import find_completed
     from dstl_dagster.timeline.documents import write_once
@@ -38,14 +39,17 @@ if TYPE_CHECKING:
         Subsumed,
         TimelineRecord,
     )
-    from dstl_dagster.timeline.timeline import Timeline
+    from dstl_dagster.timeline.timeline import DROP_WAIT_SECONDS, Timeline
     from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
 __all__ = [
+    "DROP_WAIT_SECONDS",
     "Aborted",
     "AsOf",
     "AtLike",
     "Attempt",
+    "BatchKey",
+    "BatchKeyLike",
     "BlockedFile",
     "CheckpointEntry",
     "CleanUpMark",
@@ -84,6 +88,7 @@ __getattr__, __dir__ = lazy_face(
         "decisions": ["decisions"],
         "as_of": ["AsOf", "AtLike"],
         "attempt": ["Attempt", "PlannedAttempt"],
+        "batch_key": ["BatchKey", "BatchKeyLike"],
         "clean_up_mark": ["CleanUpMark", "Marks", "Sweep", "roots_digest"],
         "completed": ["find_completed"],
         "documents": ["write_once"],
@@ -106,7 +111,7 @@ __getattr__, __dir__ = lazy_face(
             "Subsumed",
             "TimelineRecord",
         ],
-        "timeline": ["Timeline"],
+        "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
     },
 )

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
 
@@ -64,16 +65,15 @@ class Archive:
             for done in [pool.submit(self._write, *each) for each in documents]:
                 done.result()
 
-    def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
-        """Every archived checkpoint that held this batch, ascending. Raises: FormatError."""
-        prefix = self._names.archived_key_prefix(idempotency_key)
-        found = []
-        for stat in self._store.list(prefix):
-            digits = stat.name.removeprefix(prefix)
-            if not (digits.isascii() and digits.isdigit()):
-                raise FormatError(f"foreign object {stat.name} in the archive of {self._names.job!r}")
-            found.append(int(digits))
-        return found
+    def checkpoints_of_key(self, key: str | BatchKey) -> list[int]:
+        """Every archived checkpoint that held this batch, or one of this name; ascending.
+
+        Raises: FormatError.
+        """
+        name, identity = (key, None) if isinstance(key, str) else (key.key, key.identity)
+        listed = self._store.list(self._names.archived_key_prefix(name))
+        found = (self._names.archived_key_of(stat.name, name, identity) for stat in listed)
+        return [each for each in found if each is not None]
 
     def fate_of_half(self, half: int) -> Fate | None:
         """How the attempt with these upper 64 bits ended; `None` if it is not archived."""
@@ -107,7 +107,7 @@ class Archive:
             )
         for key, checkpoint_ids in view.keys.items():
             for checkpoint_id in checkpoint_ids:
-                yield self._names.archived_key(key, checkpoint_id), {"key": key}
+                yield self._names.archived_key(key.key, checkpoint_id, key.identity), key.to_json()
         for decision_id, slot in view.requests.items():
             yield self._names.archived_request(decision_id), {"slot": slot}
 

@@ -3,11 +3,15 @@
 Owns the forms of `at`, the same for the command, Spark, Dagster and Python. Does not own loading the
 checkpoint (`checkpoint`). Pure, but for archive look-ups.
 
-    12, "12", "checkpoint:12"                   the checkpoint of this id
-    "before-migration", "savepoint:NAME"        the checkpoint that a savepoint keeps
+    12, "checkpoint:12"                         the checkpoint of this id
     "2001-01-05", "partition:KEY"               the checkpoint that holds this batch: a partition, or any key
+    "before-migration", "savepoint:NAME"        the checkpoint that a savepoint keeps
     "2026-11-22T18:00", "time:2026-11-22"       where the job stood at that time, in UTC unless it says else
     None                                        the last checkpoint
+
+In Python the type says what digits are: 12 is an id and "12" a name, since a partition may be called so.
+Where all is text, as in the command and in Spark's options, digits are the one of both that exists; if both
+do, only a prefix says which.
 
 A day alone is never taken for a time: of a partition that has not run, it would name another state silently.
 """
@@ -46,16 +50,16 @@ _PREFIXES = {
 
 @dataclass(frozen=True)
 class AsOf:
-    """A checkpoint as a caller named it. Made by `of`, `version` and `time`."""
+    """A checkpoint as a caller named it. Made by `of`, `of_text` and `time`."""
 
     _kind: _Kind
     _name: str = ""
-    _id: int = 0
+    _id: int = 0  # of a name: the checkpoint that it may mean too
     _time: datetime | None = None
 
     @classmethod
     def of(cls, at: AtLike) -> AsOf:
-        """Raises: InvalidInputError for what has none of the forms."""
+        """By the value's type: an int is an id, text is none. Raises: InvalidInputError for no such form."""
         if isinstance(at, AsOf):
             return at
         if at is None:
@@ -71,14 +75,25 @@ class AsOf:
         return cls._of_text(at.strip())
 
     @classmethod
+    def of_text(cls, text: str) -> AsOf:
+        """Of an argument or an option, which has no type: digits may be an id, too.
+
+        Raises: InvalidInputError for what has none of the forms.
+        """
+        name = text.strip()
+        if not _is_number(name):
+            return cls.of(text)
+        number = int(name)
+        return cls(_Kind.NAME, name, number) if number else cls._of_id(number, text)
+
+    @classmethod
     def _of_text(cls, text: str) -> AsOf:
         prefix, colon, rest = text.partition(":")
         kind = _PREFIXES.get(prefix) if colon else None
         if kind is _Kind.TIME:
             return cls.time(rest)
-        if kind is _Kind.CHECKPOINT or (kind is None and _is_number(text)):
-            number = rest if kind else text
-            return cls._of_id(int(number) if _is_number(number) else 0, text)
+        if kind is _Kind.CHECKPOINT:
+            return cls._of_id(int(rest) if _is_number(rest) else 0, text)
         if kind is not None:
             if not rest:
                 raise InvalidInputError(f"{text!r} names no {prefix}: add it behind the colon")
@@ -109,11 +124,6 @@ class AsOf:
         return "the last checkpoint" if self._kind is _Kind.LATEST else self._name
 
     @property
-    def is_id(self) -> bool:
-        """Whether it is an id, so that nothing has to be looked up to tell which."""
-        return self._kind is _Kind.CHECKPOINT
-
-    @property
     def is_time(self) -> bool:
         """Whether it reads as a time."""
         return self._time is not None
@@ -124,7 +134,7 @@ class AsOf:
         `job`, `store_uri`: of the timeline, for errors.
 
         Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
-        InvalidInputError if a savepoint and a batch of this name are different checkpoints.
+        InvalidInputError if the name is that of several things, which are different checkpoints.
         """
         if not view.slot:
             raise NotFoundError(
@@ -141,16 +151,17 @@ class AsOf:
         return self._at_time(view, job) if self._kind is _Kind.TIME else self._named(view, job)
 
     def _named(self, view: TimelineView, job: str) -> int:
-        kept = view.savepoints.get(self._name) if self._kind is not _Kind.PARTITION else None
-        held = view.applied_in(self._name) if self._kind is not _Kind.SAVEPOINT else None
-        if kept is not None and held is not None and kept != held:
-            raise InvalidInputError(
-                f"{self._name!r} is both a savepoint (checkpoint {kept}) and a batch (checkpoint {held}) of "
-                f"job {job!r}: say savepoint:{self._name} or partition:{self._name}"
+        meant = self._meant(view)
+        if len(set(meant.values())) > 1:
+            prefixes = [each.name.lower() for each in meant]
+            several = " and ".join(
+                f"a {prefix} ({'that is its id' if each is _Kind.CHECKPOINT else f'checkpoint {found}'})"
+                for prefix, (each, found) in zip(prefixes, meant.items(), strict=True)
             )
-        found = held if kept is None else kept
-        if found is not None:
-            return found
+            said = " or ".join(f"{prefix}:{self._name}" for prefix in prefixes)
+            raise InvalidInputError(f"{self._name!r} of job {job!r} is both {several}: say {said}")
+        if meant:
+            return next(iter(meant.values()))
         if self._time is not None:
             return self._at_time(view, job)
         raise NotFoundError(
@@ -158,11 +169,22 @@ class AsOf:
             kind=ErrorKind.NO_CHECKPOINT,
         )
 
+    def _meant(self, view: TimelineView) -> dict[_Kind, int]:
+        """The checkpoint of each thing that has this name; an id also of one that was cleaned up."""
+        found: dict[_Kind, int | None] = {}
+        if self._kind is _Kind.NAME:
+            found[_Kind.CHECKPOINT] = self._id if 1 <= self._id <= view.highest_id else None
+        if self._kind is not _Kind.PARTITION:
+            found[_Kind.SAVEPOINT] = view.savepoints.get(self._name)
+        if self._kind is not _Kind.SAVEPOINT:
+            found[_Kind.PARTITION] = view.applied_in(self._name)
+        return {kind: checkpoint_id for kind, checkpoint_id in found.items() if checkpoint_id is not None}
+
     def _what_is_there(self, view: TimelineView) -> str:
         known = ", ".join(sorted(view.savepoints)) or "none"
         if self._kind is _Kind.SAVEPOINT:
             return f"it has no such savepoint, only {known}"
-        if view.keys.get(self._name) or view.archive.checkpoints_of_key(self._name):
+        if view.checkpoints_since_snapshot(self._name) or view.archive.checkpoints_of_key(self._name):
             return "a restore abandoned the one that held this batch; run the batch again"
         if self._kind is _Kind.PARTITION:
             return "no completed checkpoint holds this partition; `list` shows those that exist"
@@ -170,7 +192,15 @@ class AsOf:
         hint = ""
         shown = _SHOWN.fullmatch(self._name)
         if shown:
-            hint = f"; Dagster shows checkpoint {int(shown[1])} so: say {int(shown[1])}"
+            hint = f"; Dagster shows checkpoint {int(shown[1])} so: say checkpoint:{int(shown[1])}"
+        elif self._id:
+            return (
+                f"neither an id, of which it has those up to {view.highest_id}, nor a partition or savepoint"
+            )
+        elif _is_number(self._name) and int(self._name):
+            hint = (
+                f"; for the checkpoint of this id say {int(self._name)}, a number, or checkpoint:{self._name}"
+            )
         elif _DATE.fullmatch(self._name):
             hint = f"; for its midnight say time:{self._name}" if _is_day(self._name) else "; it is no date"
         return f"no completed checkpoint holds such a partition, and no savepoint has it ({known}){hint}"

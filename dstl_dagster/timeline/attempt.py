@@ -12,6 +12,7 @@ from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
+from dstl_dagster.timeline.batch_key import BatchKey
 
 __all__ = ["Attempt", "PlannedAttempt"]
 
@@ -26,9 +27,11 @@ class Attempt:
         parent: the checkpoint it builds on; `None` for a job's first.
         job: the job's name.
         store_uri: the job's store, as `open_store` takes it. Holds no secret.
-        idempotency_key: identifies the batch; at most one checkpoint of a chain completes with it.
+        batch: identifies the batch; at most one checkpoint of a chain completes with it.
+        base: as of a `Completed` record.
+        timeline: the id of the job's timeline; empty for an attempt that is its first record.
         snapshot_slot: the newest snapshot on the timeline when it was opened, 0 if there was none; later
-            steps begin to read there. `None`: unknown, as in attempts that an earlier release handed over.
+            steps begin to read there. `None`: unknown.
     """
 
     checkpoint_id: int
@@ -36,12 +39,24 @@ class Attempt:
     parent: int | None
     job: str = ""
     store_uri: str = ""
-    idempotency_key: str | None = None
+    batch: BatchKey | None = None
+    base: int | None = None
+    timeline: str = field(default="", compare=False)
     snapshot_slot: int | None = field(default=None, compare=False)
 
     @property
     def names(self) -> JobNames:
         return JobNames(self.job)
+
+    @property
+    def builds_on(self) -> int | None:
+        """The checkpoint whose state it reads and changes; `None` if there is none."""
+        return self.parent if self.base is None else self.base or None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The batch as people name it, such as a partition."""
+        return None if self.batch is None else self.batch.key
 
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object, the inverse of `from_json`."""
@@ -51,7 +66,9 @@ class Attempt:
             "parent": self.parent,
             "job": self.job,
             "store_uri": self.store_uri,
-            "idempotency_key": self.idempotency_key,
+            "batch": None if self.batch is None else self.batch.to_json(),
+            "base": self.base,
+            "timeline": self.timeline,
             "snapshot_slot": self.snapshot_slot,
         }
 
@@ -68,7 +85,9 @@ class Attempt:
                 parent=None if fields["parent"] is None else int(fields["parent"]),
                 job=str(fields["job"]),
                 store_uri=str(fields["store_uri"]),
-                idempotency_key=fields["idempotency_key"],
+                batch=None if fields["batch"] is None else BatchKey.from_json(fields["batch"]),
+                base=None if fields["base"] is None else int(fields["base"]),
+                timeline=str(fields["timeline"]),
                 snapshot_slot=None if slot is None else int(slot),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import (
     Aborted,
     BlockedFile,
@@ -89,7 +90,8 @@ def to_open(
     *,
     attempt: uuid.UUID,
     owner: str,
-    idempotency_key: str | None,
+    batch: BatchKey | None,
+    base: int | None = None,
     expected_parent: int | None,
     pin_parent: bool,
     retracted: int,
@@ -98,12 +100,16 @@ def to_open(
 
     `retracted` is the slot of the newest restore whose abandoned files the caller has retracted. With
     `pin_parent` the parent must be `expected_parent`, so that what the caller checked about it still holds.
+    `base`: apply the last checkpoint's batch anew, on what that was built on.
 
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
     """
     if view.open_attempt is not None:
         raise opened_meanwhile(view.open_attempt)
-    refuse_applied(view, idempotency_key)
+    if base is None:
+        refuse_applied(view, batch)
+    else:
+        _require_base(view, batch, base)
     refuse_unresolved(view)
     if view.uncommitted:
         raise ConflictError(
@@ -126,8 +132,18 @@ def to_open(
         checkpoint_id=view.next_checkpoint_id,
         parent=parent,
         owner=owner,
-        idempotency_key=idempotency_key,
+        batch=batch,
+        base=base,
     )
+
+
+def _require_base(view: TimelineView, batch: BatchKey | None, base: int) -> None:
+    """The last checkpoint holds this batch, and builds on `base`, which is there."""
+    last = view.last_completed
+    if last is None or last.completed.batch != batch or (last.completed.builds_on or 0) != base:
+        raise parent_moved(None if last is None else last.checkpoint_id, base)
+    if base:
+        refuse_gone(entry_of(view, base))
 
 
 def to_begin(
@@ -159,7 +175,7 @@ def to_begin(
         view,
         attempt=attempt.attempt,
         owner=owner,
-        idempotency_key=attempt.idempotency_key,
+        batch=attempt.batch,
         expected_parent=attempt.parent,
         pin_parent=True,
         retracted=retracted,
@@ -190,6 +206,13 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
         raise ConflictError(
             f"attempt {attempt.attempt} already completed checkpoint {attempt.checkpoint_id}",
             kind=ErrorKind.ALREADY_COMPLETED,
+        )
+    if attempt.timeline not in ("", view.timeline_id):
+        begun = "another job of that name has begun since" if view.slot else "nothing of it is there"
+        raise NotFoundError(
+            f"attempt {attempt.attempt} is of a job {attempt.job!r} that is gone: it was dropped, or its "
+            f"store was emptied or replaced; {begun}. Start again from step 1",
+            kind=ErrorKind.JOB_GONE,
         )
     raise NotFoundError(
         f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?",
@@ -225,14 +248,16 @@ def to_complete(
         raise FencedError(
             f"attempt {attempt.attempt} builds on checkpoint {attempt.parent}, but the last one is {parent}"
         )
-    refuse_applied(view, attempt.idempotency_key)
+    if attempt.base is None:
+        refuse_applied(view, attempt.batch)
     return Completed(
         attempt=attempt.attempt,
         checkpoint_id=attempt.checkpoint_id,
         parent=attempt.parent,
         manifest=manifest,
         files=tuple(files),
-        idempotency_key=attempt.idempotency_key,
+        batch=attempt.batch,
+        base=attempt.base,
         seconds=seconds,
         manifest_crc32c=manifest_crc32c,
     )
@@ -367,6 +392,8 @@ def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
     ones are subsumed as soon as their files are retracted.
     """
     saved = set(view.savepoints.values())
+    if view.open_attempt is not None and view.open_attempt.base:
+        saved.add(view.open_attempt.base)
     beyond = [
         entry
         for entry in view.retained[: -max(1, num_retained)]

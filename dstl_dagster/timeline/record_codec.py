@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import (
     Aborted,
     BlockedFile,
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _KIND = "record"
-_PLAIN, _WITH_CHECKSUM = 1, 2
+_VERSION = 1
 _KINDS: dict[str, type[TimelineRecord]] = {
     kind.kind: kind
     for kind in (
@@ -59,12 +60,7 @@ R = TypeVar("R", bound=TimelineRecord)
 
 def encode_record(record: TimelineRecord) -> bytes:
     """The content of the record's object."""
-    fields = record_to_plain(record)
-    entries = fields["view"]["checkpoints"] if isinstance(record, Snapshot) else ()
-    completed = [fields, *(entry["completed"] for entry in entries)]
-    # An earlier release would not know the field: it must refuse the whole document as a later one's.
-    version = _WITH_CHECKSUM if any(name in each for each in completed for name in _ADDED) else _PLAIN
-    return encode_document(_KIND, version, fields)
+    return encode_document(_KIND, _VERSION, record_to_plain(record))
 
 
 def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
@@ -72,7 +68,7 @@ def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
 
     Raises: FormatError, also if the record claims another slot (a copied object).
     """
-    _, fields = decode_document(_KIND, _WITH_CHECKSUM, payload, where)
+    _, fields = decode_document(_KIND, _VERSION, payload, where)
     record = record_from_plain(fields, where)
     if record.slot != slot:
         raise FormatError(f"{where} claims to be the record of slot {record.slot}")
@@ -103,12 +99,8 @@ def copy_of_record(metadata: Mapping[str, str]) -> bytes | None:
 
 def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
     """The record as a plain JSON object, the inverse of `record_from_plain`."""
-    fields: dict[str, Any] = {"kind": record.kind}
-    for name, _, _ in _FIELDS[type(record)]:
-        value = getattr(record, name)
-        if value is not None or name not in _ADDED:
-            fields[name] = _plain(value)
-    return fields
+    names = (name for name, _, _ in _FIELDS[type(record)])
+    return {"kind": record.kind, **{name: _plain(getattr(record, name)) for name in names}}
 
 
 def record_from_plain(fields: Mapping[str, Any], where: str) -> TimelineRecord:
@@ -128,6 +120,8 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, BatchKey):
+        return value.to_json()
     if isinstance(value, BlockedFile | FinalFile):
         return dataclasses.asdict(value)
     if isinstance(value, tuple):
@@ -141,7 +135,6 @@ def _typed(kind: type[R], fields: Mapping[str, Any]) -> R:
     values: dict[str, Any] = {
         name: None if optional and fields[name] is None else reader(fields[name])
         for name, reader, optional in _FIELDS[kind]
-        if name in fields or name not in _ADDED
     }
     if len(fields) > len(values):
         raise ValueError(f"unknown fields {sorted(set(fields) - set(values))}")
@@ -194,10 +187,7 @@ def _blocked(plain: Any) -> tuple[BlockedFile, ...]:
 
 def _finals(plain: Any) -> tuple[FinalFile, ...]:
     return tuple(
-        # The first release wrote bare names: such files can only be identified through their manifest.
-        FinalFile("", item, "")
-        if isinstance(item, str)
-        else FinalFile(_text(item["bucket"]), _text(item["name"]), _text(item["fingerprint"]))
+        FinalFile(_text(item["bucket"]), _text(item["name"]), _text(item["fingerprint"]))
         for item in _list(plain)
     )
 
@@ -208,9 +198,7 @@ def _mapping(plain: Any) -> dict[str, Any]:
     return plain
 
 
-_ADDED = {"manifest_crc32c"}
-"""Fields that earlier releases did not write: absent in their records, and left out where not known."""
-_OPTIONAL = {"parent", "idempotency_key", "foreign_generation"}
+_OPTIONAL = {"parent", "base", "batch", "manifest_crc32c", "foreign_generation"}
 _READERS: dict[str, Any] = {
     "slot": _count,
     "decision_id": uuid.UUID,
@@ -223,7 +211,8 @@ _READERS: dict[str, Any] = {
     "reason": _text,
     "manifest": _text,
     "manifest_crc32c": _count,
-    "idempotency_key": _text,
+    "base": _count,
+    "batch": BatchKey.from_json,
     "files": _finals,
     "published": _texts,
     "blocked": _blocked,

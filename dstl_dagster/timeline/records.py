@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from dstl_dagster.timeline.batch_key import BatchKey
+
 __all__ = [
     "Aborted",
     "BlockedFile",
@@ -32,6 +34,7 @@ __all__ = [
     "Snapshot",
     "Subsumed",
     "TimelineRecord",
+    "timeline_id_of",
 ]
 
 _NO_ID = uuid.UUID(int=0)
@@ -48,11 +51,18 @@ class TimelineRecord:
     recorded_at: datetime = _NO_TIME
 
 
+def timeline_id_of(root: TimelineRecord) -> str:
+    """The id of the timeline whose first record this is: 16 hex digits."""
+    upper, lower = divmod(root.decision_id.int, 1 << 64)
+    return f"{upper ^ lower:016x}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Opened(TimelineRecord):
     """Step 1: an attempt works on a checkpoint. At most one attempt is open at a time.
 
     `owner` names who opened it (a Dagster run, a streaming query). An owner may fence its own attempt.
+    `base`: as of `Completed`.
     """
 
     kind: ClassVar[str] = "opened"
@@ -60,7 +70,13 @@ class Opened(TimelineRecord):
     checkpoint_id: int
     parent: int | None
     owner: str
-    idempotency_key: str | None = None
+    batch: BatchKey | None = None
+    base: int | None = None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The batch as people name it, such as a partition."""
+        return None if self.batch is None else self.batch.key
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,10 @@ class Completed(TimelineRecord):
 
     `seconds` is how long the step had taken when this record was sent. `manifest_crc32c` is the CRC-32C of
     all bytes of the manifest, which names what follows with its own checksum, and so on to every byte; `None`
-    in records of earlier releases.
+    for a manifest that its writer did not store.
+
+    `base` is the checkpoint whose state this one builds on (0: none, the state begins here), where that is
+    not its parent: its batch is the parent's, applied anew.
     """
 
     kind: ClassVar[str] = "completed"
@@ -91,9 +110,20 @@ class Completed(TimelineRecord):
     parent: int | None
     manifest: str
     files: tuple[FinalFile, ...] = ()
-    idempotency_key: str | None = None
+    batch: BatchKey | None = None
+    base: int | None = None
     seconds: float = 0.0
     manifest_crc32c: int | None = None
+
+    @property
+    def builds_on(self) -> int | None:
+        """The checkpoint whose state this one's changes are on; `None` if it is the first."""
+        return self.parent if self.base is None else self.base or None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The batch as people name it, such as a partition."""
+        return None if self.batch is None else self.batch.key
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ asks for which (`decisions`). Pure.
 from __future__ import annotations
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import Opened
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
@@ -88,13 +89,13 @@ def refuse_unresolved(view: TimelineView) -> None:
         )
 
 
-def refuse_applied(view: TimelineView, idempotency_key: str | None) -> None:
+def refuse_applied(view: TimelineView, batch: BatchKey | None) -> None:
     """Raises: ConflictError (kind `already_applied`) if a checkpoint of the chain holds this batch."""
-    if idempotency_key is None:
+    if batch is None:
         return
-    held = view.applied_in(idempotency_key)
+    held = view.applied_in(batch)
     if held is not None:
         raise ConflictError(
-            f"batch {idempotency_key!r} is already in checkpoint {held}: there is nothing to do",
+            f"batch {batch.key!r} is already in checkpoint {held}: there is nothing to do",
             kind=ErrorKind.ALREADY_APPLIED,
         )

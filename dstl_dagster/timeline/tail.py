@@ -1,7 +1,7 @@
 """Where reading a timeline starts: the newest snapshot, found without reading what precedes it.
 
-Owns the hint object, the search without one, and reading the records since the newest snapshot. Does not
-own what records add up to (`view_builder`).
+Owns the hint object, the search without one, which timeline the job has, and reading the records since the
+newest snapshot. Does not own what records add up to (`view_builder`).
 
 Nobody is trusted about where to start, neither the hint nor a caller who knows where a snapshot was: a slot
 without a snapshot counts as no hint.
@@ -11,12 +11,15 @@ copies in the metadata (`record_codec`). So the tail is read in two round trips:
 beside the listing of what follows it. It is one for a caller who knows the slot, and for a job that has no
 snapshot yet: the first slots are listed beside the hint, and fewer of them than were asked for are all there
 are.
+
+A listing may show slots of other timelines, which a process wrote that outlived its job: their names say so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import islice
@@ -27,9 +30,9 @@ from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore, at_once, concurrently
 from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
-from dstl_dagster.timeline.records import Snapshot, TimelineRecord
+from dstl_dagster.timeline.records import Snapshot, TimelineRecord, timeline_id_of
 
-__all__ = ["TailReader", "hole"]
+__all__ = ["Beginning", "TailReader", "hole"]
 
 log = logging.getLogger(__name__)
 
@@ -41,50 +44,87 @@ _FIRST_SLOTS = 41
 """One more than a job has before its first snapshot, at the default interval, be it late."""
 Listed = dict[int, TimelineRecord | None]
 """Slots that exist, ascending, each with its record if the listing had a copy of it."""
-Read = Callable[[int], TimelineRecord | None]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a snapshot was seen: its slot, 0 if there was none, and its timeline."""
+
+    slot: int
+    timeline: str
 
 
 class TailReader:
     """Reads the newest snapshot and what follows it. Thread-safe.
 
+    Attributes:
+        names: the job's, with the id of its timeline once that is known.
+
     Args:
-        read: returns the record in a slot, or `None`.
         threads: records read concurrently, at most.
     """
 
-    def __init__(self, store: ObjectStore, names: JobNames, read: Read, *, threads: int = 1) -> None:
+    def __init__(self, store: ObjectStore, names: JobNames, *, threads: int = 1) -> None:
+        self.names = names
         self._store = store
-        self._names = names
-        self._read = read
         self._threads = threads
         self._hint_written: datetime | None = None
 
-    def records(self, snapshot_slot: int | None = None) -> list[TimelineRecord]:
+    def records(self, begin: Beginning | None = None) -> list[TimelineRecord]:
         """All records from the newest snapshot on (inclusive), or from slot 1 if there is none.
 
-        `snapshot_slot`: where the caller saw a snapshot, 0 if there was none; by default the hint is asked.
+        `begin`: where the caller saw a snapshot; by default the hint is asked.
 
         Raises: FormatError (kind `history_hole` if a slot between them was deleted).
         """
-        first: Listed | None = None
-        start = snapshot_slot
-        if start is None:
-            start, first = self._beginning()
-        if start:
+        first: list[ObjectStat] | None = None
+        found = begin
+        if found is None:
+            found, first = at_once(self._store, self._hinted, self._first_slots, self._threads)
+        if found is not None and found.slot:
+            self.names = replace(self.names, timeline=found.timeline)
             snapshot, behind = at_once(
-                self._store, partial(self._read, start), partial(self._listed, start), self._threads
+                self._store, partial(self.read, found.slot), partial(self._listed, found.slot), self._threads
             )
             if isinstance(snapshot, Snapshot):
                 self._hint_written = snapshot.recorded_at
-                return self._since_snapshot(start, {start: snapshot, **behind})
-            if snapshot_slot is not None:
+                return self._since_snapshot(found.slot, {found.slot: snapshot, **behind})
+            self.names = replace(self.names, timeline="")
+            if begin is not None:
                 return self.records()
         if first is None:
-            first = self._listed(0, _PAGE)
+            first = [*islice(self._store.list(self.names.timeline_prefix), _PAGE)]
+        self._know_root(first)
+        slots = self._slots_of(first)
         if len(first) < _PAGE:
-            return self._since_snapshot(0, first)
-        start = self._probed_tail(max(first))
+            return self._since_snapshot(0, slots)
+        start = self._probed_tail(max(slots))
         return self._since_snapshot(start, {start: None, **self._listed(start)}, down_to=1)
+
+    def read(self, slot: int) -> TimelineRecord | None:
+        """The record in a slot; `None` if there is none. Raises: FormatError."""
+        if slot > 1 and not self.names.timeline:
+            return None
+        name = self.names.slot(slot)
+        try:
+            payload = self._store.get(name)
+        except NotFoundError:
+            return None
+        record = decode_record(payload, slot, name)
+        if slot == 1:
+            self.names = replace(self.names, timeline=timeline_id_of(record))
+        return record
+
+    def is_replaced(self) -> str | None:
+        """Whether the timeline that is known here is gone: `None` if not, else the id of the one that the job
+        has now, empty if it has none. One request.
+        """
+        try:
+            root = decode_record(self._store.get(self.names.root_slot), 1, self.names.root_slot)
+        except NotFoundError:
+            return ""
+        now = timeline_id_of(root)
+        return None if now == self.names.timeline else now
 
     def write_hint(self, slot: int, recorded_at: datetime | None = None) -> None:
         """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged.
@@ -98,62 +138,76 @@ class TailReader:
             if age < 2 * interval:
                 return
         try:
-            document = encode_document(_KIND, _VERSION, {"slot": slot})
-            self._store.put(self._names.hint, document, precondition=ANY)
+            document = encode_document(_KIND, _VERSION, {"slot": slot, "timeline": self.names.timeline})
+            self._store.put(self.names.hint, document, precondition=ANY)
             self._hint_written = recorded_at
         except DstlError as error:
-            log.warning("could not write the hint of job %s: %s", self._names.job, error)
+            log.warning("could not write the hint of job %s: %s", self.names.job, error)
 
     def first_behind(self, slot: int) -> int | None:
         """The first slot that exists after `slot` (exclusive). One listing."""
-        return next(iter(self._listed(slot, 1)), None)
+        if self._store.capabilities.short_lists:
+            offset = self.names.slots_from(slot + 1)
+            short = cast("ShortListingStore", self._store)
+            found = short.list_first(self.names.timeline_prefix, 1, start_offset=offset)
+            if not found or self._slots_of(found):
+                return next(iter(self._slots_of(found)), None)
+        return next(iter(self._listed(slot)), None)
 
     def read_behind(self, slot: int) -> Iterator[TimelineRecord]:
         """The records after `slot` (exclusive) that a listing finds, up to the first gap, in order."""
         while True:
-            listed = self._listed(slot, _PAGE)
+            stats = [*islice(self._after(slot), _PAGE)]
+            listed = self._slots_of(stats)
             there = [each for at, each in enumerate(listed) if each == slot + 1 + at]
             for start in range(0, len(there), _BATCH):
                 part = there[start : start + _BATCH]
                 yield from self._batch(range(part[0], part[-1] + 1), listed)
-            if len(there) < _PAGE:
+            if len(stats) < _PAGE or not there:
                 return
             slot = there[-1]
 
-    def _beginning(self) -> tuple[int, Listed | None]:
-        """The slot that the hint names, 0 without one; and all slots, if that took no longer to find out."""
-        hinted, first = at_once(self._store, self._hinted, self._first_slots, self._threads)
-        return hinted, first
-
-    def _hinted(self) -> int:
+    def _hinted(self) -> Beginning | None:
+        name = self.names.hint
         try:
-            _, fields = decode_document(_KIND, _VERSION, self._store.get(self._names.hint), self._names.hint)
+            _, fields = decode_document(_KIND, _VERSION, self._store.get(name), name)
             with reading("the hint is not valid"):
-                return max(0, int(fields["slot"]))
+                return Beginning(max(0, int(fields["slot"])), str(fields["timeline"]))
         except (NotFoundError, FormatError):
-            return 0
+            return None
 
-    def _first_slots(self) -> Listed | None:
+    def _first_slots(self) -> list[ObjectStat] | None:
         """All slots, if they are so few that one short listing shows it; else, or if it cannot, `None`."""
         if not self._store.capabilities.short_lists:
             return None
-        found = cast("ShortListingStore", self._store).list_first(self._names.timeline_prefix, _FIRST_SLOTS)
-        return None if len(found) == _FIRST_SLOTS else self._slots_of(found)
+        found = cast("ShortListingStore", self._store).list_first(self.names.timeline_prefix, _FIRST_SLOTS)
+        return None if len(found) == _FIRST_SLOTS else [*found]
 
-    def _listed(self, slot: int, limit: int | None = None) -> Listed:
-        """What exists after `slot` (exclusive), at most `limit`. One listing."""
-        offset = self._names.slot(slot + 1)
-        if limit == 1 and self._store.capabilities.short_lists:
-            listing = cast("ShortListingStore", self._store)
-            return self._slots_of(listing.list_first(self._names.timeline_prefix, 1, start_offset=offset))
-        found = self._store.list(self._names.timeline_prefix, start_offset=offset)
-        return self._slots_of(islice(found, limit))
+    def _know_root(self, stats: Sequence[ObjectStat]) -> None:
+        """Find out which timeline the job has: by the listing of all slots, or of the first ones."""
+        root = next((stat for stat in stats if stat.name == self.names.root_slot), None)
+        if root is None:
+            return
+        copy = _copy(root, 1)
+        if copy is not None:
+            self.names = replace(self.names, timeline=timeline_id_of(copy))
+        else:
+            self.read(1)
+
+    def _after(self, slot: int) -> Iterator[ObjectStat]:
+        return self._store.list(self.names.timeline_prefix, start_offset=self.names.slots_from(slot + 1))
+
+    def _listed(self, slot: int) -> Listed:
+        """What exists after `slot` (exclusive). One listing."""
+        return self._slots_of(self._after(slot))
 
     def _slots_of(self, found: Iterable[ObjectStat]) -> Listed:
+        """Those of the job's timeline; while none is known, of any: then the first slot is missing."""
         listed: Listed = {}
         for stat in found:
-            slot = self._slot_of(stat.name)
-            listed[slot] = _copy(stat, slot)
+            slot, timeline = self._slot_of(stat.name)
+            if slot == 1 or timeline == self.names.timeline or not self.names.timeline:
+                listed[slot] = _copy(stat, slot)
         return listed
 
     def _probed_tail(self, present: int) -> int:
@@ -169,7 +223,9 @@ class TailReader:
         return present
 
     def _exists(self, slot: int) -> bool:
-        return self._store.stat(self._names.slot(slot)) is not None
+        if slot > 1 and not self.names.timeline:
+            return False
+        return self._store.stat(self.names.slot(slot)) is not None
 
     def _refuse_holes(self, start: int, listed: Iterable[int]) -> None:
         expected = start + 1
@@ -179,7 +235,7 @@ class TailReader:
             while expected < slot:
                 # A slot created while the listing ran may be missing from the listing and still exist.
                 if not self._exists(expected):
-                    raise hole(self._names.job, expected, slot)
+                    raise hole(self.names.job, expected, slot)
                 expected += 1
             expected += 1
 
@@ -205,25 +261,31 @@ class TailReader:
     def _batch(self, slots: range, listed: Listed) -> list[TimelineRecord]:
         """The records in these slots; those that the listing did not have are read concurrently."""
         unread = [slot for slot in slots if listed.get(slot) is None]
-        read = concurrently([partial(self._read, slot) for slot in unread], self._threads, "dstl-timeline")
+        read = concurrently([partial(self.read, slot) for slot in unread], self._threads, "dstl-timeline")
         records = {**listed, **dict(zip(unread, read, strict=True))}
         found = []
         for slot in slots:
             record = records[slot]
             if record is None:
-                raise hole(self._names.job, slot, slots[-1])
+                raise hole(self.names.job, slot, slots[-1])
             found.append(record)
         return found
 
-    def _slot_of(self, name: str) -> int:
-        slot = self._names.slot_of(name)
-        if slot is None or slot == 0:
-            raise FormatError(f"foreign object {name} on the timeline of {self._names.job!r}: move it away")
-        return slot
+    def _slot_of(self, name: str) -> tuple[int, str]:
+        found = self.names.slot_of(name)
+        if found is None:
+            raise FormatError(f"foreign object {name} on the timeline of {self.names.job!r}: move it away")
+        return found
 
 
 def hole(job: str, missing: int, later: int) -> FormatError:
     """The error for a slot that is missing while a later one exists: stop rather than fork history."""
+    if missing == 1:
+        return FormatError(
+            f"the first record of job {job!r} is missing, but slot {later} exists: the job is being dropped, "
+            "or a drop was interrupted, which `dstl jobs drop` finishes; else restore it from a backup",
+            kind=ErrorKind.HISTORY_HOLE,
+        )
     return FormatError(
         f"slot {missing} of job {job!r} is missing, but slot {later} exists: a record was deleted. "
         "Restore it from a backup; the job cannot safely continue without it",

@@ -8,6 +8,12 @@ record wins it, and everyone reads the same sequence. A record carries a decisio
 creation is lost, or the client's own retry gets a 412, the slot itself is read back: our id means that we
 won. Otherwise the decision is made again from the new tail, or dropped.
 
+A job may be dropped, and its store emptied or replaced, while a process has its timeline in memory. The names
+of slots carry the timeline's id, so what such a process still appends is no other timeline's. Beside each
+record that it creates, and each look for new ones, it reads the first slot: if that is not its own timeline's
+any more, it takes its record back and says so. A drop deletes the first slot, waits for `DROP_WAIT_SECONDS`,
+and only then deletes others; an answer that took longer than half of that is asked for once more.
+
 Every `snapshot_interval` records, the writer that appended the last one adds a snapshot. It is a record like
 any other: it competes for its slot, and holds what every reader would have folded up to there. After a record
 of steps 1, 5 and 6, for which a checkpoint is waited for, it may be a little late: another one may come.
@@ -20,10 +26,11 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import (
@@ -35,28 +42,40 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ObjectStore, RequestCost, concurrently
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore, RequestCost, at_once, concurrently
 from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.documents import in_doubt
 from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.record_codec import copy_in_metadata, decode_record, encode_record
-from dstl_dagster.timeline.records import Committed, Completed, Opened, Snapshot, TimelineRecord
+from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record
+from dstl_dagster.timeline.records import (
+    Committed,
+    Completed,
+    Opened,
+    Snapshot,
+    TimelineRecord,
+    timeline_id_of,
+)
 from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
-from dstl_dagster.timeline.tail import TailReader, hole
+from dstl_dagster.timeline.tail import Beginning, TailReader, hole
 from dstl_dagster.timeline.view import TimelineView
 from dstl_dagster.timeline.view_builder import ViewBuilder
 
-__all__ = ["Timeline"]
+__all__ = ["DROP_WAIT_SECONDS", "Timeline"]
 
 _MAX_ROUNDS = 1_000
 """After losing this many slots in a row, something other than contention is wrong."""
 _LEAST_INTERVAL = 8
 _SEQUENTIAL_READS = 8
 
+DROP_WAIT_SECONDS: Final = 2.0
+"""Between the deletion of a job's first slot and that of any other."""
+_MAX_SECONDS_OF_PROOF: Final = DROP_WAIT_SECONDS / 2
 _WAITED_FOR = (Opened, Completed, Committed)
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=TimelineRecord)
+T = TypeVar("T")
 
 
 class Timeline:
@@ -87,7 +106,6 @@ class Timeline:
             raise InvalidInputError(
                 f"snapshot_interval must be {_LEAST_INTERVAL} or more, not {snapshot_interval}"
             )
-        self._names = JobNames(job)
         self._store = store
         self._clock = clock or SystemClock()
         self._new_id = new_id
@@ -95,27 +113,35 @@ class Timeline:
         self._reader_grace = reader_grace
         self._threads = store.capabilities.lookup_threads(threads)
         # It writes, and one write may be synced while the next is prepared.
-        self._archive = Archive(store, self._names, threads=store.capabilities.useful_threads(threads))
-        self._tail_reader = TailReader(store, self._names, self._read, threads=self._threads)
+        self._archive = Archive(store, JobNames(job), threads=store.capabilities.useful_threads(threads))
+        self._tail_reader = TailReader(store, JobNames(job), threads=self._threads)
         self._lock = threading.RLock()
         self._builder: ViewBuilder | None = None
         self._known = KnownEntries()
-        self._snapshot_slot: int | None = None
+        self._begin: Beginning | None = None
 
     @property
     def job(self) -> str:
-        return self._names.job
+        return self.names.job
+
+    @property
+    def names(self) -> JobNames:
+        """The job's, with the id of its timeline as far as this object has read or written it."""
+        return self._tail_reader.names
 
     @property
     def was_read(self) -> bool:
         """Whether this object has read the tail before: then `seen` costs no request, and may be stale."""
         return self._builder is not None
 
-    def start_at(self, snapshot_slot: int | None) -> None:
-        """Where the caller saw the newest snapshot, if it did (0: there was none). The first read begins
-        there, without asking the hint: one round trip less. If it is not so, it costs one more.
+    def start_at(self, attempt: Attempt) -> None:
+        """Begin the first read where the attempt saw the newest snapshot, if it did, without asking the hint:
+        one round trip less. If it is not so, it costs one more.
         """
-        self._snapshot_slot = snapshot_slot
+        if attempt.snapshot_slot is not None:
+            self._begin = Beginning(attempt.snapshot_slot, attempt.timeline)
+        if not self.names.timeline:
+            self._tail_reader.names = replace(self.names, timeline=attempt.timeline)
 
     def records(self, after_slot: int | None = None) -> Iterator[TimelineRecord]:
         """Every record after `after_slot` (exclusive; `None` or 0: from the first), in order.
@@ -127,6 +153,8 @@ class Timeline:
         slot = after_slot or 0
         if slot < 0:
             raise InvalidInputError(f"after_slot must be 0 or more, not {after_slot}")
+        if not self.names.timeline:
+            self._tail_reader.read(1)
         for record in self._walked(slot):
             slot = record.slot
             yield record
@@ -136,15 +164,20 @@ class Timeline:
         """What all records up to now add up to. Reads only what is new since the last call.
 
         The first call starts at the newest snapshot, so its cost does not grow with the job's age.
+
+        Raises: NotFoundError (kind `job_gone`: another call has read a timeline that is not there any more),
+        FormatError, UnavailableError.
         """
         with self._lock:
-            # Holes are checked for once, on the first read: from then on this object knows what existed.
-            builder = self._builder or ViewBuilder(self._archive, self._known)
-            for record in (
-                self._tail_reader.records(self._snapshot_slot)
-                if self._builder is None
-                else self._walked(builder.slot)
-            ):
+            builder = self._builder
+            if builder is None:
+                # Holes are checked for once, on the first read: from then on this object knows what existed.
+                found = self._tail_reader.records(self._begin)
+                builder = ViewBuilder(self._archive, self._known, self.names.timeline)
+            else:
+                behind = self._walked(builder.slot)
+                found = self._while_it_is_there(lambda: [*behind])
+            for record in found:
                 builder.add(record)
             self._builder = builder
             return builder.view()
@@ -162,7 +195,7 @@ class Timeline:
 
         One request each, concurrently; empty where there is none. For people to read: anybody may edit it.
         """
-        looks = [partial(self._store.stat, self._names.slot(slot)) for slot in slots]
+        looks = [partial(self._store.stat, self.names.slot(slot)) for slot in slots]
         stats = concurrently(looks, self._threads, "dstl-timeline")
         return [{} if stat is None else stat.metadata for stat in stats]
 
@@ -172,7 +205,8 @@ class Timeline:
         A record without a decision id is given one. Returns the record as written. `note`: as in `decide`.
 
         Raises: ConflictError (kind `slot_taken`: a rival won the slot, nothing was written), UnavailableError
-        (unknown outcome: append the same record again, which its decision id makes safe if it had one).
+        (unknown outcome: append the same record again, which its decision id makes safe if it had one),
+        NotFoundError (kind `job_gone`).
         """
         with self._lock:
             if self._builder is None:
@@ -185,7 +219,8 @@ class Timeline:
                 recorded_at=self._clock.now(),
             )
             self._builder.check(stamped)  # before it is written: a record cannot be undone
-            stamped = self._create(stamped, note or {})
+            create = partial(self._create, stamped, note or {})
+            stamped = self._while_it_is_there(create, undo=partial(self._take_back, stamped))
             self._builder.add(stamped)
         log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
         return stamped
@@ -269,7 +304,7 @@ class Timeline:
             if entry.subsumed is not None
         }
         slots = sorted(set(subsumed_slots.values()))
-        grace = GraceClock(self._store, self._names, self._reader_grace)
+        grace = GraceClock(self._store, self.names, self._reader_grace)
         within = set(slots[grace.first_within(slots) :])
         grace.close()
         return {checkpoint_id for checkpoint_id, slot in subsumed_slots.items() if slot in within}
@@ -291,13 +326,13 @@ class Timeline:
 
     def _walk(self, after_slot: int) -> Iterator[TimelineRecord]:
         slot = after_slot + 1
-        while (record := self._read(slot)) is not None:
+        while (record := self._tail_reader.read(slot)) is not None:
             yield record
             slot += 1
 
     def _create(self, record: R, note: Mapping[str, str]) -> R:
         """Returns the record as it stands in the slot: of a repeat by another process, the first one's."""
-        name = self._names.slot(record.slot)
+        name = self.names.slot(record.slot)
         payload = encode_record(record)
         # The copy spares readers a round trip. Where a read is a system call, a second write costs more.
         listed = self._store.capabilities.request_cost is RequestCost.ROUND_TRIP
@@ -307,7 +342,7 @@ class Timeline:
         except (ConflictError, UnavailableError) as error:
             # A 412 may answer the client's own retry, and a lost answer proves nothing: only the slot's
             # content decides. It never changes once written, so one read is enough.
-            there = self._read(record.slot)
+            there = self._tail_reader.read(record.slot)
             if isinstance(there, type(record)) and there.decision_id == record.decision_id:
                 return there
             if there is not None:
@@ -316,19 +351,42 @@ class Timeline:
                     kind=ErrorKind.SLOT_TAKEN,
                 ) from error
             raise in_doubt(f"{record.kind!r} in slot {record.slot} of job {self.job!r}", error) from error
+        if record.slot == 1:
+            self._tail_reader.names = replace(self.names, timeline=timeline_id_of(record))
         return record
 
-    def _read(self, slot: int) -> TimelineRecord | None:
-        name = self._names.slot(slot)
+    def _take_back(self, record: TimelineRecord) -> None:
+        """Of a timeline that is gone: nothing else has that name."""
         try:
-            payload = self._store.get(name)
-        except NotFoundError:
-            return None
-        return decode_record(payload, slot, name)
+            self._store.delete(self.names.slot(record.slot), precondition=ANY)
+        except DstlError as error:
+            log.warning("a record of a job that is gone was left in %s: %s", self.names.root, error)
+
+    def _while_it_is_there(self, request: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
+        """The answer, if this object's timeline was there meanwhile.
+
+        Raises: NotFoundError (kind `job_gone`), after `undo`; else what `request` raises.
+        """
+        if self._builder is None or not self._builder.slot:
+            return request()
+        began = self._clock.monotonic_seconds()
+        result, now = at_once(self._store, request, self._tail_reader.is_replaced, self._threads)
+        if now is None and self._clock.monotonic_seconds() - began > _MAX_SECONDS_OF_PROOF:
+            now = self._tail_reader.is_replaced()
+        if now is None:
+            return result
+        if undo is not None:
+            undo()
+        begun = "; another job of that name has begun since" if now else ""
+        raise NotFoundError(
+            f"job {self.job!r}, as this process has read it in {self._store.uri}, is gone: it was dropped, "
+            f"or the store was emptied or replaced{begun}. Nothing was changed; start again",
+            kind=ErrorKind.JOB_GONE,
+        )
 
     def _refuse_hole(self, first_missing: int) -> None:
         """A slot after the first missing one means that history was deleted: stop rather than fork it."""
         later = self._tail_reader.first_behind(first_missing - 1)
         # It may have been created between our read and the listing; then the missing one exists by now.
-        if later is not None and self._read(first_missing) is None:
+        if later is not None and self._tail_reader.read(first_missing) is None:
             raise hole(self.job, first_missing, later)

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from dstl_dagster.format.names import attempt_half
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed
 
 __all__ = [
@@ -92,8 +93,8 @@ class Retraction:
 class ArchivedFacts(Protocol):
     """Looks up the facts that snapshots leave out."""
 
-    def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
-        """Every checkpoint that ever held this batch, ascending."""
+    def checkpoints_of_key(self, key: str | BatchKey) -> list[int]:
+        """Every checkpoint that ever held this batch, or one of this name; ascending."""
         ...
 
     def fate_of_half(self, half: int) -> Fate | None:
@@ -108,8 +109,8 @@ class ArchivedFacts(Protocol):
 class EmptyArchive:
     """The archive of a timeline without snapshots."""
 
-    def checkpoints_of_key(self, idempotency_key: str) -> list[int]:
-        del idempotency_key
+    def checkpoints_of_key(self, key: str | BatchKey) -> list[int]:
+        del key
         return []
 
     def fate_of_half(self, half: int) -> Fate | None:
@@ -127,6 +128,7 @@ class TimelineView:
 
     Attributes:
         slot: the last record's slot.
+        timeline_id: 16 hex digits, which no other timeline has; empty before the first record.
         snapshot_slot: the newest snapshot record's slot; 0 if there is none.
         open_attempt: the attempt that is open, if any.
         checkpoints: completed checkpoints by id, ascending: all since the newest snapshot, and older ones
@@ -140,6 +142,7 @@ class TimelineView:
     """
 
     slot: int = 0
+    timeline_id: str = ""
     snapshot_slot: int = 0
     open_attempt: Opened | None = None
     checkpoints: Mapping[int, CheckpointEntry] = field(default_factory=lambda: MappingProxyType({}))
@@ -149,7 +152,7 @@ class TimelineView:
     savepoints: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     retractions: tuple[Retraction, ...] = ()
     ended: Mapping[uuid.UUID, Fate] = field(default_factory=lambda: MappingProxyType({}))
-    keys: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    keys: Mapping[BatchKey, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     requests: Mapping[uuid.UUID, int] = field(default_factory=lambda: MappingProxyType({}))
     archive: ArchivedFacts = field(default_factory=EmptyArchive, compare=False, repr=False)
 
@@ -208,17 +211,25 @@ class TimelineView:
         entry = self.checkpoints.get(checkpoint_id)
         return entry if entry is not None and entry.completed.attempt == attempt else None
 
-    def applied_in(self, idempotency_key: str) -> int | None:
-        """The checkpoint of the current chain that holds this batch, or `None`. May read the archive."""
+    def applied_in(self, key: str | BatchKey) -> int | None:
+        """The checkpoint of the current chain that holds this batch, or `None`. May read the archive.
+
+        A text is a name: of the batches of any source that have it, the one that was applied last counts.
+        """
         # Newest first: a batch of an abandoned checkpoint may have been applied again since.
-        recent = self.keys.get(idempotency_key, ())
-        for checkpoint_id in reversed(recent):
+        for checkpoint_id in reversed(self.checkpoints_since_snapshot(key)):
             if not self.is_abandoned(checkpoint_id):
                 return checkpoint_id
         if self.snapshot_slot == 0:
             return None
-        archived = self.archive.checkpoints_of_key(idempotency_key)
+        archived = self.archive.checkpoints_of_key(key)
         return next((each for each in reversed(archived) if not self.is_abandoned(each)), None)
+
+    def checkpoints_since_snapshot(self, key: str | BatchKey) -> list[int]:
+        """Every checkpoint since the newest snapshot that held this batch, or one of this name; ascending."""
+        if isinstance(key, BatchKey):
+            return [*self.keys.get(key, ())]
+        return sorted(each for known, ids in self.keys.items() if known.key == key for each in ids)
 
     def fate(self, attempt: uuid.UUID) -> Fate | None:
         """How the attempt ended; `None` while it is open, retained, or unknown. May read the archive."""

@@ -11,6 +11,7 @@ import uuid
 from types import MappingProxyType
 
 from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import (
     Aborted,
     Committed,
@@ -24,6 +25,7 @@ from dstl_dagster.timeline.records import (
     Snapshot,
     Subsumed,
     TimelineRecord,
+    timeline_id_of,
 )
 from dstl_dagster.timeline.snapshot import KnownEntries, kept_of, view_from_plain
 from dstl_dagster.timeline.view import (
@@ -45,12 +47,19 @@ class ViewBuilder:
     Args:
         archive: where views look up what snapshots leave out.
         known: cached entries, which need not be decoded from a snapshot that was encoded from them.
+        timeline_id: of a timeline that is read from a snapshot on; else its first record says it.
     """
 
-    def __init__(self, archive: ArchivedFacts | None = None, known: KnownEntries | None = None) -> None:
+    def __init__(
+        self,
+        archive: ArchivedFacts | None = None,
+        known: KnownEntries | None = None,
+        timeline_id: str = "",
+    ) -> None:
         self._archive = archive or EmptyArchive()
         self._known = known or KnownEntries()
         self._started = False
+        self._timeline_id = timeline_id
         self._view: TimelineView | None = None
         self._slot = 0
         self._snapshot_slot = 0
@@ -62,7 +71,7 @@ class ViewBuilder:
         self._savepoints: dict[str, int] = {}
         self._retractions: tuple[Retraction, ...] = ()
         self._ended: dict[uuid.UUID, Fate] = {}
-        self._keys: dict[str, tuple[int, ...]] = {}
+        self._keys: dict[BatchKey, tuple[int, ...]] = {}
         self._requests: dict[uuid.UUID, int] = {}
         self._checked: tuple[Snapshot, TimelineView] | None = None
 
@@ -79,6 +88,7 @@ class ViewBuilder:
         if self._view is None:
             self._view = TimelineView(
                 slot=self._slot,
+                timeline_id=self._timeline_id,
                 snapshot_slot=self._snapshot_slot,
                 open_attempt=self._open,
                 checkpoints=MappingProxyType(dict(self._checkpoints)),
@@ -115,6 +125,8 @@ class ViewBuilder:
             return
         self.check(record)
         self._started = True
+        if record.slot == 1:
+            self._timeline_id = timeline_id_of(record)
         self._fold(record)
         if isinstance(record, Savepoint | Released | Resolved | Restored):
             self._requests[record.decision_id] = record.slot
@@ -198,9 +210,8 @@ class ViewBuilder:
         self._last_completed_id = record.checkpoint_id
         self._highest_id = max(self._highest_id, record.checkpoint_id)
         self._checkpoints[record.checkpoint_id] = CheckpointEntry(completed=record)
-        if record.idempotency_key is not None:
-            earlier = self._keys.get(record.idempotency_key, ())
-            self._keys[record.idempotency_key] = (*earlier, record.checkpoint_id)
+        if record.batch is not None:
+            self._keys[record.batch] = (*self._keys.get(record.batch, ()), record.checkpoint_id)
 
     def _subsume(self, record: Subsumed) -> None:
         for checkpoint_id in record.checkpoint_ids:

@@ -179,7 +179,7 @@ class _StepLine:
 
 def _comparison_table(comparisons: list[Comparison], position: str) -> Table:
     table = Table(
-        title=f"Recomputed from the raw CSV up to {position}",
+        title=f"Recomputed from the raw CSV up to {position} (exclusive)",
         title_justify="left",
         box=None,
         padding=(0, 2, 0, 0),

@@ -59,9 +59,9 @@ def verify(
     latest = coordinator.latest()
     if latest is None:
         raise ValueError("there is no checkpoint to verify")
-    last_day = latest.positions["flights"]
+    until = latest.positions["flights"]  # the instant at which the next day begins
     spark.read.csv(str(csv), header=True).createOrReplaceTempView("raw")
-    spark.sql(_TRIPS.format(last_day=last_day)).cache().createOrReplaceTempView("trips")
+    spark.sql(_TRIPS.format(until=until[:10])).cache().createOrReplaceTempView("trips")
     found: list[Comparison] = []
     for operator, query in (("aircraft", _AIRCRAFT), ("routes", _ROUTES)):
         progress(f"state of {operator}")
@@ -103,7 +103,7 @@ WITH typed AS (
          make_timestamp_ntz(
            year, month, day, INT(sched_dep_time DIV 100), INT(sched_dep_time % 100), 0
          ) AS scheduled
-  FROM raw WHERE make_date(year, month, day) <= DATE'{last_day}'
+  FROM raw WHERE make_date(year, month, day) < DATE'{until}'
 )
 SELECT make_date(year, month, day) AS flight_date, carrier, INT(flight) AS flight,
        nullif(tailnum, 'NA') AS tail_number, origin, dest AS destination, scheduled, delay_minutes,

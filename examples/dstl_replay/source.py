@@ -10,15 +10,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from dstl_flights.source import flights_csv
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 __all__ = ["FLIGHTS", "FlightsReplay", "replay_file"]
 
@@ -101,28 +104,35 @@ class FlightsReplay(DataSource):
         )
 
 
-class _Replay(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _Replay(DataSourceStreamReader):
     def __init__(self, path: str, rows_per_batch: int, tasks: int) -> None:
         self._path = path
         self._rows_per_batch = rows_per_batch
         self._tasks = tasks
+        self._at = {"row": 0}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"row": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        from pyspark.sql.streaming.datasource import ReadMaxRows  # since PySpark 4.2, which calls this
+
         return ReadMaxRows(self._rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing to prepare: no new flights arrive."""
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_per_batch
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """PySpark 4.1 hands over neither, and has asked for the partitions up to `start` before."""
+        most = getattr(limit, "max_rows", self._rows_per_batch)
         with pa.memory_map(self._path) as file:
             total = pa.ipc.open_file(file).read_all().num_rows
-        return {"row": min(start["row"] + most, total)}
+        return {"row": min((start or self._at)["row"] + most, total)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        self._at = end
         first, count = start["row"], end["row"] - start["row"]
         cuts = [first + count * each // self._tasks for each in range(self._tasks + 1)]
         return [_Rows(cuts[each], cuts[each + 1]) for each in range(self._tasks)]
@@ -132,3 +142,9 @@ class _Replay(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with pa.memory_map(self._path) as file:
             rows = pa.ipc.open_file(file).read_all().slice(partition.start, partition.end - partition.start)
             yield from rows.to_batches()
+
+
+if hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # since PySpark 4.2
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    SupportsTriggerAvailableNow.register(_Replay)

@@ -2,10 +2,9 @@
 
     python tests/compat/golden_job.py FILE
 
-makes such a file with the release at hand: every kind of record, keyed state with a base and with slices of
+makes such a file: every kind of record, keyed state with a base and with slices of
 one, reports that manifests repeat, files, a savepoint, a blocked file that was resolved, a restore,
-clean-ups, snapshots, the archive and the hint. Made once for a release that changes a format, and never
-again: the file is what old bytes look like.
+clean-ups, snapshots, the archive and the hint.
 """
 
 from __future__ import annotations

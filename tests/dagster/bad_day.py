@@ -166,7 +166,7 @@ def command_says(uri: str) -> Truth:
         record = json.loads(line)
         number = record.get("checkpoint_id")
         if record["kind"] == "completed":
-            batches[number] = record["idempotency_key"]
+            batches[number] = None if record["batch"] is None else record["batch"]["key"]
         elif record["kind"] == "committed":
             committed[number] = not record.get("blocked")
         elif record["kind"] == "restored":

@@ -31,6 +31,7 @@ from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.timeline import BatchKey
 
 JOB = JobAssets("days", operators=("totals",))
 SOURCE = "calendar"
@@ -62,6 +63,21 @@ def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:
     return FileReport(committer.recoverable, tuple(committer.components), rows=2, format="text")
 
 
+def end_of(day: str) -> str:
+    """Where the source stands after a day."""
+    if not DAYS.has_partition_key(day):
+        return day
+    return DAYS.time_window_for_partition_key(day).end.isoformat()
+
+
+def batch_of(day: str) -> BatchKey:
+    """The batch of a day, as a run names it."""
+    if not DAYS.has_partition_key(day):
+        return BatchKey(day, SOURCE)
+    window = DAYS.time_window_for_partition_key(day)
+    return BatchKey(day, SOURCE, f"{window.start.isoformat()}/{window.end.isoformat()}")
+
+
 def make_outside(
     uri: str,
     place: str,
@@ -75,12 +91,12 @@ def make_outside(
     """A checkpoint that no Dagster run makes: opened, recorded, completed, committed, as far as `until`."""
     store = open_store(uri)
     coordinator = CheckpointCoordinator(JOB.job, store, options, owner=owner)
-    attempt = coordinator.trigger(idempotency_key=place)
+    attempt = coordinator.trigger(idempotency_key=batch_of(place))
     reports = [write_change(store, attempt, place.encode())] if state else []
     written = [write_file(store, attempt, f"out/{place}/{number}.txt") for number in range(files)]
     steps = ("opened", "recorded", "completed", "committed").index(until)
     if steps >= 1:
-        coordinator.record(attempt, reports, written, {SOURCE: place})
+        coordinator.record(attempt, reports, written, {SOURCE: end_of(place)})
     if steps >= 2:
         coordinator.confirm(attempt)
     if steps >= 3:

@@ -30,7 +30,7 @@ from dstl_dagster.timeline.tail import TailReader
 __all__ = ["LongTimeline"]
 
 JOB = "days"
-NAMES = JobNames(JOB)
+NAMES = JobNames(JOB, f"{1:016x}")
 MADE_AT = datetime(2024, 1, 1, tzinfo=UTC)
 _PER_CHECKPOINT = 3
 
@@ -83,7 +83,7 @@ class LongTimeline(MemoryObjectStore):
             view=view_to_plain(view),
         )
         self.put(NAMES.slot(self.snapshot_slot), encode_record(snapshot), precondition=ABSENT)
-        TailReader(self, NAMES, lambda slot: None).write_hint(self.snapshot_slot)
+        TailReader(self, NAMES).write_hint(self.snapshot_slot)
 
     def complete_more(self, count: int) -> None:
         """More checkpoints, by the coordinator itself."""
@@ -97,7 +97,7 @@ class LongTimeline(MemoryObjectStore):
     # ---- generating the old records ----
 
     def _old(self, name: str) -> bytes | None:
-        slot = NAMES.slot_of(name) if name.startswith(NAMES.timeline_prefix) else None
+        slot, _ = (NAMES.slot_of(name) if name.startswith(NAMES.timeline_prefix) else None) or (None, "")
         return encode_record(self.record(slot)) if slot is not None and slot <= self._last_old else None
 
     def get(self, name: str, *, generation: int | None = None) -> bytes:
@@ -112,8 +112,7 @@ class LongTimeline(MemoryObjectStore):
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         if prefix == NAMES.timeline_prefix:
-            first = 1 if start_offset is None else NAMES.slot_of(start_offset)
-            assert first is not None
+            first = 1 if start_offset is None else int(start_offset.removeprefix(prefix))
             for slot in range(first, self._last_old + 1):
                 found = self.stat(NAMES.slot(slot))
                 if found is None:

@@ -23,7 +23,7 @@ from dstl_dagster.orchestration.agreement import findings_beside, partitions_fin
 from dstl_dagster.orchestration.findings import unpublished_files
 from dstl_dagster.orchestration.reporting import PartitionChanges
 from dstl_dagster.storage import ABSENT
-from dstl_dagster.timeline import TimelineView
+from dstl_dagster.timeline import BatchKey, TimelineView
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Daemon, Days
@@ -218,7 +218,8 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
     days = [f"{1000 + number}-01-01" for number in range(1000)]
     instance: Any = SimpleNamespace(get_materialized_partitions=lambda _: set(days))
     archive: Any = Archive()
-    view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=since_the_snapshot)
+    keys = {BatchKey(key): ids for key, ids in since_the_snapshot.items()}
+    view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=keys)
     found = partitions_finding(
         instance,
         JobAssets("orders"),

@@ -77,7 +77,7 @@ def test_days_are_merged_in_order_each_once(strict_gcs: GCSServer, monkeypatch: 
             assert _run(totals, store, partition_key=day, instance=instance, run_config=config).success
     coordinator = CheckpointCoordinator("orders", open_store(store))
     positions = [each.positions for each in coordinator.list()]
-    assert positions == [{"inbox": "2024-01-01"}, {"inbox": "2024-01-02"}]
+    assert positions == [{"inbox": f"2024-01-0{day}T00:00:00+00:00"} for day in (2, 3)]
     latest = coordinator.latest()
     assert latest is not None
     assert latest.manifest.operators["totals"].report.upserts == 1

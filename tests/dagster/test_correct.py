@@ -9,6 +9,7 @@ import pytest
 
 from dstl_dagster import build_correct_job
 from dstl_dagster.orchestration.keys import TAG_CORRECTION
+from tests.dagster.days import end_of
 from tests.dagster.shown import failed_partitions
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def test_a_day_is_corrected_with_those_after_it(days: Days) -> None:
     assert f"correct: 2 of 2 partitions: {WEEK[3]} is in checkpoint 7" in logged
     latest = days.coordinator().latest()
     assert latest is not None
-    assert (latest.checkpoint_id, dict(latest.positions)) == (7, {"calendar": WEEK[3]})
+    assert (latest.checkpoint_id, dict(latest.positions)) == (7, {"calendar": end_of(WEEK[3])})
     runs = days.instance.get_runs(dg.RunsFilter(tags={TAG_CORRECTION: again.run_id}))
     assert [run.tags["dagster/partition"] for run in reversed(runs)] == list(WEEK[2:])
 

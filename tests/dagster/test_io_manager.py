@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -80,8 +82,8 @@ def test_each_day_is_a_checkpoint_and_is_read_as_it_was(tmp_path: Path, instance
         assert _run([latest], store, instance, partition_key=day).success
     coordinator = CheckpointCoordinator("latest", open_store(store))
     assert [each.positions for each in coordinator.list()] == [
-        {"partition": "2024-01-01"},
-        {"partition": "2024-01-02"},
+        {"asset:latest": "2024-01-02T00:00:00+00:00"},
+        {"asset:latest": "2024-01-03T00:00:00+00:00"},
     ]
     SEEN.clear()
     for day in ("2024-01-01", "2024-01-02"):
@@ -99,17 +101,38 @@ def test_each_day_is_a_checkpoint_and_is_read_as_it_was(tmp_path: Path, instance
     assert (first, second) == ({"ada": 5, "bob": 1}, {"ada": 9, "bob": 1})
 
 
-@pytest.mark.parametrize("hint", [pa.Table, Any, dstl.StateScan], ids=["arrow", "no hint", "scan"])
+FORMS = [pa.Table, Any, dstl.StateScan, pd.DataFrame, pl.DataFrame, pa.RecordBatchReader]
+FORMS += [duckdb.DuckDBPyRelation]
+
+
+@pytest.mark.parametrize("hint", FORMS, ids=[*map(str, FORMS)])
 def test_an_input_has_the_form_of_its_hint(hint: Any, tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """In the run that wrote it."""
     SEEN.clear()
     assert _run([latest, _downstream(hint)], tmp_path.as_uri(), instance, partition_key="2024-01-01").success
     ((_, found),) = SEEN
-    table = found if hint is pa.Table else found.to_arrow()
+    table = found.to_arrow() if isinstance(found, dstl.StateScan) else pa.table(found)
     assert sorted(table.to_pylist(), key=str) == [
         {"customer": "ada", "total": 5},
         {"customer": "bob", "total": 1},
     ]
+
+
+def test_text_of_polars_is_stored_and_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Which Arrow has as views; a lazy frame is collected, and a day without rows leaves the types alone."""
+
+    @dg.asset(name="latest", partitions_def=DAYS, metadata={"dstl/keys": ["customer"]})
+    def names(context: dg.AssetExecutionContext) -> pl.LazyFrame:
+        rows = {} if context.partition_key == "2024-01-02" else ORDERS[context.partition_key]
+        return pl.LazyFrame({"customer": list(rows), "note": [f"{name}, of {rows[name]}" for name in rows]})
+
+    SEEN.clear()
+    for day in ORDERS:
+        both = [names, _downstream(pl.DataFrame)]
+        assert _run(both, tmp_path.as_uri(), instance, partition_key=day).success
+    first, second, third = (dict(frame.sort("customer").rows()) for _, frame in SEEN)
+    assert first == second == {"ada": "ada, of 5", "bob": "bob, of 1"}
+    assert third == {**first, "cyd": "cyd, of 2"}
 
 
 def test_a_day_out_of_order_is_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -125,11 +148,15 @@ def test_a_day_out_of_order_is_refused(tmp_path: Path, instance: dg.DagsterInsta
         ({"dstl/keys": "a"}, pa.table({"a": [1]}), "expected names in a list, such as ['a']"),
         ({"dstl/key": ["a"]}, pa.table({"a": [1]}), "metadata dstl/key means nothing; known are dstl/keys"),
         ({"dstl/keys": ["a"], "dstl/schema": "a INT"}, pa.table({"a": [1]}), "belong together"),
-        ({"dstl/keys": ["a"]}, [1], "returned list: expected a DataFrame of Spark, pandas"),
         (
-            {"dstl/keys": ["a"], "dstl/update": {"a": "1"}, "dstl/schema": "a INT"},
+            {"dstl/keys": ["a"]},
+            [1],
+            "operator 'wrong': list is no rows: expected a DataFrame of Spark",
+        ),
+        (
+            {"dstl/keys": ["a"], "dstl/update": {"b": "old.b + new.c"}, "dstl/schema": "a INT, b INT"},
             pa.table({"a": [1]}),
-            "dstl/update merges a Spark DataFrame, not Table",
+            "operator 'wrong': update of column 'b' by 'old.b + new.c': there is no column new.c",
         ),
     ],
 )
@@ -145,6 +172,32 @@ def test_a_mistake_is_told_in_a_sentence(
     with pytest.raises(Exception, match=re.escape(message)):
         _run([wrong], tmp_path.as_uri(), instance)
     assert CheckpointCoordinator("wrong", open_store(tmp_path.as_uri())).timeline.tail().open_attempt is None
+
+
+@pytest.mark.parametrize("library", [pa.Table.from_pylist, pl.DataFrame, pd.DataFrame])
+def test_rows_of_any_library_are_merged(library: Any, tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """By the rule in the asset's metadata, without Spark."""
+
+    @dg.asset(
+        name="latest",
+        partitions_def=DAYS,
+        metadata={
+            "dstl/keys": ["customer"],
+            "dstl/schema": "customer STRING, total BIGINT",
+            "dstl/update": {"total": "coalesce(old.total, 0) + new.amount"},
+            "dstl/delete": "old.total > 8",
+        },
+    )
+    def totals(context: dg.AssetExecutionContext) -> Any:
+        rows = ORDERS[context.partition_key].items()
+        return library([{"customer": name, "amount": amount} for name, amount in rows])
+
+    SEEN.clear()
+    for day in ORDERS:
+        both = [totals, _downstream(pa.Table)]
+        assert _run(both, tmp_path.as_uri(), instance, partition_key=day).success
+    found = [{row["customer"]: row["total"] for row in table.to_pylist()} for _, table in SEEN]
+    assert found == [{"ada": 5, "bob": 1}, {"ada": 14, "bob": 1}, {"ada": 14, "bob": 1, "cyd": 2}]
 
 
 @pytest.mark.spark

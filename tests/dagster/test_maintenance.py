@@ -216,7 +216,7 @@ def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
     latest = days.coordinator().latest()
     assert latest is not None
     assert latest.manifest.operators["totals"].report.base
-    assert latest.positions == {"calendar": "2024-01-03"}
+    assert latest.positions == {"calendar": "2024-01-04T00:00:00+00:00"}
     said = days.logged(result)
     assert "checkpoint 4 holds the whole state" in said
     assert "fold: 1 of 1 ranges of key groups" in said

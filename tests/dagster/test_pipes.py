@@ -20,7 +20,7 @@ from dagster_pipes import (
 )
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, Claim
 from dstl_dagster.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.pipes import HandedBatch, open_batch
 from dstl_dagster.storage import open_store
@@ -104,7 +104,7 @@ def test_a_day_is_written_elsewhere_and_completed_here(orders: Orders) -> None:
     assert orders.run(hand_over).success
     assert orders.run(hand_over_nothing, "2024-01-02").success
     one, two = orders.coordinator.list()
-    assert (two.parent, two.positions) == (one.checkpoint_id, {"inbox": "2024-01-02"})
+    assert (two.parent, two.positions) == (one.checkpoint_id, {"inbox": "2024-01-03T00:00:00+00:00"})
     assert orders.coordinator.store.get(NAME) == CONTENT
     assert orders.launched[0]["dstl"]["options"] == {"state.changelog.dstl.dfs.compression": "none"}
     assert two.manifest.cost is not None
@@ -260,7 +260,7 @@ def test_both_forms_in_which_clients_pass_the_context(
     @dg.op
     def launch(context: dg.OpExecutionContext) -> None:
         for injector in injectors:
-            extras = HandedBatch(orders.coordinator.trigger(True)).to_extras()
+            extras = HandedBatch(orders.coordinator.trigger(True), Claim("inbox", "op:hand_over")).to_extras()
             reader = dg.PipesTempFileMessageReader()
             with dg.open_pipes_session(context, injector, reader, extras=extras) as session:
                 with monkeypatch.context() as patch:

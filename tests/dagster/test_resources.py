@@ -241,10 +241,10 @@ def _tick(uri: str) -> object:
         return next_day(context)
 
 
-def _stand_at(uri: str, day: str) -> None:
+def _stand_at(uri: str, at: str) -> None:
     coordinator = CheckpointCoordinator("nyc_flights", open_store(uri))
     attempt = coordinator.trigger()
-    coordinator.record(attempt, positions={"flights": day})
+    coordinator.record(attempt, positions={"flights": at})
     coordinator.confirm(attempt)
     coordinator.compose_commit()
 
@@ -256,13 +256,13 @@ def test_the_schedule_begins_with_the_first_day(days: Days) -> None:
 
 def test_the_schedule_goes_on_behind_the_latest_checkpoint(days: Days) -> None:
     """The day after the last completed one is requested, whatever the calendar says."""
-    _stand_at(days.uri, "2013-02-28")
+    _stand_at(days.uri, "2013-03-01T00:00:00+00:00")
     assert _tick(days.uri).partition_key == "2013-03-01"
 
 
 def test_the_schedule_ends_with_the_last_day(days: Days) -> None:
     """When all days are in the state the tick is skipped, and says why."""
-    _stand_at(days.uri, "2013-12-31")
+    _stand_at(days.uri, "2014-01-01T00:00:00+00:00")
     skipped = _tick(days.uri)
     assert isinstance(skipped, dg.SkipReason)
     assert "all of 2013" in str(skipped.skip_message)

@@ -27,7 +27,7 @@ def test_a_run_makes_one_checkpoint(days: Days) -> None:
     assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
     latest = days.coordinator().latest()
     assert latest is not None
-    assert latest.positions == {"calendar": "2024-01-01"}
+    assert latest.positions == {"calendar": "2024-01-02T00:00:00+00:00"}
 
 
 def test_the_state_says_what_changed(days: Days) -> None:
@@ -68,7 +68,8 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
     assert metadata["files"] == 1
     assert metadata["checkpoint"] == "1"
     assert metadata["parent"] == "none (the first)"
-    assert metadata["positions"] == {"calendar": "2024-01-01"}
+    (source,) = metadata["sources"].records
+    assert (source.data["source"], source.data["stands at"]) == ("calendar", "2024-01-02T00:00:00+00:00")
     latest = days.coordinator().latest()
     assert latest is not None
     assert str(metadata["manifest"]).endswith(latest.entry.completed.manifest)
@@ -188,7 +189,7 @@ def test_a_day_that_is_not_next_is_refused(day: str, days: Days) -> None:
     result = days.run(day)
     step, message = days.failure(result)
     assert step == "update"
-    assert "stands at 2024-01-01; next is 2024-01-02" in message
+    assert "stands at 2024-01-02T00:00:00+00:00; next is 2024-01-02" in message
     assert days.retries(result) == []
     assert days.objects() == before
 
@@ -196,7 +197,7 @@ def test_a_day_that_is_not_next_is_refused(day: str, days: Days) -> None:
 def test_the_first_day_is_the_first_partition(days: Days) -> None:
     """A job without a checkpoint begins where its partitions begin."""
     _, message = days.failure(days.run("2024-01-02"))
-    assert "no checkpoint yet; the first partition is 2024-01-01" in message
+    assert "no batch yet; its first partition is 2024-01-01" in message
     assert days.kinds() == []
 
 

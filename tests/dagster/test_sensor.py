@@ -197,7 +197,8 @@ def test_a_hole_in_the_timeline_is_noticed(days: Days, daemon: Daemon) -> None:
     days.code.make_outside(days.uri, "2024-01-01")
     daemon.tick()
     days.code.make_outside(days.uri, "2024-01-02")
-    days.store.delete(f"dstl/days/timeline/{5:020}", precondition=ANY)
+    (slot,) = days.store.list(f"dstl/days/timeline/{5:020}")
+    days.store.delete(slot.name, precondition=ANY)
     with pytest.raises(FormatError, match="slot 5"):
         daemon.tick()
     assert reported(days) == ["chk-00000001"]

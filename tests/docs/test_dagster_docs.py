@@ -107,7 +107,7 @@ def test_an_op_by_hand_that_is_retried_counts_once(
     store, coordinator = changelog.store(), changelog.coordinator("words")
     assert json.loads(store.get("reports/2024-01-01.txt")) == {"a": 2, "b": 1}
     assert json.loads(store.get("reports/2024-01-02.txt")) == {"a": 2, "b": 2, "c": 1}
-    assert [each.positions["text"] for each in coordinator.list()] == list(DAYS)
+    assert [each.idempotency_key for each in coordinator.list()] == list(DAYS)
     assert coordinator.clean_up(dry_run=True).objects == 0, "step 7 deleted what the first tries left"
     assert coordinator.verify().ok
 

@@ -50,6 +50,12 @@ coordinator = CheckpointCoordinator("by-hand", open_store(STORE))
 with CheckpointBatch(coordinator, progress=lambda *counts: told.append(counts)) as batch:
     rows = spark.sql("SELECT * FROM VALUES ('a', 1L), ('b', 2L) AS t(k, v)")
     batch.write_state(rows, operator="op", keys=["k"])
+    try:
+        batch.merge_state(rows, operator="s", keys=["k"], schema="k STRING, v INT", update={"v": "new.nope"})
+    except InvalidInputError as error:
+        assert "'s': update of column 'v'" in str(error), error
+    else:
+        raise AssertionError("a rule of a column that is not there was not refused")
 assert not told or told[-1][0] == told[-1][1], told  # the server tells of what takes long
 try:
     checkpointed_batches(print, store=STORE, job="stream")
@@ -159,7 +165,7 @@ def test_the_driver_is_submitted_and_dagster_completes_its_batch(tmp_path: Path)
         assert job.execute_in_process(instance=instance, partition_key="2024-01-01").success
     coordinator = CheckpointCoordinator("orders", open_store(names["STORE"]))
     (done,) = coordinator.list()
-    assert (done.positions, done.committed) == ({"inbox": "2024-01-01"}, True)
+    assert (done.positions, done.committed) == ({"inbox": "2024-01-02T00:00:00+00:00"}, True)
     assert done.manifest.persist_seconds > 0
     rows = coordinator.read_state("totals").to_arrow().to_pylist()
     assert rows == [{"customer": "ada", "total": 5}]

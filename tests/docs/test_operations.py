@@ -14,6 +14,7 @@ PREFIXES = (
     "dstl.checkpoint.",
     "dstl.prices.",
     "execution.checkpointing.",
+    "execution.state-recovery.",
     "gs.",
 )
 

@@ -48,8 +48,8 @@ def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
     monkeypatch.setattr(
         decisions, "to_complete", lambda view, attempt, **said: decisions.Completed(
             attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
-            idempotency_key=attempt.idempotency_key, **{**said, "files": tuple(said["files"])},
+            batch=attempt.batch, **{**said, "files": tuple(said["files"])},
         ),
     )  # fmt: skip
-    assert main(["--point", "blocked-replace:7:20:pause"]) == 1
+    assert main(["--point", "blocked-replace:7:22:pause"]) == 1
     assert "WRONG: slot 9 (completed): the attempt is not the open one" in capsys.readouterr().out

@@ -77,12 +77,13 @@ def test_the_sink_takes_a_batch_and_a_stream(spark: SparkSession, bucket: str, t
         batch.write.format("dstl").mode("append").options(**given, idempotency_key="monday").save()
     inbox = tmp_path / "inbox"
     inbox.mkdir()
+    meant = {"execution.state-recovery.ignore-unclaimed-state": "true"}
     for start in (5, 15):
         lines = "".join(f'{{"id":{n},"source":"stream"}}\n' for n in range(start, start + 10))
         (inbox / f"{start}.json").write_text(lines)
         events = spark.readStream.schema("id BIGINT, source STRING").json(str(inbox))
         events.writeStream.format("dstl").options(
-            **given, owner="query", checkpointLocation=str(tmp_path / "ck")
+            **given, owner="query", checkpointLocation=str(tmp_path / "ck"), **meant
         ).trigger(availableNow=True).start().awaitTermination()
     loaded = spark.read.format("dstl").options(store=given["store"], job="job", operator="op").load()
     expected = {n: "batch" if n < 5 else "stream" for n in range(25)}

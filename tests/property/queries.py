@@ -66,6 +66,10 @@ _here = threading.local()
 """The process that the current thread plays: `door` opens the job's store as that process."""
 
 
+MEANT = "execution.state-recovery.ignore-unclaimed-state"
+"""Several programs write to the one job, and each is meant."""
+
+
 def _door(uri: str, options: object = None) -> FaultStore:
     del uri, options
     store: FaultStore = _here.store
@@ -144,7 +148,7 @@ class Query(Actor):
             what = {"path": "out/{query}-{batch}.txt", "file_format": "text"}
         given = {"store": world.store.uri, "job": JOB, "dstl.checkpoint.commit-threads": "1"}
         # One name for all: it must not matter.
-        given |= {"queryName": "daily", "clean_up_every": "2", **what, **options}
+        given |= {"queryName": "daily", "clean_up_every": "2", MEANT: "true", **what, **options}
         given |= {"dstl.checkpoint.reader-grace": "0 s", "execution.checkpointing.num-retained": "3"}
         self.options = SinkOptions.of(given, streaming=True)
         self.schema = LINES if world.files else ROWS
@@ -252,7 +256,13 @@ class Day(Actor):
         what = {"path": f"days/{self.day}.txt", "file_format": "text"}
         if not self.world.files:
             what = {"operator": "op", "keys": "id"}
-        given = {"store": self.world.store.uri, "job": JOB, "idempotency_key": f"day {self.day}", **what}
+        given = {
+            "store": self.world.store.uri,
+            "job": JOB,
+            "idempotency_key": f"day {self.day}",
+            MEANT: "true",
+            **what,
+        }
         options = SinkOptions.of({**given, "dstl.checkpoint.commit-threads": "1"}, streaming=False)
         plan = open_sink(options, query.schema)
         try:

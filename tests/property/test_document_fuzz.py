@@ -36,8 +36,11 @@ from dstl_dagster.keyed import (
     AttemptReport,
     FileReport,
     Manifest,
+    Measure,
+    NameChange,
     OperatorEntry,
     OperatorReport,
+    Source,
     StateRows,
     schema_of,
 )
@@ -48,7 +51,7 @@ from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, 
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, MemoryObjectStore
 from dstl_dagster.storage.local_records import _from_text
-from dstl_dagster.timeline import Attempt
+from dstl_dagster.timeline import Attempt, BatchKey
 from dstl_dagster.timeline import records as timeline_records
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.record_codec import _KINDS, decode_record, record_to_plain
@@ -95,7 +98,9 @@ FILE = FileReport(
     rows=1,
     format="text",
 )
-REPORT = AttemptReport((OPERATOR,), (FILE,), {"source": {"at": [1, 2.5]}}, 1.5)
+MEASURE = Measure("keys", {"zone": "UTC"}, {"start": 1})
+SOURCES = {"source": Source({"at": [1, 2.5]}, MEASURE, "asset:a", ("op",))}
+REPORT = AttemptReport((OPERATOR,), (FILE,), SOURCES, 1.5, names=NameChange({"op": "new"}, {"old": None}))
 ROWS = StateRows.from_json(
     {"least": 1, "most": 3, "folded": 2, "round": {"key_groups": 4, "rows": 1, "upserts": 1, "deletes": 0}}
 )
@@ -106,7 +111,7 @@ MANIFEST = Manifest(
     2,
     {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), previous_crc32c=0x1234ABCD, rows=ROWS)},
     (FILE,),
-    {"source": 1},
+    SOURCES,
     1.5,
 )
 
@@ -125,6 +130,8 @@ _VALUES: dict[str, Any] = {
     "slot": 4,
     "checkpoint_id": 3,
     "parent": 2,
+    "base": 1,
+    "batch": BatchKey("day", "source", "from/to", "run"),
     "foreign_generation": 5,
 }
 
@@ -220,6 +227,7 @@ LOCAL = {
             "inode": 1,
             "size": 2,
             "modified_nanos": 3,
+            "by_hand": False,
         }
     ],
 }

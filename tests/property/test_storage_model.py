@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import google_crc32c
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
@@ -36,6 +37,15 @@ class Kept:
 class Model:
     live: dict[str, Kept] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    """Names that have a record of a writer: until the store deletes the object, whatever hands do."""
+    replaced: set[str] = field(default_factory=set)
+    """Names of which the file is not what a writer recorded: read only by its own generation."""
+
+    def gone(self, name: str) -> None:
+        self.live.pop(name, None)
+        self.written.discard(name)
+        self.replaced.discard(name)
 
     def allows(self, name: str, wanted: str) -> bool:
         if wanted == "absent":
@@ -67,6 +77,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert stat.generation > self.model.highest.get(name, 0)
         self.model.highest[name] = stat.generation
         self.model.live[name] = Kept(payload, metadata, stat.generation)
+        self.model.written.add(name)
+        self.model.replaced.discard(name)
 
     @rule(name=NAMES, payload=PAYLOADS, wanted=CONDITIONS, metadata=METADATA, stream=st.booleans())
     def put(self, name: str, payload: bytes, wanted: str, metadata: dict[str, str], stream: bool) -> None:
@@ -95,7 +107,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert not allowed
             return
         assert deleted == (name in self.model.live)
-        self.model.live.pop(name, None)
+        if deleted:
+            self.model.gone(name)
 
     @rule(
         names=st.lists(NAMES, min_size=1, max_size=4),
@@ -122,13 +135,17 @@ class StoreMachine(RuleBasedStateMachine):
         except NotFoundError:
             assert not there
             return
+        except FormatError:
+            assert pinned != "live"
+            assert self.model.replaced.intersection(names)
+            return
         assert allowed
         assert there
         payload = b"".join(self.model.live[name].payload for name in names)
         self.made(into, payload, {"k": "c"}, stat)
         if take:
             for name in set(names) - {into}:
-                del self.model.live[name]
+                self.model.gone(name)
 
     @rule(source=NAMES, into=NAMES, wanted=CONDITIONS)
     def copy(self, source: str, into: str, wanted: str) -> None:
@@ -141,6 +158,9 @@ class StoreMachine(RuleBasedStateMachine):
             return
         except NotFoundError:
             assert not there
+            return
+        except FormatError:
+            assert source in self.model.replaced
             return
         assert allowed
         assert there
@@ -156,7 +176,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=NAMES, start=st.integers(0, 40), length=st.integers(0, 40))
     @precondition(lambda self: self.model.live)
     def read_range(self, name: str, start: int, length: int) -> None:
-        if name in self.model.live:
+        if name in self.model.replaced:
+            with pytest.raises(FormatError):
+                self.store.get_range(name, start, length)
+        elif name in self.model.live:
             payload = self.model.live[name].payload
             assert self.store.get_range(name, start, length) == payload[start : start + length]
 
@@ -196,6 +219,7 @@ class LocalMachine(StoreMachine):
         if name in self.model.live:
             (self.folder / name).unlink()
             del self.model.live[name]
+            self.model.replaced.discard(name)
 
     @rule(name=NAMES, payload=st.binary(min_size=31, max_size=40))
     def put_there_by_hand(self, name: str, payload: bytes) -> None:
@@ -215,6 +239,8 @@ class LocalMachine(StoreMachine):
         self.by_hand[name, payload] = stat.generation
         self.model.highest[name] = max(highest, stat.generation)
         self.model.live[name] = kept
+        if name in self.model.written:
+            self.model.replaced.add(name)
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder)

@@ -119,14 +119,14 @@ def owner_may_not_fence_its_own_attempt(monkeypatch):
     monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
-@caught_by("blocked-replace:7:20:pause", "(completed): the attempt is not the open one")
+@caught_by("blocked-replace:7:22:pause", "(completed): the attempt is not the open one")
 def fenced_attempt_completes(monkeypatch):
     def to_complete(view: TimelineView, attempt: Any, *, files: Any, **said: Any) -> Any:
         if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
             return None
         return Completed(
             attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
-            files=tuple(files), idempotency_key=attempt.idempotency_key, **said,
+            files=tuple(files), batch=attempt.batch, **said,
         )  # fmt: skip
 
     monkeypatch.setattr(decisions, "to_complete", to_complete)
@@ -211,7 +211,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     monkeypatch.setattr(rollback, "retract_file", retract)
 
 
-@caught_by("compose-commit and append after a restore:7:4:17:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:4:21:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
     def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)
@@ -286,9 +286,12 @@ def snapshot_before_the_archive(monkeypatch):
 def reader_trusts_the_hint(monkeypatch):
     original = TailReader.records
 
-    def records(self: TailReader, snapshot_slot: int | None = None) -> Any:
-        hinted = snapshot_slot or self._hinted()
-        return [self._read(hinted)] if hinted else original(self)
+    def records(self: TailReader, begin: Any = None) -> Any:
+        hinted = begin if begin is not None and begin.slot else self._hinted()
+        if not hinted:
+            return original(self)
+        self.names = dataclasses.replace(self.names, timeline=hinted.timeline)
+        return [self.read(hinted.slot)]
 
     monkeypatch.setattr(TailReader, "records", records)
 

@@ -54,7 +54,7 @@ def compose_does_not_pin_generations(monkeypatch):
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
 
 
-@caught_by("compose-commit and append after a restore:7:3:17:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:3:21:1", "of an abandoned checkpoint is still there")
 def intermediates_go_before_components(monkeypatch):
     def delete_sources(self: Any) -> int:
         order: list[Any] = []
@@ -116,6 +116,7 @@ class _AsIf:
     def __init__(self, timeline: Timeline, record: Any) -> None:
         self._timeline = timeline
         self._record = record
+        self.names = timeline.names
 
     def tail(self) -> TimelineView:
         return self._with_record(self._timeline.tail())
@@ -206,8 +207,8 @@ def reader_passes_over_slices(monkeypatch):
 def slice_forgets_what_is_older(monkeypatch):
     original = step_4._entry
 
-    def entry(parent: Any, report: Any, sizes: Any) -> Any:
-        return original(None if report.base_range is not None else parent, report, sizes)
+    def entry(parent: Any, report: Any, *rest: Any) -> Any:
+        return original(None if report.base_range is not None else parent, report, *rest)
 
     monkeypatch.setattr(step_4, "_entry", entry)
 
@@ -277,7 +278,7 @@ def manifest_repeats_only_its_parent(monkeypatch):
     )
 
 
-@caught_by("rivals 36", "(subsumed): 1 is not committed")
+@caught_by("rivals 43", "(subsumed): 1 is not committed")
 def last_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 

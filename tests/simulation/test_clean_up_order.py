@@ -76,6 +76,7 @@ def test_a_timeline_read_before_the_listing_is_caught(world, monkeypatch):
     class ReadOnce:
         def __init__(self, timeline: Any) -> None:
             self._view = timeline.tail()
+            self.names = timeline.names
 
         def tail(self) -> Any:
             return self._view

@@ -90,7 +90,7 @@ def broken_promises(store: ObjectStore) -> list[str]:
         json.loads(body.partition(b"\n")[2]) for name, body in sorted(found.items()) if "/timeline/" in name
     ]
     completed = [
-        (record["checkpoint_id"], record["idempotency_key"])
+        (record["checkpoint_id"], record["batch"]["key"])
         for record in records
         if record["kind"] == "completed"
     ]
@@ -191,7 +191,7 @@ def _complete_anyway(view: TimelineView, attempt: Attempt, **said: Any) -> Compl
         attempt=attempt.attempt,
         checkpoint_id=attempt.checkpoint_id,
         parent=attempt.parent,
-        idempotency_key=attempt.idempotency_key,
+        batch=attempt.batch,
         **{**said, "files": tuple(said["files"])},
     )
 

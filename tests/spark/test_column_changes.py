@@ -45,6 +45,7 @@ def test_a_job_drops_and_renames_columns(job: Job) -> None:
     changes = job.spark.read.format("dstl").options(**options, table="changes").load()
     assert changes.columns == ["id", "sum", "note", "_change_type", "_checkpoint_id"]
     assert rows(changes) == [
+        (1, 10, "x", "insert", 1),
         (1, 10, "x", "update_before", 3),
         (1, 15, "x", "update_after", 3),
         (2, 20, "z", "insert", 2),

@@ -76,4 +76,9 @@ def test_the_data_source_writes_and_reads_them(job: Job) -> None:
     found = {
         (row[0], row[1], row[2]) for row in changes.select("_change_type", F.hex("k"), F.hex("v")).collect()
     }
-    assert found == {("update_before", "FF", "C3"), ("update_after", "FF", "C3C3"), ("insert", "41", "80")}
+    assert found == {
+        ("insert", "FF", "C3"),
+        ("update_before", "FF", "C3"),
+        ("update_after", "FF", "C3C3"),
+        ("insert", "41", "80"),
+    }

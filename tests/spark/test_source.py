@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -92,9 +93,10 @@ def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
 
 
 def test_what_changed_between_two_checkpoints(three: Job) -> None:
-    """Row, type and checkpoint; a row that was rewritten unchanged is not a change."""
+    """Row, type and checkpoint, from the oldest state on; a row that was rewritten unchanged is no change."""
     changes = rows(read(three, table="changes").selectExpr("_checkpoint_id", "_change_type", "id", "value"))
-    expected = [(2, "delete", 7, 7), (3, "update_before", 3, 3), (3, "update_after", 3, 30)]
+    expected: list[tuple[object, ...]] = [(1, "insert", n, n) for n in range(10)]
+    expected += [(2, "delete", 7, 7), (3, "update_before", 3, 3), (3, "update_after", 3, 30)]
     expected += [(2, "insert", n, -n) for n in range(10, 15)]
     for n in (5, 8, 9):
         expected += [(2, "update_before", n, n), (2, "update_after", n, -n)]
@@ -102,8 +104,45 @@ def test_what_changed_between_two_checkpoints(three: Job) -> None:
     only = read(three, table="changes", from_checkpoint=2, to_checkpoint=3)
     assert rows(only.select("_checkpoint_id").distinct()) == [(3,)]
     assert rows(read(three, table="changes", from_checkpoint=3)) == []
-    with pytest.raises(Exception, match="no completed checkpoint 9"):
+    with pytest.raises(Exception, match="has no checkpoint '9'"):
         read(three, table="changes", from_checkpoint=9)
+
+
+def test_a_read_with_a_schema_of_its_own_is_planned_once(three: Job) -> None:
+    """At the first action: before it, Spark asks a Python data source nothing."""
+    given = {"store": three.coordinator.store.uri, "job": "job", "operator": "op"}
+    register(three.spark)
+    planned_when_made = read(three)
+    asked = three.spark.read.format("dstl").options(**given).schema("value BIGINT, id BIGINT").load()
+    three.write_state(three.spark.sql("SELECT 100L AS id, 1L AS value, '' AS note"), keys=["id"])
+    assert asked.count() == planned_when_made.count() + 1
+    three.write_state(three.spark.sql("SELECT 101L AS id, 1L AS value, '' AS note"), keys=["id"])
+    assert (101, 1) not in rows(asked.select("id", "value"))
+    narrow = three.spark.read.format("dstl").options(**given).schema("id INT").load()
+    with pytest.raises(Exception, match="is BIGINT, and the schema asks for INT"):
+        narrow.collect()
+
+
+def test_the_time_of_a_checkpoint_is_in_the_session_zone_if_that_is_passed_on(three: Job) -> None:
+    """Spark keeps its session's zone from a Python data source; without one a time is refused."""
+    after = three.coordinator.get(1).entry.completed.recorded_at + timedelta(microseconds=1)
+    local = after.astimezone(ZoneInfo("Asia/Tokyo")).replace(tzinfo=None).isoformat(" ")
+    found = read(three, timestampAsOf=local, timeZone="Asia/Tokyo")
+    assert rows(found) == [(n, n) for n in range(10)]
+    with pytest.raises(Exception, match=r"has no time zone.* add option timeZone"):
+        read(three, timestampAsOf=local)
+
+
+def test_a_state_without_rows_has_its_columns(job: Job) -> None:
+    """A first write of nothing, in each table that is read."""
+    nothing = job.spark.sql("SELECT 1L AS id, 2 AS value").where("id > 1")
+    job.write_state(nothing, keys=["id"])
+    assert (read(job).columns, rows(read(job))) == (["id", "value"], [])
+    assert job.read_state().columns == ["id", "value"]
+    assert rows(job.read_state()) == []
+    job.write_state(job.spark.sql("SELECT 5L AS id, 6 AS value"), keys=["id"])
+    assert rows(read(job, table="changes")) == [(5, 6, "insert", 2)]
+    assert rows(read(job, checkpoint=1)) == []
 
 
 def test_the_checkpoints_as_a_table(three: Job) -> None:
@@ -175,7 +214,7 @@ def test_one_dataframe_with_and_without_a_filter(three: Job) -> None:
     [
         ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
-        ({"checkpoint": 9}, "no completed checkpoint 9"),
+        ({"checkpoint": 9}, "has no checkpoint '9'"),
     ],
 )
 def test_a_wrong_read_is_refused_by_name(three: Job, options: dict[str, object], reason: str) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import lines, register
 from dstl_dagster.spark.sink.micro_batches import POSITION
 
@@ -153,3 +154,23 @@ def until(query: StreamingQuery, reached: Callable[[], bool]) -> None:
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_continuous_processing_is_refused_as_the_query_starts(job: Job) -> None:
+    """It would be active, and write nothing. Queries into other sinks are Spark's to judge."""
+    register(job.spark)
+    register(job.spark)
+    rates = job.spark.readStream.format("rate").load().selectExpr("value AS id", "value")
+    writer = rates.writeStream.trigger(continuous="1 second")
+    for format_before, how in (("DSTL", {}), ("noop", {"format": "dstl"})):
+        with pytest.raises(InvalidInputError, match=r"no row of a query with trigger\(continuous"):
+            writer.format(format_before).start(**how)
+    with pytest.raises(AnalysisException):
+        writer.format("noop").outputMode("complete").start()
+
+
+def test_a_first_micro_batch_without_rows_is_a_state_without_rows(job: Job, tmp_path: Path, arrive) -> None:  # type: ignore[no-untyped-def]
+    """Its readers find the columns, and the next micro-batch goes on."""
+    folder = arrive("one", range(3), 1)
+    run(job, events(job, folder).where("id > 5"), tmp_path / "spark")
+    assert (job.read_state().columns, job.read_state().collect()) == (["id", "value"], [])

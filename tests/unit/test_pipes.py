@@ -9,17 +9,20 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.keyed import StepCost
 from dstl_dagster.pipes import EXTRA, HandedBatch, open_batch
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import Traffic
-from dstl_dagster.timeline import Attempt
+from dstl_dagster.timeline import Attempt, BatchKey
 
-ATTEMPT = Attempt(3, uuid.UUID(int=7), 2, "orders", "gs://bucket/state", "2024-01-03", snapshot_slot=64)
+ATTEMPT = Attempt(
+    3, uuid.UUID(int=7), 2, "orders", "gs://bucket/state", BatchKey("2024-01-03"), snapshot_slot=64
+)
 HANDED = HandedBatch(
     ATTEMPT,
-    {"inbox": "2024-01-03"},
+    Claim("inbox", "op:update", position="2024-01-04T00:00:00+00:00"),
     JobOptions.from_mapping({"dstl.dfs.upload.timeout": "5 min"}),
     StepCost(Traffic(class_a=1, class_b=2), 0.5),
 )
@@ -53,7 +56,8 @@ def _with(**changed: Any) -> dict[str, Any]:
         pytest.param(_with(attempt=None), id="no attempt"),
         pytest.param(_with(attempt={"checkpoint_id": 1}), id="half an attempt"),
         pytest.param(_with(attempt={**ATTEMPT.to_json(), "attempt": "7"}), id="no UUID"),
-        pytest.param(_with(positions=[["inbox", 1]]), id="positions in a list"),
+        pytest.param(_with(claim=[["inbox", 1]]), id="a claim in a list"),
+        pytest.param(_with(claim={"source": "inbox"}), id="half a claim"),
         pytest.param(_with(options={"dstl.dfs.upload.timeout": "soon"}), id="an option's value"),
         pytest.param(_with(options={"dstl.of.tomorrow": "1"}), id="an option of a later release"),
         pytest.param(_with(options={"dstl.dfs.upload.timeout": {}}), id="an option that is no text"),

@@ -1,7 +1,8 @@
 """`dstl checkpoints`: a job's checkpoints on any store, with neither Spark nor Dagster.
 
 Owns the group. Commands that inspect are in `looking`, those about rows in `rows`, the one about columns in
-`columns`, those that change the timeline in `deciding`, and the options that all of them share in `options`.
+`columns`, those about operators and sources in `names`, those that change the timeline in `deciding`, and the
+options that all of them share in `options`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dstl_dagster.cli.checkpoints.looking import (
     timeline_command,
     verify_command,
 )
+from dstl_dagster.cli.checkpoints.names import operator_command, source_command
 from dstl_dagster.cli.checkpoints.rows import (
     diff_command,
     export_command,
@@ -49,6 +51,6 @@ for _command in (
     *(list_command, show_command, timeline_command, audit_command, verify_command),
     *(diff_command, history_command, export_command, materialize_command, schema_command),
     *(savepoint_command, release_command, restore_command, correct_command),
-    *(resolve_command, gc_command),
+    *(operator_command, source_command, resolve_command, gc_command),
 ):
     checkpoints_group.add_command(_command)

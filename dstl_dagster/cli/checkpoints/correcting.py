@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from typing import Any
 
 import click
 
@@ -47,7 +48,7 @@ def correct_command(
     plan = plan_correction(coordinator, batch, until)
     _require_runnable(command)
     if dry_run and as_json:
-        click.echo(json.dumps(vars(plan)))
+        click.echo(json.dumps(_plain(plan)))
     elif dry_run or not yes:
         _show(plan, to_stderr=as_json)
     if dry_run:
@@ -77,7 +78,7 @@ def _correct(
     elif plan.restore_to is not None:
         coordinator.restore(plan.restore_to)
     if as_json:
-        click.echo(json.dumps({**vars(plan), "latest": coordinator.timeline.tail().last_completed_id}))
+        click.echo(json.dumps({**_plain(plan), "latest": coordinator.timeline.tail().last_completed_id}))
     elif not command:
         click.echo(f"run again, in order: {', '.join(plan.batches)}")
 
@@ -107,3 +108,7 @@ def _show(plan: Correction, *, to_stderr: bool) -> None:
         click.echo(
             f"no batch made the checkpoints {ids}: if they changed columns, change them again", err=to_stderr
         )
+
+
+def _plain(plan: Correction) -> dict[str, Any]:
+    return {**vars(plan), "keys": [key.to_json() for key in plan.keys]}

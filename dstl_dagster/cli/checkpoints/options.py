@@ -27,7 +27,7 @@ class _At(click.ParamType):  # type: ignore[type-arg] # generic in newer release
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AsOf:
         try:
-            return AsOf.of(value)
+            return value if isinstance(value, AsOf) else AsOf.of_text(value)
         except InvalidInputError as error:
             self.fail(str(error), param, ctx)
 

@@ -69,8 +69,8 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
     yield f"completed {completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC by attempt {checkpoint.attempt}"
     if checkpoint.idempotency_key is not None:
         yield Text(f"batch {checkpoint.idempotency_key}").plain
-    for source, position in sorted(checkpoint.positions.items()):
-        yield Text(f"source {source} at {position}").plain
+    for source, each in sorted(checkpoint.manifest.sources.items()):
+        yield Text(f"source {source} at {each.position}").plain
     if checkpoint.manifest.operators:
         state = plain_table(
             "operator",

@@ -28,6 +28,7 @@ import google_crc32c
 from dstl_dagster.errors import ErrorKind, UnavailableError
 from dstl_dagster.spark.local.cache_folder import cache_folders
 from dstl_dagster.spark.local.java import JavaRuntime
+from dstl_dagster.spark.local.launch_variable import launch_variable
 
 __all__ = ["ArchiveWriter", "archive_folders", "class_archive_set"]
 
@@ -66,28 +67,25 @@ def class_archive_set(
 ) -> Iterator[None]:
     """Have a JVM that is launched in the block map the archive if there is one, and none was chosen."""
     given = [environ.get(each, "") for each in _READERS] + [settings.get(each, "") for each in _SETTINGS]
-    if any(option in text for option in _SHARING for text in given):
-        yield
-        return
-    found = next((each for each in archive_folders(environ, java, spark) if (each / _SUMS).exists()), None)
-    if found is not None and _sums(found) != _sums_of(found, _JAVA, _SPARK):
-        logger.warning("the archive of Spark's classes in %s is damaged: dstl spark archive-classes", found)
-        found = None
+    chosen = any(option in text for option in _SHARING for text in given)
+    found = None if chosen else _whole(archive_folders(environ, java, spark))
     if found is None:
         yield
         return
     logger.info("Spark's classes are archived", extra={"class_archive": str(found)})
+    own = f'"-XX:SharedArchiveFile={found / _JAVA}:{found / _SPARK}" -Xshare:auto {_QUIET}'
     before = environ.get(_VARIABLE)
-    archives = f"{found / _JAVA}:{found / _SPARK}"
-    own = f'"-XX:SharedArchiveFile={archives}" -Xshare:auto {_QUIET}'
-    environ[_VARIABLE] = own if before is None else f"{own} {before}"
-    try:
+    with launch_variable(environ, _VARIABLE, own if before is None else f"{own} {before}"):
         yield
-    finally:
-        if before is None:
-            environ.pop(_VARIABLE, None)
-        else:
-            environ[_VARIABLE] = before
+
+
+def _whole(folders: Iterator[Path]) -> Path | None:
+    """The first that has an archive, if that is as it was published."""
+    found = next((each for each in folders if (each / _SUMS).exists()), None)
+    if found is not None and _sums(found) != _sums_of(found, _JAVA, _SPARK):
+        logger.warning("the archive of Spark's classes in %s is damaged: dstl spark archive-classes", found)
+        return None
+    return found
 
 
 class ArchiveWriter:

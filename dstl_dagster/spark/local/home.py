@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dstl_dagster.spark.local.cache_folder import cache_folders
+from dstl_dagster.spark.local.launch_variable import launch_variable
 
 __all__ = ["home_without_archive", "spark_home_set"]
 
@@ -34,12 +35,8 @@ def spark_home_set(environ: MutableMapping[str, str]) -> Iterator[None]:
     if home is None:
         yield
         return
-    environ[_VARIABLE] = str(home)
-    try:
+    with launch_variable(environ, _VARIABLE, str(home)):
         yield
-    finally:
-        # Other processes that this one starts take what they find themselves.
-        environ.pop(_VARIABLE, None)
 
 
 def home_without_archive(environ: Mapping[str, str]) -> Path | None:

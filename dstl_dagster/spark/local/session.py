@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyspark
@@ -92,7 +92,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launch_environment(settings, runtime if is_local else None):
+    with _launch_environment(settings, runtime) if is_local else nullcontext():
         return builder.getOrCreate()
 
 
@@ -103,12 +103,9 @@ def spark_of_a_launch() -> str:
 
 
 @contextmanager
-def _launch_environment(settings: Mapping[str, str], local: JavaRuntime | None) -> Iterator[None]:
-    """The variables that only the launched JVM is to see; `local`: the Java of a session in local mode."""
-    if local is None:
-        yield
-        return
-    with class_archive_set(os.environ, settings, local, spark_of_a_launch()), spark_home_set(os.environ):
+def _launch_environment(settings: Mapping[str, str], java: JavaRuntime) -> Iterator[None]:
+    """The variables that only the launched JVM is to see."""
+    with spark_home_set(os.environ), class_archive_set(os.environ, settings, java, spark_of_a_launch()):
         yield
 
 

@@ -73,7 +73,13 @@ def commit_sink(
         if attempt is None:
             raise InternalError("no task of the write returned the attempt that it worked under")
         micro_batch = _micro_batch_of(outcomes, batch_id)
-        batch = Batch.resume(coordinator, attempt, trigger=_trigger_of(outcomes), spending=spending)
+        batch = Batch.resume(
+            coordinator,
+            attempt,
+            claim=options.claim(micro_batch),
+            trigger=_trigger_of(outcomes),
+            spending=spending,
+        )
         batch.meter.add(traffic_of(outcomes))
         with batch.aborted_on_error():
             _fill(batch, options, schema, outcomes, micro_batch)
@@ -116,8 +122,6 @@ def _fill(
         case FileSink() as sink:
             for report in _file_reports(sink, outcomes, micro_batch, batch.meter):
                 batch.add(report)
-    if micro_batch is not None:
-        batch.move_position(POSITION, micro_batch.position)
     batch.fold_due_logs()
 
 

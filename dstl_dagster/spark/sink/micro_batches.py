@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
+from dstl_dagster.timeline import BatchKey
 
 __all__ = ["POSITION", "MicroBatch"]
 
@@ -35,9 +37,14 @@ class MicroBatch:
         return f"{self.query_id}:{self.batch_id}"
 
     @property
-    def idempotency_key(self) -> str:
-        """The idempotency key of its attempt."""
-        return f"spark-query:{self}"
+    def key(self) -> BatchKey:
+        """The identity of its batch."""
+        return BatchKey(f"spark-query:{self}", POSITION)
+
+    def claim(self, operators: tuple[str, ...] | None) -> Claim:
+        """Of its query, which writes these operators; `None`: as it goes."""
+        measure = Measure("micro-batches of a query")
+        return Claim(POSITION, f"query {self.query_id}", measure, operators, self.position)
 
     @property
     def owner(self) -> str:

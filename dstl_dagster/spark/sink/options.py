@@ -9,10 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
 from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
 from dstl_dagster.spark.given_options import own_and_job_options
+from dstl_dagster.spark.sink.micro_batches import MicroBatch
+from dstl_dagster.timeline import BatchKey
 
 __all__ = ["SinkOptions", "names_of"]
 
@@ -23,6 +26,8 @@ _KNOWN = (
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _BATCH = "{batch}"
+_FILES = "files"
+"""The source of files that no stream writes: their path may be another one each day."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,27 @@ class SinkOptions:
         )
         parsed._check(streaming=streaming)
         return parsed
+
+    @property
+    def key(self) -> BatchKey | None:
+        """The identity of a batch; `None` of a stream, whose tasks know it. It belongs to what is written."""
+        if self.idempotency_key is None:
+            return None
+        written = f"path:{self.path}" if self.operator is None else self._source
+        return BatchKey(self.idempotency_key, written)
+
+    @property
+    def _source(self) -> str:
+        return _FILES if self.operator is None else f"operator:{self.operator}"
+
+    def claim(self, micro_batch: MicroBatch | None = None) -> Claim:
+        """What the write says of itself. `micro_batch`: of a stream, once that is known."""
+        operators = () if self.operator is None else (self.operator,)
+        if micro_batch is not None:
+            return micro_batch.claim(operators)
+        if self.idempotency_key is None:
+            return MicroBatch("", 0).claim(operators).at(None)
+        return Claim(self._source, f"sink {self._source}", Measure("keys"), operators)
 
     def _check(self, *, streaming: bool) -> None:
         if (self.operator is None) == (self.path is None):

@@ -27,10 +27,9 @@ from dstl_dagster.spark.files import absolute_uri
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.spending import counted_store
-from dstl_dagster.spark.state import schema_to_write
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema, as_spelled
-from dstl_dagster.state import StateSchema, filled_column, spelled, ttl_to_write
+from dstl_dagster.spark.types import arrow_schema
+from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import ObjectStore, TrafficMeter
 
 __all__ = [
@@ -112,7 +111,7 @@ class SinkPlan:
 
         Raises: as `CheckpointCoordinator.begin`.
         """
-        attempt = replace(self.attempt, idempotency_key=micro_batch.idempotency_key)
+        attempt = replace(self.attempt, batch=micro_batch.key)
         with counted_store(attempt.store_uri, meter, self.options.job_options.files) as store:
             coordinator = sink_coordinator(self.options, store, owner=micro_batch.owner)
             coordinator.begin(PlannedAttempt(attempt, self.slot), self.options.take_over)
@@ -130,14 +129,14 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
     """The plan for the tasks, after step 1 of a single write; `None` if a completed checkpoint already holds
     the batch.
 
-    Raises: InvalidInputError for options or columns that do not fit, ConflictError (kind `attempt_open`, for
-    a single write).
+    Raises: InvalidInputError for options or columns that do not fit, ConflictError (as `Claim.check`; kind
+    `attempt_open`, for a single write).
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = sink_coordinator(options, store)
         spending = coordinator.spending()
-        key = options.idempotency_key
-        if key is not None and coordinator.applied(key) is not None:
+        key = options.key
+        if coordinator.applied_batch(key, options.claim()) is not None:
             coordinator.compose_commit()
             return None
 
@@ -146,10 +145,16 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
 
         if key is None:
-            planned, parent = coordinator.plan(check=check)
+            planned, parent = coordinator.plan(check=check, claim=options.claim())
             attempt, slot = planned.attempt, planned.slot
         else:
-            batch = Batch.open(coordinator, idempotency_key=key, take_over=options.take_over, check=check)
+            batch = Batch.open(
+                coordinator,
+                idempotency_key=key,
+                take_over=options.take_over,
+                check=check,
+                claim=options.claim(),
+            )
             attempt, parent, slot = batch.attempt, batch.parent, 0
     last = None if parent is None else MicroBatch.last_of(parent.positions)
     sink = sink_of(options, schema, parent, attempt)

@@ -14,7 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from dstl_dagster.errors import InternalError
+from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.spark.continuous import REFUSAL
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
@@ -85,6 +86,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return message_of(outcome, self._options.job_options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        if messages and all(message is None for message in messages):
+            raise InvalidInputError(REFUSAL)  # an epoch: a task of a micro-batch always has a message
         commit_sink(self._options, self._schema, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as above

@@ -1,49 +1,57 @@
 """Following a job: its changes from checkpoint to checkpoint, as a stream of another one.
 
-Owns the stream's offsets, which checkpoints make up a micro-batch, and what is said when they are gone. Does
-not own what changed between two states (`keyed.diff`), or its rows in Spark (`source`).
+Owns the stream's offsets, which checkpoints make up a micro-batch, and what is said when they are gone or
+have other columns. Does not own what changed between two states (`keyed.diff`), its rows in Spark (`source`),
+or which columns those have (`columns`).
 
-An offset is a checkpoint, by id and attempt. Ids are never reused, so an offset means one state for ever, and
-a micro-batch that Spark repeats after a crash leads from the same state to the same state. What a micro-batch
-holds depends on its two offsets and on the checkpoints between them that are still kept; the rows of each
-have its id.
+An offset is a checkpoint of an operator, by id and attempt. Ids are never reused, so an offset means one
+state for ever, and a micro-batch that Spark repeats after a crash leads from the same state to the same
+state. What a micro-batch holds depends on its two offsets and on the checkpoints between them that are still
+kept; the rows of each have its id.
+
+A query has its columns for good. So a micro-batch ends before a checkpoint that changed them, and the next
+one fails: started again, the query reads on in the new columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateAt, compared_runs
+from dstl_dagster.spark.source.columns import FollowedColumns, ReadColumns
 from dstl_dagster.spark.source.options import SourceOptions
-from dstl_dagster.spark.source.source import CHANGE_COLUMNS, partitions_of, read_changes, state_or_none
+from dstl_dagster.spark.source.source import (
+    CHANGE_COLUMNS,
+    newest_state,
+    partitions_of,
+    read_changes,
+    state_or_none,
+    without_change_columns,
+)
 from dstl_dagster.spark.spending import task_store
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.timeline import TimelineView
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 __all__ = [
     "ChangesStreamReader",
     "Offset",
-    "offset_after",
+    "checkpoint_after",
     "path_between",
     "require_followed",
     "stream_reader",
+    "timeline_of",
 ]
 
 
@@ -52,45 +60,72 @@ class Offset:
     """Where a stream is: everything up to this checkpoint has been told.
 
     Attributes:
+        operator: whose state is followed.
+        timeline: that the checkpoint is of; empty before the job begins.
         checkpoint_id: 0: nothing has been told yet.
         attempt: that completed the checkpoint; empty for 0.
     """
 
-    checkpoint_id: int
+    operator: str
+    timeline: str = ""
+    checkpoint_id: int = 0
     attempt: str = ""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Offset:
-        return cls(int(fields["checkpoint_id"]), str(fields["attempt"]))
+        """Raises: InvalidInputError if another source wrote it."""
+        if fields.keys() != cls("").to_json().keys():
+            raise InvalidInputError(
+                f"this query's checkpointLocation is of another source, with offset {dict(fields)}: start a "
+                "query with a new one"
+            )
+        return cls(**fields)
 
     @classmethod
-    def of(cls, view: TimelineView, checkpoint_id: int) -> Offset:
-        return cls(checkpoint_id, str(view.checkpoints[checkpoint_id].completed.attempt))
+    def of(cls, view: TimelineView, operator: str, checkpoint_id: int) -> Offset:
+        attempt = str(view.checkpoints[checkpoint_id].completed.attempt) if checkpoint_id else ""
+        return cls(operator, timeline_of(view), checkpoint_id, attempt)
 
     def to_json(self) -> dict[str, Any]:
-        return {"checkpoint_id": self.checkpoint_id, "attempt": self.attempt}
+        return asdict(self)
 
 
-def require_followed(view: TimelineView, start: Offset, job: str, *, follow_restores: bool) -> None:
+def timeline_of(view: TimelineView) -> str:
+    """What tells this timeline from every other, also from a later one of the same job."""
+    return view.timeline_id
+
+
+def require_followed(
+    view: TimelineView, start: Offset, job: str, operator: str, *, follow_restores: bool
+) -> None:
     """Pass if what came after `start` can be told.
 
     Raises: NotFoundError, kind `checkpoint_gone` (cleaned up) or `no_checkpoint` (another job's);
-    ConflictError, kind `abandoned` (by a restore), unless `follow_restores`.
+    ConflictError, kind `abandoned` (by a restore), unless `follow_restores`; InvalidInputError if the
+    offset is of another operator.
     """
-    if not start.checkpoint_id:
-        return
-    at = f"checkpoint {start.checkpoint_id} of job {job!r}, where this stream is,"
     anew = (
         "start a query with a new checkpointLocation, which tells the whole state first, and let it replace "
         "what this one wrote"
     )
-    entry = view.checkpoints.get(start.checkpoint_id)
-    if (
-        entry is not None and str(entry.completed.attempt) != start.attempt
-    ) or start.checkpoint_id > view.highest_id:
-        raise NotFoundError(
-            f"{at} is of another job of that name, dropped since: {anew}", ErrorKind.NO_CHECKPOINT
+    if start.operator != operator:
+        raise InvalidInputError(
+            f"this query's checkpointLocation is of operator {start.operator!r}, not of {operator!r}: follow "
+            f"{start.operator!r} again, or {anew}"
         )
+    entry = view.checkpoints.get(start.checkpoint_id)
+    at = f"checkpoint {start.checkpoint_id} of job {job!r}, where this stream is,"
+    if (
+        (start.timeline and start.timeline != timeline_of(view))
+        or (entry is not None and str(entry.completed.attempt) != start.attempt)
+        or start.checkpoint_id > view.highest_id
+    ):
+        raise NotFoundError(
+            f"{at} is of another job, or of one of that name that was dropped since: {anew}",
+            ErrorKind.NO_CHECKPOINT,
+        )
+    if not start.checkpoint_id:
+        return
     if entry is None or entry.subsumed is not None:
         raise NotFoundError(
             f"{at} was cleaned up before the stream came back, so the changes since cannot be told: {anew}; "
@@ -105,8 +140,8 @@ def require_followed(view: TimelineView, start: Offset, job: str, *, follow_rest
         )
 
 
-def offset_after(view: TimelineView, start: Offset, most: int | None, until: int | None = None) -> Offset:
-    """The end of the next micro-batch; `start` if there is nothing to tell. Pure.
+def checkpoint_after(view: TimelineView, start: int, most: int | None, until: int | None = None) -> int:
+    """The checkpoint at the end of the next micro-batch; `start` if there is nothing to tell. Pure.
 
     The first micro-batch of a stream that has been told nothing is the whole state at the newest checkpoint.
 
@@ -117,12 +152,11 @@ def offset_after(view: TimelineView, start: Offset, most: int | None, until: int
     ids = [
         each.checkpoint_id
         for each in view.retained
-        if each.checkpoint_id > start.checkpoint_id and (until is None or each.checkpoint_id <= until)
+        if each.checkpoint_id > start and (until is None or each.checkpoint_id <= until)
     ]
     if not ids:
         return start
-    whole = most is None or not start.checkpoint_id
-    return Offset.of(view, ids[-1] if whole else ids[: most or 1][-1])
+    return ids[-1] if most is None or not start else ids[:most][-1]
 
 
 def path_between(view: TimelineView, start: int, end: int) -> list[int]:
@@ -149,57 +183,76 @@ class ChangesPartition(InputPartition):
 
     older: StateAt
     newer: StateAt
+    columns: ReadColumns
 
 
-class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangesStreamReader(DataSourceStreamReader):
     """Reads the changes of an operator after each new checkpoint, a range of key groups per task.
 
     Spark keeps one of these for a query, in a process of its own, and sends another one to the tasks.
+    PySpark 4.1 asks for the next offset without saying where the query is. It has by then asked for the
+    partitions of the micro-batch before it, in a new process too, or there was none.
     """
 
-    def __init__(self, options: SourceOptions, schema: st.StructType, columns: pa.Schema) -> None:
-        """`columns`: of the state, as the query expects them."""
+    def __init__(
+        self, options: SourceOptions, schema: st.StructType, columns: FollowedColumns | None = None
+    ) -> None:
+        """`columns`: of the query; `None`: `schema` says which, of the first state that there is."""
         self._options = options
         self._spark_schema = schema
         self._columns = columns
         self._coordinator: CheckpointCoordinator | None = None
+        self._states: dict[int, StateAt | None] = {}
         self._until: int | None = None
+        self._at: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        starting = self._options.starting_checkpoint
-        if starting is None:
-            return Offset(0).to_json()
-        checkpoint = self._job.at(starting)
-        return Offset(checkpoint.checkpoint_id, str(checkpoint.attempt)).to_json()
+        if self._at is None:
+            starting, view = self._options.starting_checkpoint, self._job.timeline.tail()
+            begin = 0 if starting is None else self._job.at(starting).checkpoint_id
+            self._at = Offset.of(view, self._options.operator, begin)
+        return self._at.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        from pyspark.sql.streaming.datasource import ReadMaxFiles  # since PySpark 4.2, which calls this
+
         # Spark knows no limit by checkpoints: this one is handed back as it is.
         return ReadMaxFiles(self._options.max_checkpoints_per_trigger)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        view, at = self._job.timeline.tail(), Offset.from_json(start)
-        require_followed(view, at, self._options.job, follow_restores=self._options.follow_restores)
-        most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        assert most is not None or isinstance(limit, ReadAllAvailable)
-        return offset_after(view, at, most, self._until).to_json()
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """`start`, `limit`: `None` by PySpark 4.1. A limit that is not ours takes all."""
+        begin = start or self.initialOffset()
+        view, at = self._job.timeline.tail(), Offset.from_json(begin)
+        self._require_followed(view, at, follow_restores=self._options.follow_restores)
+        ours = self._options.max_checkpoints_per_trigger
+        most = ours if limit is None else getattr(limit, "max_files", None)
+        end = checkpoint_after(view, at.checkpoint_id, most, self._until)
+        if end == at.checkpoint_id:
+            return begin
+        return Offset.of(view, at.operator, self._end_in_columns(view, at.checkpoint_id, end)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         view = self._job.timeline.tail()
-        return None if view.last_completed_id is None else Offset.of(view, view.last_completed_id).to_json()
+        last = view.last_completed_id
+        return None if last is None else Offset.of(view, self._options.operator, last).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._until = self._job.timeline.tail().last_completed_id or 0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, last = Offset.from_json(start), Offset.from_json(end)
+        self._at = last
         if begin == last:
             return []
         view = self._job.timeline.tail()
         # What was planned before a crash is told again, whatever was restored since.
-        require_followed(view, begin, self._options.job, follow_restores=True)
-        require_followed(view, last, self._options.job, follow_restores=True)
+        for each in (begin, last):
+            self._require_followed(view, each, follow_restores=True)
         ids = path_between(view, begin.checkpoint_id, last.checkpoint_id)
         known = [begin.checkpoint_id, *ids] if begin.checkpoint_id else ids
+        self._require_columns(known)
         states = [self._state(each) for each in known]
         empty = next((replace(each, handles=(), ttl=None) for each in states if each is not None), None)
         if empty is None:
@@ -214,13 +267,15 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             runs = compared_runs(older.opened(self._job.store), newer.opened(self._job.store))
             wanted = partitions_of(runs, self._options.key_groups, newer.schema)
             found += [self._partition(older, newer, each.key_groups) for each in wanted]
+        self._states = {known[-1]: self._known(known[-1])}  # where the next micro-batch begins
         return found
 
     def read(self, partition: InputPartition) -> Any:
         assert isinstance(partition, ChangesPartition)
         older, newer = partition.older, partition.newer
         with task_store(newer.store_uri, None, newer.options.files) as store:
-            yield from read_changes(older.opened(store), newer.opened(store), self._spark_schema)
+            before, after = older.opened(store), newer.opened(store)
+            yield from read_changes(before, after, partition.columns, self._spark_schema)
 
     def stop(self) -> None:
         if self._coordinator is not None:
@@ -235,21 +290,88 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._coordinator = CheckpointCoordinator(options.job, store, options.job_options)
         return self._coordinator
 
+    def _require_followed(self, view: TimelineView, start: Offset, *, follow_restores: bool) -> None:
+        options = self._options
+        require_followed(view, start, options.job, options.operator, follow_restores=follow_restores)
+
+    def _end_in_columns(self, view: TimelineView, start: int, end: int) -> int:
+        """The last checkpoint of this micro-batch before one that changed the columns."""
+        told = start
+        for each in path_between(view, start, end):
+            if told != start and self._changes_at(each):
+                return told
+            self._require_columns([each])
+            told = each
+        return end
+
+    def _require_columns(self, checkpoints: Sequence[int]) -> None:
+        """Pass if the query has the columns of these. Raises: InvalidInputError (kind `schema_change`)."""
+        for each in checkpoints:
+            changes = self._changes_at(each)
+            if changes:
+                raise InvalidInputError(
+                    f"checkpoint {each} of job {self._options.job!r} changed columns of operator "
+                    f"{self._options.operator!r}: {', '.join(changes)}. Load the DataFrame again and start "
+                    "the query again: it goes on where it ended, in the new columns",
+                    kind=ErrorKind.SCHEMA_CHANGE,
+                )
+
+    def _changes_at(self, checkpoint_id: int) -> list[str]:
+        state = self._known(checkpoint_id)
+        return [] if state is None else self._bound(state).changes_in(state)
+
     def _state(self, checkpoint_id: int) -> StateAt | None:
-        state = state_or_none(self._job.store, self._options, self._job.get(checkpoint_id))
-        # The query's columns are fixed when it starts: those that the state lacks are null.
-        return None if state is None else state.expecting(self._columns)
+        """In the query's columns."""
+        state = self._known(checkpoint_id)
+        return None if state is None else self._bound(state).expected_of(state)
 
-    @staticmethod
-    def _partition(older: StateAt, newer: StateAt, key_groups: KeyGroupRange) -> ChangesPartition:
-        return ChangesPartition(older.within(key_groups), newer.within(key_groups))
+    def _known(self, checkpoint_id: int) -> StateAt | None:
+        if checkpoint_id not in self._states:
+            checkpoint = self._job.get(checkpoint_id)
+            self._states[checkpoint_id] = state_or_none(self._job.store, self._options, checkpoint)
+        return self._states[checkpoint_id]
+
+    def _bound(self, state: StateAt) -> FollowedColumns:
+        if self._columns is None:
+            self._columns = _asked_of(state, self._options, self._spark_schema)
+        return self._columns
+
+    def _partition(self, older: StateAt, newer: StateAt, key_groups: KeyGroupRange) -> ChangesPartition:
+        assert self._columns is not None
+        return ChangesPartition(older.within(key_groups), newer.within(key_groups), self._columns.read)
 
 
-def stream_reader(options: SourceOptions, schema: st.StructType) -> ChangesStreamReader:
-    """The reader of a query with these columns. Raises: InvalidInputError if they are not of changes."""
+if hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # since PySpark 4.2
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    SupportsTriggerAvailableNow.register(ChangesStreamReader)
+
+
+def stream_reader(
+    options: SourceOptions, schema: st.StructType, states: Sequence[StateAt] = ()
+) -> ChangesStreamReader:
+    """The reader of a query with these columns.
+
+    `states`: of which the schema was made, as `states_between` gives them; none: it was given, and has to fit
+    the newest state, if there is one.
+
+    Raises: InvalidInputError if they are not of changes, or do not fit.
+    """
     missing = [name for name in CHANGE_COLUMNS if name not in schema.names]
     if missing:
         raise InvalidInputError(f"a stream of changes has a column {missing[0]!r}, which its schema lacks")
-    known = st.StructType([field for field in schema if field.name not in CHANGE_COLUMNS])
-    columns = arrow_schema(known, f"state of operator {options.operator!r}", case_sensitive=True)
-    return ChangesStreamReader(options, schema, columns)
+    if states:
+        columns = FollowedColumns.of(
+            states[-1], without_change_columns(schema), all_columns=True, case_sensitive=True
+        )
+        return ChangesStreamReader(options, schema, columns)
+    without_change_columns(schema)
+    newest = newest_state(options)
+    return ChangesStreamReader(
+        options, schema, None if newest is None else _asked_of(newest, options, schema)
+    )
+
+
+def _asked_of(state: StateAt, options: SourceOptions, schema: st.StructType) -> FollowedColumns:
+    asked = without_change_columns(schema)
+    return FollowedColumns.of(state, asked, all_columns=False, case_sensitive=options.case_sensitive)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions, parse_bool, parse_int
@@ -22,7 +25,7 @@ STATE: Final = "state"
 CHANGES: Final = "changes"
 CHECKPOINTS: Final = "checkpoints"
 
-_VERSION, _TIMESTAMP = "versionasof", "timestampasof"
+_VERSION, _TIMESTAMP, _TIME_ZONE = "versionasof", "timestampasof", "timezone"
 _CHECKPOINT = ("checkpoint", _VERSION, _TIMESTAMP)
 _BETWEEN = ("from_checkpoint", "to_checkpoint")
 _FOLLOWING = ("startingcheckpoint", "maxcheckpointspertrigger", "followrestores")
@@ -30,6 +33,8 @@ _SPELLED = {
     "startingcheckpoint": "startingCheckpoint",
     "maxcheckpointspertrigger": "maxCheckpointsPerTrigger",
     "followrestores": "followRestores",
+    _VERSION: "versionAsOf",
+    _TIMESTAMP: "timestampAsOf",
 }
 _LATEST: Final = AsOf.of(None)
 _OF_EVERY_TABLE = ("store", "job", "table")
@@ -37,6 +42,7 @@ _OF_TABLE = {
     STATE: (
         "operator",
         *_CHECKPOINT,
+        _TIME_ZONE,
         "key_groups",
         "columns",
         "partitions",
@@ -56,9 +62,9 @@ class SourceOptions:
         table: `state` (the default), `changes`, or `checkpoints`.
         operator: the operator whose state is read.
         checkpoint: the one to read, also as `versionAsOf` or `timestampAsOf`; by default the latest when
-            the DataFrame is created.
-        from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: the oldest that is kept)
-            up to the second (inclusive; `None`: the latest).
+            the read is planned. A `timestampAsOf` without a zone is in that of the option `timeZone`.
+        from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: all, beginning with the
+            whole state at the oldest that is retained) up to the second (inclusive; `None`: the latest).
         starting_checkpoint: a stream tells the changes after this one (exclusive); `None`: first the whole
             state at the newest.
         max_checkpoints_per_trigger: of a stream's micro-batch, 1 or more.
@@ -87,8 +93,10 @@ class SourceOptions:
     job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
-    def of(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-        """`streaming`: `None`: not known yet, as while the schema is asked for.
+    def of(
+        cls, options: Mapping[str, str], *, streaming: bool | None = None, clock: Clock | None = None
+    ) -> SourceOptions:
+        """`streaming`: `None`: not known yet, as while the schema is asked for. `clock`: what is the future.
 
         Raises: InvalidInputError naming the option.
         """
@@ -107,7 +115,7 @@ class SourceOptions:
             job=given["job"],
             table=table,
             operator=given.get("operator", ""),
-            checkpoint=_as_of(given, *_CHECKPOINT) or _LATEST,
+            checkpoint=_as_of(given, *_CHECKPOINT, clock=clock or SystemClock()) or _LATEST,
             from_checkpoint=_as_of(given, "from_checkpoint"),
             to_checkpoint=_as_of(given, "to_checkpoint"),
             starting_checkpoint=_as_of(given, "startingcheckpoint"),
@@ -136,7 +144,7 @@ def _refuse_other_way(table: str, given: Mapping[str, str], streaming: bool | No
         )
 
 
-def _as_of(given: Mapping[str, str], *options: str) -> AsOf | None:
+def _as_of(given: Mapping[str, str], *options: str, clock: Clock | None = None) -> AsOf | None:
     """The checkpoint that one of these options names; each is another spelling of the first."""
     named = [option for option in options if option in given]
     if len(named) > 1:
@@ -145,12 +153,50 @@ def _as_of(given: Mapping[str, str], *options: str) -> AsOf | None:
         return None
     option, text = named[0], given[named[0]]
     try:
-        found = AsOf.time(text) if option == _TIMESTAMP else AsOf.of(text)
+        if option == _TIMESTAMP:
+            return AsOf.time(_past(text, given.get(_TIME_ZONE), clock or SystemClock()))
+        found = AsOf.of_text(text)
     except InvalidInputError as error:
-        raise InvalidInputError(f"option {option}: {error}") from error
+        raise InvalidInputError(f"option {_SPELLED.get(option, option)}: {error}") from error
     if option == _VERSION and found.is_time:
         raise InvalidInputError(f"option versionAsOf takes no time: use timestampAsOf for {text!r}")
     return found
+
+
+def _past(text: str, zone: str | None, clock: Clock) -> datetime:
+    """The instant; text without a zone is in `zone`. Spark tells a Python data source no session's zone."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InvalidInputError(f"{text!r} is not a time: write it as 2026-11-22T18:00Z") from error
+    if at.tzinfo is None and zone is None:
+        raise InvalidInputError(
+            f"{text!r} has no time zone, and Spark does not say that of the session: write it as "
+            "2026-11-22T18:00Z or 2026-11-22T18:00+09:00, or add option timeZone, such as "
+            'spark.conf.get("spark.sql.session.timeZone")'
+        )
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=_zone(zone or ""))
+    if at > clock.now():
+        raise InvalidInputError(
+            f"{at.isoformat()} is in the future, where nobody knows the state: leave it out to read the last "
+            "checkpoint"
+        )
+    return at
+
+
+def _zone(name: str) -> tzinfo:
+    """Of a region or an offset, the two forms of Spark's zones."""
+    try:
+        if name[:1] in ("+", "-"):
+            offset = datetime.fromisoformat(f"2000-01-01T00:00{name}").tzinfo
+            assert offset is not None
+            return offset
+        return ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError) as error:
+        raise InvalidInputError(
+            f"option timeZone is {name!r}, which is no zone such as Asia/Tokyo and no offset such as +09:00"
+        ) from error
 
 
 def _number(given: Mapping[str, str], option: str) -> int | None:

@@ -9,6 +9,7 @@ is written meanwhile. If that checkpoint is deleted meanwhile, the read fails an
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -30,11 +31,12 @@ from dstl_dagster.keyed import (
     compared_runs,
     diff_states,
 )
+from dstl_dagster.spark.source.columns import ReadColumns
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.spending import task_store
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.spark.types import arrow_schema, as_spelled, spark_schema
-from dstl_dagster.state import StateSchema, spelled
+from dstl_dagster.spark.types import spark_schema
+from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.timeline import AtLike
 
@@ -45,15 +47,22 @@ __all__ = [
     "StateReader",
     "changes_schema",
     "checkpoints_schema",
+    "newest_state",
     "partitions_of",
     "read_changes",
     "state_at",
     "state_or_none",
     "states_between",
+    "without_change_columns",
 ]
 
-CHANGE_COLUMNS: Final = ("_change_type", "_checkpoint_id")
+_CHANGE_TYPES: Final = {"_change_type": st.StringType, "_checkpoint_id": st.LongType}
+CHANGE_COLUMNS: Final = tuple(_CHANGE_TYPES)
 _OUTPUT_ROWS = 16 * 1024
+# PySpark 4.1 has no such parameter: its zone is UTC.
+_IN_UTC: Final[dict[str, Any]] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
 
 
 @dataclass(frozen=True)
@@ -69,20 +78,29 @@ class RangePartition(InputPartition):
         return KeyGroupRange.of(self.start, self.end)
 
 
-def state_at(options: SourceOptions, at: AtLike, expected: st.StructType | None) -> StateAt:
+def state_at(options: SourceOptions, at: AtLike) -> StateAt:
     """The state at the checkpoint that `at` names; `None`: the last one.
-
-    `expected`: columns that the reader requires; those that the state lacks are null.
 
     Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointReader(options.job, store, options.job_options)
-        return _state_of(store, options, coordinator.at(at), expected)
+        return _state_of(store, options, coordinator.at(at))
+
+
+def newest_state(options: SourceOptions) -> StateAt | None:
+    """The state at the last checkpoint; `None` if the job or the operator has none yet."""
+    try:
+        return state_at(options, None)
+    except NotFoundError as error:
+        if error.kind not in (ErrorKind.NO_STATE, ErrorKind.NO_CHECKPOINT):
+            raise
+        return None
 
 
 def states_between(options: SourceOptions) -> list[StateAt]:
-    """The states at every retained checkpoint of the current chain, between the two options (inclusive).
+    """The states whose differences are read: at every retained checkpoint of the current chain, between the
+    two options (inclusive). Without a first one they begin with an empty state.
 
     Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last.
     """
@@ -108,13 +126,14 @@ def states_between(options: SourceOptions) -> list[StateAt]:
             raise NotFoundError(
                 f"job {options.job!r} has no checkpoint from {first} to {last}", kind=ErrorKind.NO_CHECKPOINT
             )
-        newest = _state_of(store, options, wanted[-1], None)
+        newest = _state_of(store, options, wanted[-1])
         found = [state_or_none(store, options, each) for each in wanted]
     schema = newest.schema
     for each in found:
         schema = schema if each is None else schema.covering(each.schema)
-    empty = replace(newest, schema=schema, handles=())
-    return [
+    empty = replace(newest, schema=schema, handles=(), ttl=None)
+    before = [replace(empty, checkpoint_id=0)] if begin is None else []
+    return before + [
         replace(empty, checkpoint_id=checkpoint.checkpoint_id)
         if state is None
         else replace(state, schema=schema)
@@ -125,16 +144,14 @@ def states_between(options: SourceOptions) -> list[StateAt]:
 def state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt | None:
     """The state at a checkpoint; `None` if the operator has none yet."""
     try:
-        return _state_of(store, options, checkpoint, None)
+        return _state_of(store, options, checkpoint)
     except NotFoundError as error:
         if error.kind != ErrorKind.NO_STATE:
             raise
         return None
 
 
-def _state_of(
-    store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint, expected: st.StructType | None
-) -> StateAt:
+def _state_of(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt:
     state = StateAt.of(store, checkpoint.manifest, options.operator, options.job_options)
     if state is None:
         known = ", ".join(sorted(checkpoint.manifest.operators)) or "none"
@@ -143,18 +160,18 @@ def _state_of(
             f"{options.operator!r}; it has {known}",
             kind=ErrorKind.NO_STATE,
         )
-    if expected is None:
-        return state
-    case_sensitive = options.case_sensitive
-    columns = arrow_schema(expected, f"state of operator {options.operator!r}", case_sensitive=case_sensitive)
-    return state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
+    return state
 
 
 class StateReader(DataSourceReader):
     """Reads the rows of a state, a range of key groups per task."""
 
     def __init__(self, options: SourceOptions, state: StateAt, schema: st.StructType) -> None:
+        """`schema`: of the rows for Spark. Raises: InvalidInputError if it does not fit the state's."""
         self._options = options
+        self._columns = ReadColumns.of(
+            state.schema, schema, options.operator, case_sensitive=options.case_sensitive
+        )
         self._state = state
         self._spark_schema = schema
 
@@ -167,13 +184,8 @@ class StateReader(DataSourceReader):
             return
         with task_store(self._state.store_uri, None, self._state.options.files) as store:
             state = self._state.within(partition.key_groups).opened(store)
-            case_sensitive = self._options.case_sensitive
-            names = spelled(
-                self._spark_schema.names, state.schema.columns.names, case_sensitive=case_sensitive
-            )
             for table in state.tables(partition.key_groups):
-                wanted = table.select(list(names)).rename_columns(self._spark_schema.names)
-                yield from _spark_batches(wanted, self._spark_schema)
+                yield from _spark_batches(self._columns.taken_from(table, state.schema), self._spark_schema)
 
 
 def changes_schema(states: Sequence[StateAt]) -> st.StructType:
@@ -187,16 +199,35 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     return st.StructType(
         [
             *spark_schema(columns),
-            st.StructField(CHANGE_COLUMNS[0], st.StringType()),
-            st.StructField(CHANGE_COLUMNS[1], st.LongType()),
+            *(st.StructField(name, kind()) for name, kind in _CHANGE_TYPES.items()),
         ]
     )
+
+
+def without_change_columns(schema: st.StructType) -> st.StructType:
+    """The state's part of the schema of a table of changes.
+
+    Raises: InvalidInputError (kind `schema_change`) if one of the others has not its own type.
+    """
+    for name, kind in _CHANGE_TYPES.items():
+        if name in schema.names and schema[name].dataType != kind():
+            raise InvalidInputError(
+                f"column {name!r} of changes is {kind().simpleString().upper()}, and the schema asks for "
+                f"{schema[name].dataType.simpleString().upper()}: read it as it is, and cast it afterwards",
+                kind=ErrorKind.SCHEMA_CHANGE,
+            )
+    return st.StructType([field for field in schema if field.name not in _CHANGE_TYPES])
 
 
 class ChangesReader(DataSourceReader):
     """Reads the changes from each state to the next, a range of key groups per task."""
 
     def __init__(self, options: SourceOptions, states: Sequence[StateAt], schema: st.StructType) -> None:
+        """`schema`: of the rows for Spark. Raises: InvalidInputError if it does not fit the states'."""
+        asked = without_change_columns(schema)
+        self._columns = ReadColumns.of(
+            states[-1].schema, asked, options.operator, case_sensitive=options.case_sensitive
+        )
         self._wanted = options.key_groups
         self._states = states
         self._spark_schema = schema
@@ -216,16 +247,20 @@ class ChangesReader(DataSourceReader):
         older, newer = self._states[partition.pair : partition.pair + 2]
         with task_store(newer.store_uri, None, newer.options.files) as store:
             before, after = (each.within(partition.key_groups).opened(store) for each in (older, newer))
-            yield from read_changes(before, after, self._spark_schema)
+            yield from read_changes(before, after, self._columns, self._spark_schema)
 
 
-def read_changes(older: KeyedState, newer: KeyedState, schema: st.StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of a table of changes, from one state to the next."""
+def read_changes(
+    older: KeyedState, newer: KeyedState, columns: ReadColumns, schema: st.StructType
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of changes, from one state to the next, both with the same columns."""
     for diff in diff_states(older, newer):
         for change_type, rows in _by_type(diff):
-            marked = rows.append_column(
-                CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string())
-            ).append_column(CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64()))
+            marked = (
+                columns.taken_from(rows, newer.schema)
+                .append_column(CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string()))
+                .append_column(CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64()))
+            )
             yield from _spark_batches(marked, schema)
 
 
@@ -266,6 +301,9 @@ class CheckpointsReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - there is one
         options = self._options
@@ -310,6 +348,6 @@ def partitions_of(
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:
     """The columns of the schema that Spark was given, in exactly the Arrow types that it accepts for them."""
-    target = to_arrow_schema(schema, timezone="UTC")
+    target = to_arrow_schema(schema, **_IN_UTC)
     cast = table.select(schema.names).cast(target)
     yield from cast.to_batches(max_chunksize=_OUTPUT_ROWS)

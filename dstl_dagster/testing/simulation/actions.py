@@ -19,6 +19,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamState
 from dstl_dagster.keyed import (
     AttemptReport,
     Compaction,
+    Source,
     compaction_of,
     load_report,
     loading,
@@ -167,7 +168,7 @@ def _written(
                 )
             )
     files = [_file(process, attempt, batch, file) for file in batches.FILES]
-    return AttemptReport(tuple(operators), tuple(files), {"batch": batch})
+    return AttemptReport(tuple(operators), tuple(files), {"batch": Source(batch)})
 
 
 def _compacted(
@@ -279,9 +280,7 @@ def restore(batch: int, request: str) -> Action:
         held = coordinator.applied(batches.key_of(batch))
         if held is None:
             ledger = read_ledger(process.world, process.setting.num_retained)
-            if batches.key_of(batch) in [
-                ledger.completed[each]["idempotency_key"] for each in ledger.abandoned
-            ]:
+            if batches.key_of(batch) in [ledger.completed[each]["batch"]["key"] for each in ledger.abandoned]:
                 return notes
             held = checkpoint_of(coordinator, batch)
         try:

@@ -59,9 +59,7 @@ def twins_of_components(batch: int) -> Action:
     def act(process: Process, notes: Notes) -> Notes:
         ledger = read_ledger(process.world, process.setting.num_retained)
         held = [
-            each
-            for each in ledger.chain
-            if ledger.completed[each]["idempotency_key"] == batches.key_of(batch)
+            each for each in ledger.chain if ledger.completed[each]["batch"]["key"] == batches.key_of(batch)
         ]
         for each in held:
             manifest = process.world.payload(ledger.completed[each]["manifest"])
@@ -151,7 +149,7 @@ def _read_one(
         _expect_gone(process, each, error)
         return
     ledger = read_ledger(process.world, process.setting.num_retained)
-    keys = [ledger.completed[one]["idempotency_key"] for one in ledger.chain_to(each)]
+    keys = [ledger.completed[one]["batch"]["key"] for one in ledger.chain_to(each)]
     wanted = batches.state_of(map(batches.number_of, keys), operator)
     if found != wanted:
         raise BrokenPromiseError(f"read {found} of {operator} at checkpoint {each}, not {wanted}")
@@ -163,7 +161,8 @@ def _expect_gone(process: Process, checkpoint_id: int, error: NotFoundError) -> 
     subsumed = ledger.subsumed.get(checkpoint_id)
     if subsumed is None:
         raise BrokenPromiseError(f"checkpoint {checkpoint_id} is kept, and a reader found: {error}")
-    recorded = process.world.store.stat(f"dstl/{JOB}/timeline/{subsumed['slot']:020d}")
+    (name,) = process.world.names(f"dstl/{JOB}/timeline/{subsumed['slot']:020d}")
+    recorded = process.world.store.stat(name)
     assert recorded is not None
     if process.world.clock.now() - recorded.updated < process.setting.reader_grace:
         raise BrokenPromiseError(f"checkpoint {checkpoint_id} has grace left, and a reader found: {error}")

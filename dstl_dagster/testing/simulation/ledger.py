@@ -79,7 +79,7 @@ class Ledger:
 
     @property
     def chain_keys(self) -> list[str]:
-        return [self.completed[each]["idempotency_key"] for each in self.chain]
+        return [self.completed[each]["batch"]["key"] for each in self.chain]
 
     @property
     def kept(self) -> list[int]:
@@ -141,7 +141,7 @@ class Ledger:
         self._expect(record, record["checkpoint_id"] == highest + 1, f"the highest id is {highest}")
         self._expect(record, record["parent"] == self.last, f"the last checkpoint is {self.last}")
         self._expect(record, self.last is None or self.last in self.committed, "the last is not committed")
-        self._expect(record, record["idempotency_key"] not in self.chain_keys, "the batch is applied")
+        self._expect(record, record["batch"]["key"] not in self.chain_keys, "the batch is applied")
         waiting = [each for each in self.retained if self.unfinished(each)]
         self._expect(record, not waiting, f"resolutions of {waiting} are unfinished")
         self.open = record
@@ -149,8 +149,7 @@ class Ledger:
 
     def _completed(self, record: Record) -> None:
         mine = self.open is not None and all(
-            self.open[field] == record[field]
-            for field in ("attempt", "checkpoint_id", "parent", "idempotency_key")
+            self.open[field] == record[field] for field in ("attempt", "checkpoint_id", "parent", "batch")
         )
         self._expect(record, mine, "the attempt is not the open one")
         self._expect(
@@ -159,7 +158,7 @@ class Ledger:
             "the id is not above all earlier ones",
         )
         self._expect(record, record["parent"] == self.last, f"the last checkpoint is {self.last}")
-        self._expect(record, record["idempotency_key"] not in self.chain_keys, "the batch is applied twice")
+        self._expect(record, record["batch"]["key"] not in self.chain_keys, "the batch is applied twice")
         self.open = None
         self.completed[record["checkpoint_id"]] = record
         self.last = record["checkpoint_id"]

@@ -140,7 +140,8 @@ class Watch:
                 self.broken.append(f"{name} was deleted while checkpoint {each} needs it")
 
     def _grace_is_over(self, slot: int) -> bool:
-        recorded = self._world.store.stat(f"{ROOT}timeline/{slot:020d}")
+        (name,) = self._world.names(f"{ROOT}timeline/{slot:020d}")
+        recorded = self._world.store.stat(name)
         assert recorded is not None
         return self._world.clock.now() - recorded.updated >= self._grace
 
@@ -217,8 +218,8 @@ def leftovers_of_abandoned(world: World, ledger: Ledger) -> Iterator[str]:
 def missing_in_archive(world: World, before: Ledger, slot: int) -> Iterator[str]:
     """What a snapshot in this slot leaves out although it is not archived."""
     for each, record in before.completed.items():
-        digest = hashlib.sha256(record["idempotency_key"].encode()).hexdigest()
-        if record["slot"] < slot and world.payload(f"{ROOT}archive/keys/{digest}/{each:010d}") is None:
+        digest = hashlib.sha256(record["batch"]["key"].encode()).hexdigest()
+        if record["slot"] < slot and not world.names(f"{ROOT}archive/keys/{digest}/{each:010d}-"):
             yield f"the batch of checkpoint {each} is in no archive"
     ended = {attempt: record["slot"] for attempt, record in before.dead.items()}
     for each, record in before.subsumed.items():
@@ -264,7 +265,7 @@ def judge(world: World, num_retained: int, batches: list[int] | None) -> list[st
 
 def _wrong_state(world: World, ledger: Ledger, each: int) -> Iterator[str]:
     record = ledger.completed[each]
-    batches = [number_of(ledger.completed[one]["idempotency_key"]) for one in ledger.chain_to(each)]
+    batches = [number_of(ledger.completed[one]["batch"]["key"]) for one in ledger.chain_to(each)]
     for name in needed_by(world, record["manifest"]):
         if world.payload(name) is None:
             yield f"checkpoint {each} needs {name}, which is gone"
@@ -275,13 +276,14 @@ def _wrong_state(world: World, ledger: Ledger, each: int) -> Iterator[str]:
             yield f"{operator} at checkpoint {each} is {found}, not {state_of(batches, operator)}"
     payload = world.payload(record["manifest"])
     assert payload is not None
-    if document(payload)["positions"] != {"batch": batches[-1]}:
-        yield f"checkpoint {each} has positions {document(payload)['positions']}"
+    positions = {name: source["position"] for name, source in document(payload)["sources"].items()}
+    if positions != {"batch": batches[-1]}:
+        yield f"checkpoint {each} has positions {positions}"
 
 
 def _wrong_files(world: World, ledger: Ledger, each: int) -> Iterator[str]:
     record = ledger.completed[each]
-    batch = number_of(record["idempotency_key"])
+    batch = number_of(record["batch"]["key"])
     if each not in ledger.committed:
         yield f"checkpoint {each} is not committed"
         return
@@ -312,9 +314,7 @@ def _left_over(world: World, ledger: Ledger) -> Iterator[str]:
     for each in ledger.kept:
         needed.update(needed_by(world, ledger.completed[each]["manifest"]))
     finals = {
-        file_bytes(
-            ledger.completed[each]["attempt"], number_of(ledger.completed[each]["idempotency_key"]), file
-        )
+        file_bytes(ledger.completed[each]["attempt"], number_of(ledger.completed[each]["batch"]["key"]), file)
         for each in ledger.chain
         for file in FILES
     }

@@ -254,7 +254,7 @@ def test_a_folder_that_others_can_change_is_not_used(
         sources = [cache.open(store, StreamStateHandle(name, None)) for name in "ab"]
         assert [source is None for source in sources] == [len(directories) == 1] * 2
         assert cache.cached_bytes == (0 if len(directories) == 1 else 2)
-        assert [record.message for record in caplog.records if str(home) in record.message] != []
+        assert [record for record in caplog.records if str(home) in record.getMessage()] != []
         assert len(caplog.records) == 1
         cache.close()
     assert not any(elsewhere.iterdir())

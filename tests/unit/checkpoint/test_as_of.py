@@ -53,7 +53,6 @@ def days() -> Days:
     [
         (None, 4),
         (2, 2),
-        ("2", 2),
         ("checkpoint:2", 2),
         ("2001-01-03", 3),
         (date(2001, 1, 3), 3),
@@ -71,22 +70,87 @@ def test_a_checkpoint_is_named_in_each_of_the_ways(days, at, checkpoint_id):
 
 
 def test_a_savepoint_names_its_checkpoint_and_a_prefix_settles_a_doubt(days):
-    """A savepoint called like a partition is refused, unless both are the same checkpoint."""
+    """A savepoint called like a batch is refused, unless both are the same checkpoint."""
+    days.add("backfill")
     days.coordinator.savepoint(2, "before-migration")
-    days.coordinator.savepoint(1, "2001-01-03")
+    days.coordinator.savepoint(1, "backfill")
     assert days.at("before-migration") == days.at("savepoint:before-migration") == 2
-    with pytest.raises(InvalidInputError, match=r"savepoint \(checkpoint 1\) and a batch \(checkpoint 3\)"):
-        days.at("2001-01-03")
-    assert (days.at("savepoint:2001-01-03"), days.at("partition:2001-01-03")) == (1, 3)
+    with pytest.raises(
+        InvalidInputError, match=r"savepoint \(checkpoint 1\) and a partition \(checkpoint 5\)"
+    ):
+        days.at("backfill")
+    assert (days.at("savepoint:backfill"), days.at("partition:backfill")) == (1, 5)
 
 
 @pytest.mark.parametrize(
-    "at", ["", " ", 0, -1, "0", True, 1.5, "checkpoint:x", "savepoint:", "time:soon", b"1"]
+    "name",
+    [
+        *("2", "007", "20261124", "2026-11-24", "2026-11", "20261124T1800", "2026-11-24T18:00Z"),
+        *("2026-13-45", "2026-W48", "checkpoint:2", "partition:x", "time:x", "savepoint:x", "chk-00000002"),
+    ],
 )
+def test_a_savepoint_has_no_name_that_means_something_else(days, name):
+    """`savepoint 2 3` and then `restore 3` went to checkpoint 3; a day was never found."""
+    with pytest.raises(InvalidInputError, match="it reads as"):
+        days.coordinator.savepoint(2, name)
+    assert days.coordinator.timeline.tail().savepoints == {}
+
+
+def test_a_savepoint_may_have_a_name_with_numbers(days):
+    """They only have to stand beside a word."""
+    for name in ("v2", "2026-11-24-before", "2x", "release-2", "1.5"):
+        days.coordinator.savepoint(2, name)
+        assert days.at(name) == 2
+
+
+@pytest.fixture
+def numbered() -> Days:
+    """The partitions "3", "2", "1" and 20240101, in this order: checkpoints 1 to 4."""
+    made = Days()
+    for key in ("3", "2", "1", "20240101"):
+        made.add(key)
+    return made
+
+
+@pytest.mark.parametrize(("key", "checkpoint_id"), [("3", 1), ("2", 2), ("1", 3), ("20240101", 4)])
+def test_text_is_a_partition_and_a_number_an_id(numbered, key, checkpoint_id):
+    """`at=context.partition_key`, whatever the keys look like."""
+    assert numbered.at(key) == numbered.at(f"partition:{key}") == checkpoint_id
+    assert numbered.at(checkpoint_id) == checkpoint_id
+
+
+def test_digits_of_an_argument_are_what_exists(numbered):
+    """The one of both; and where both are, and differ, only a prefix says which."""
+    assert numbered.at(AsOf.of_text("20240101")) == numbered.at(AsOf.of_text("4")) == 4
+    assert numbered.at(AsOf.of_text("2")) == 2
+    with pytest.raises(InvalidInputError, match=r"say checkpoint:3 or partition:3$"):
+        numbered.at(AsOf.of_text("3"))
+    assert numbered.at(AsOf.of_text("partition:3")) == 1
+    assert numbered.at(AsOf.of_text("checkpoint:3")) == 3
+    for nothing in ("5", "20240102"):
+        with pytest.raises(NotFoundError, match="those up to 4"):
+            numbered.at(AsOf.of_text(nothing))
+
+
+def test_a_partition_that_has_not_run_is_not_the_checkpoint_of_its_digits(days):
+    """The error says how that one is named."""
+    with pytest.raises(NotFoundError, match="say 3, a number, or checkpoint:3") as caught:
+        days.at("3")
+    assert caught.value.kind == "no_checkpoint"
+
+
+@pytest.mark.parametrize("at", ["", " ", 0, -1, True, 1.5, "checkpoint:x", "savepoint:", "time:soon", b"1"])
 def test_what_names_no_checkpoint_is_refused(days, at):
     """Before anything is read."""
     with pytest.raises(InvalidInputError):
         AsOf.of(at)
+
+
+@pytest.mark.parametrize("at", ["", "0", "00", "checkpoint:x", "savepoint:", "time:soon"])
+def test_what_names_no_checkpoint_is_refused_of_an_argument(at):
+    """As in Python."""
+    with pytest.raises(InvalidInputError):
+        AsOf.of_text(at)
 
 
 def test_a_time_without_a_zone_is_refused_in_python():

@@ -45,7 +45,9 @@ def store(clock):
 def readers_find_everything(store, coordinator, grace):
     """Whether all that a subsumed checkpoint in its grace needs is there."""
     names = JobNames("orders")
-    readable = needed_checkpoints(coordinator.timeline.tail(), GraceClock(store, names, grace))
+    readable = needed_checkpoints(
+        coordinator.timeline.tail(), GraceClock(store, coordinator.timeline.names, grace)
+    )
     return all(
         store.stat(name) is not None
         for entry in readable
@@ -89,7 +91,7 @@ def test_the_first_clean_up_reads_each_manifest_once(store):
     Past(store, coordinator).add(90)
     store.spent()
     coordinator.clean_up()
-    assert store.requests["get"] <= 90 + 4
+    assert store.requests["get"] <= 90 + 8
 
 
 def test_garbage_goes_a_hundred_a_request(store):

@@ -24,6 +24,7 @@ from dstl_dagster.timeline import (
     Completed,
     GraceClock,
     Marks,
+    Opened,
     Snapshot,
     Subsumed,
     Sweep,
@@ -35,7 +36,7 @@ from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import TailReader
 from tests.unit.checkpoint.counting import Counted, Past
 
-NAMES = JobNames("orders")
+NAMES = JobNames("orders", "0123456789abcdef")
 LATER = 2.5
 """Seconds after which a mark may be replaced."""
 OPTIONS = {"num_retained": 5_000, "reader_grace": timedelta(days=1)}
@@ -89,13 +90,22 @@ def long_history(store, checkpoints, graced):
         last_completed_id=checkpoints,
         highest_id=checkpoints,
     )
+    root = Opened(
+        slot=1,
+        decision_id=uuid.UUID(int=0x0123456789ABCDEF),
+        attempt=uuid.uuid4(),
+        checkpoint_id=1,
+        parent=None,
+        owner="past",
+    )
+    store.put(NAMES.slot(1), encode_record(root), precondition=ABSENT)
     plain = view_to_plain(view, range(1, graced + 1))
     snapshot = Snapshot(slot=slot + 1, view=plain)
     stamp, _ = (
         store.put(NAMES.slot(record.slot), encode_record(record), precondition=ABSENT).updated
         for record in (subsumed, snapshot)
     )
-    TailReader(store, NAMES, lambda _: None).write_hint(slot + 1)
+    TailReader(store, NAMES).write_hint(slot + 1)
     return view, ((slot, stamp),)
 
 

@@ -13,6 +13,7 @@ from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import (
     CheckpointCost,
     Manifest,
+    Source,
     StepCost,
     list_price_usd,
     load_manifest,
@@ -113,7 +114,7 @@ def test_a_manifest_that_differs_otherwise_is_refused(store, job_of):
     attempt = handed_over(job, job.coordinator())
     manifest = recorded(job.coordinator(), attempt)
     with pytest.raises(ConflictError) as refused:
-        store_manifest(store, attempt, dataclasses.replace(manifest, positions={"source": 1}))
+        store_manifest(store, attempt, dataclasses.replace(manifest, sources={"source": Source(1)}))
     assert refused.value.kind == ErrorKind.OTHER_MANIFEST
 
 

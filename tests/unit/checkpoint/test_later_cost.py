@@ -60,7 +60,7 @@ def test_a_note_that_is_none_is_ignored(store, job_of, note):
     job = job_of(store)
     one_checkpoint(job)
     for slot in SLOTS.values():
-        name = f"dstl/orders/timeline/{slot:020}"
+        (name,) = job.names(f"dstl/orders/timeline/{slot:020}")
         kept = {key: text for key, text in store.stat(name).metadata.items() if key != "dstl-cost"}
         payload = store.get(name)
         store.delete(name, precondition=ANY)
@@ -75,7 +75,8 @@ def test_a_note_is_no_part_of_the_record(store, job_of):
     job = job_of(store)
     one_checkpoint(job)
     for record in Timeline("orders", store).records():
-        assert "cost" not in store.get(f"dstl/orders/timeline/{record.slot:020}").decode()
+        (name,) = job.names(f"dstl/orders/timeline/{record.slot:020}")
+        assert "cost" not in store.get(name).decode()
 
 
 def test_a_folder_has_no_second_file_for_it(tmp_path: Path, job_of):

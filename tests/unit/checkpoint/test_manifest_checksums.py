@@ -4,8 +4,6 @@ of the older one it needs. What was replaced is refused, by name, wherever it is
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from datetime import timedelta
 
 import pytest
@@ -16,7 +14,7 @@ from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.keyed.history import key_history
 from dstl_dagster.storage import ANY, MemoryObjectStore
-from dstl_dagster.timeline import Completed, Snapshot, Timeline, record_codec
+from dstl_dagster.timeline import Completed, Snapshot, Timeline
 from tests.unit.checkpoint.counting import Counted
 
 
@@ -167,42 +165,6 @@ def test_it_costs_no_request(keyed, monkeypatch):
 
 
 # -- records of other releases
-
-
-def test_records_without_it_are_read(keyed, monkeypatch):
-    """Those of earlier releases: nothing is compared, and what is written on top of them is as now."""
-    monkeypatch.setattr("dstl_dagster.keyed.manifest.crc32c_of", lambda _: None)
-    keyed.changes([{"tail": "D-1", "flights": 9}])
-    record = fresh(keyed).latest().entry.completed
-    assert record.manifest_crc32c is None
-    replace_manifest(keyed, 4)
-    assert fresh(keyed).latest().positions == {"source": "replaced"}
-
-
-def test_a_record_without_it_keeps_its_bytes(keyed):
-    """Version 1, without the field: what an earlier release reads and writes."""
-    record = fresh(keyed).latest().entry.completed
-    payload = record_codec.encode_record(dataclasses.replace(record, manifest_crc32c=None))
-    assert payload.startswith(b"dstl/record 1 ")
-    assert "manifest_crc32c" not in json.loads(payload.partition(b"\n")[2])
-
-
-def test_an_earlier_release_refuses_a_record_with_it_as_a_later_one(keyed, monkeypatch):
-    """Its reader of version 1 knows no such field; by the version it says what to do about it."""
-    monkeypatch.setattr(record_codec, "_WITH_CHECKSUM", 1)
-    name = "dstl/orders/timeline/00000000000000000002"
-    with pytest.raises(FormatError) as refused:
-        record_codec.decode_record(keyed.store.get(name), 2, name)
-    assert refused.value.kind == ErrorKind.NEWER_VERSION
-
-
-def test_an_earlier_release_refuses_a_snapshot_with_it_as_a_later_one(keyed):
-    for flights in range(3, 8):
-        keyed.changes([{"tail": "D-1", "flights": flights}])
-    (snapshot, *_) = (
-        record for record in Timeline("orders", keyed.store).records() if isinstance(record, Snapshot)
-    )
-    assert record_codec.encode_record(snapshot).startswith(b"dstl/record 2 ")
 
 
 def test_an_earlier_release_passes_over_what_a_manifest_says_of_an_older_one(keyed):

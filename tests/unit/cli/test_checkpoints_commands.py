@@ -62,7 +62,7 @@ def test_a_streams_long_positions_cut_no_other_column(store, monkeypatch, column
     coordinator = CheckpointCoordinator(JOB, store, owner="test")
     attempt = coordinator.trigger()
     offsets = {"topic": {str(partition): 1_234_567 for partition in range(40)}}
-    coordinator.record(attempt, [], [], {"stream": [offsets]})
+    coordinator.record(attempt, [], [], {"source": [offsets]})
     coordinator.confirm(attempt)
     coordinator.compose_commit()
     *_, third, fourth = run(store, "list").rstrip().splitlines()

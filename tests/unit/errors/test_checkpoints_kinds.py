@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import AttemptReport, load_report, store_report
+from dstl_dagster.checkpoint import AttemptReport, Batch, Claim, Measure, load_report, store_report
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
@@ -191,7 +191,26 @@ def _damaged(case: Case) -> None:
     case.coordinator().restore(1)
 
 
+def _claimed(case: Case, claim: Claim) -> None:
+    """A batch of this claim behind one of the asset `orders`, which writes `totals` day by day."""
+    coordinator = case.coordinator()
+    first = Claim("asset:orders", "asset:orders", Measure("days"), ("totals",))
+    batch = Batch.open(coordinator, claim=first)
+    batch.complete()
+    Batch.open(coordinator, claim=claim)
+
+
 SCENARIOS: dict[str, Scenario] = {
+    ErrorKind.UNCLAIMED_SOURCE: lambda case: _claimed(case, Claim("asset:sales", "asset:sales")),
+    ErrorKind.UNCLAIMED_OPERATOR: lambda case: _claimed(
+        case, Claim("asset:orders", "asset:orders", Measure("days"), ("counts",))
+    ),
+    ErrorKind.OTHER_MEASURE: lambda case: _claimed(
+        case, Claim("asset:orders", "asset:orders", Measure("runs"), ("totals",))
+    ),
+    ErrorKind.SHARED_SOURCE: lambda case: _claimed(
+        case, Claim("asset:orders", "asset:sales", Measure("days"), ("totals",), is_defined=bool)
+    ),
     ErrorKind.NO_REPORT: lambda case: load_report(case.store, case.coordinator().trigger()),
     ErrorKind.OTHER_REPORT: _other_report,
     ErrorKind.NO_MANIFEST: _no_manifest,

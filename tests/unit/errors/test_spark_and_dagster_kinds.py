@@ -65,7 +65,9 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.BATCH_GAP: lambda _: MicroBatch("query", 7).require_after(MicroBatch("query", 4), None),
     ErrorKind.NO_JAVA: _no_java,
     ErrorKind.NO_CACHE_FOLDER: _no_cache_folder,
-    ErrorKind.OUT_OF_ORDER: lambda _: require_next_partition(DAYS, "2024-01-05", "2024-01-01", job="orders"),
+    ErrorKind.OUT_OF_ORDER: lambda _: require_next_partition(
+        DAYS, "2024-01-05", "2024-01-02T00:00:00+00:00", job="orders", source="days"
+    ),
     ErrorKind.BAD_CURSOR: lambda _: CheckpointCursor.from_text("somewhere"),
     ErrorKind.TIMELINE_REPLACED: _timeline_replaced,
     ErrorKind.WRONG_CONFIG: _wrong_config,

@@ -34,7 +34,7 @@ def _open_on(view: TimelineView) -> Opened:
         view,
         attempt=uuid.UUID(int=1),
         owner="test",
-        idempotency_key=None,
+        batch=None,
         expected_parent=None,
         pin_parent=False,
         retracted=0,
@@ -140,9 +140,20 @@ def _contention(case: Case) -> None:
     Timeline("orders", case.store).decide(rule)
 
 
+def _job_gone(case: Case) -> None:
+    coordinator = case.coordinator()
+    coordinator.latest()
+    case.checkpoint()
+    coordinator.latest()
+    case.delete(NAMES.root_slot)
+    coordinator.trigger()
+
+
 def _history_hole(case: Case) -> None:
     case.checkpoint()
-    case.delete(NAMES.slot(2))
+    timeline = case.coordinator().timeline
+    timeline.tail()
+    case.delete(timeline.names.slot(2))
     Timeline("orders", case.store).tail()
 
 
@@ -152,7 +163,7 @@ def _bad_snapshot(case: Case) -> None:
     slot = timeline.tail().slot + 1
     said = {"open": None, "checkpoints": [], "last_completed_id": None, "highest_id": 0}
     forged = Snapshot(slot=slot, view={**said, "abandoned": [], "savepoints": {}, "retractions": []})
-    case.replace(NAMES.slot(slot), encode_record(forged))
+    case.replace(timeline.names.slot(slot), encode_record(forged))
     timeline.tail()
 
 
@@ -179,6 +190,7 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.SLOT_TAKEN: _slot_taken,
     ErrorKind.OUTCOME_UNKNOWN: lambda _: CheckpointCoordinator("orders", _LosesRequests()).trigger(),
     ErrorKind.CONTENTION: _contention,
+    ErrorKind.JOB_GONE: _job_gone,
     ErrorKind.HISTORY_HOLE: _history_hole,
     ErrorKind.BAD_SNAPSHOT: _bad_snapshot,
     ErrorKind.NEWER_VERSION: _newer_version,

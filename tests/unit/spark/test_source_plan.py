@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.spark.source.options import SourceOptions
+from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import AsOf
 
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+NINE = datetime(2026, 11, 22, 9, tzinfo=UTC)
 GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
 
 
@@ -44,15 +49,24 @@ def test_options_of_a_read() -> None:
     ("given", "same_as"),
     [
         ({"checkpoint": "2001-01-05"}, "2001-01-05"),
-        ({"versionAsOf": "12"}, 12),
+        ({"versionAsOf": "12"}, AsOf.of_text("12")),
         ({"versionAsOf": "savepoint:kept"}, "savepoint:kept"),
-        ({"timestampAsOf": "2026-11-22"}, "time:2026-11-22"),
+        ({"timestampAsOf": "2026-11-22T09:00Z"}, NINE),
+        ({"timestampAsOf": "2026-11-22T18:00+09:00"}, NINE),
+        ({"timestampAsOf": "2026-11-22 18:00:00", "timeZone": "Asia/Tokyo"}, NINE),
+        ({"timestampAsOf": "2026-11-22T04:00", "timeZone": "-05:00"}, NINE),
+        ({"timestampAsOf": "2026-11-22", "timeZone": "-09:00"}, NINE),
+        ({"timestampAsOf": "2026-11-22T09:00Z", "timeZone": "Asia/Tokyo"}, NINE),
         ({}, None),
     ],
 )
 def test_a_checkpoint_is_named_as_everywhere(given, same_as):
     """With the names that other formats have for it."""
-    assert SourceOptions.of({**GIVEN, **given}).checkpoint == AsOf.of(same_as)
+    found = SourceOptions.of({**GIVEN, **given}, clock=VirtualClock(NOW)).checkpoint
+    if isinstance(same_as, datetime):
+        assert found._time == same_as
+    else:
+        assert found == AsOf.of(same_as)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +74,17 @@ def test_a_checkpoint_is_named_as_everywhere(given, same_as):
     [
         ({"checkpoint": "1", "versionAsOf": "1"}, "both name the checkpoint"),
         ({"versionAsOf": "2026-11-22T18:00Z"}, "use timestampAsOf"),
-        ({"timestampAsOf": "kept"}, "option timestampasof: 'kept' is not a time"),
+        ({"timestampAsOf": "kept"}, "option timestampAsOf: 'kept' is not a time"),
+        ({"timestampAsOf": "2026-11-22T18:00"}, "has no time zone, and Spark .* add option timeZone"),
+        ({"timestampAsOf": "2026-11-22"}, "has no time zone"),
+        ({"timestampAsOf": "2099-01-01T00:00Z"}, "is in the future"),
+        ({"timestampAsOf": "2026-11-24", "timeZone": "-01:00"}, "is in the future"),
+        ({"timestampAsOf": "2026-11-22", "timeZone": "Tokyo"}, "option timeZone is 'Tokyo'"),
+        ({"timestampAsOf": "2026-11-22", "timeZone": "+9"}, r"option timeZone is '\+9'"),
         ({"checkpoint": "0"}, "option checkpoint: checkpoint ids are numbers from 1 on"),
     ],
 )
 def test_a_checkpoint_named_wrongly_is_refused(given, says):
     """By the option."""
     with pytest.raises(InvalidInputError, match=says):
-        SourceOptions.of({**GIVEN, **given})
+        SourceOptions.of({**GIVEN, **given}, clock=VirtualClock(NOW))

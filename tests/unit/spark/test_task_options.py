@@ -110,7 +110,7 @@ def planner(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any
 def reading_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     options = SourceOptions.of({**job, "operator": "op", **more})
-    reader = pickle.loads(pickle.dumps(StateReader(options, state_at(options, None, None), SCHEMA)))
+    reader = pickle.loads(pickle.dumps(StateReader(options, state_at(options, None), SCHEMA)))
     one_refusal(server, "*/changelog/*")
     return [table for part in reader.partitions() for table in reader.read(part)]
 
@@ -118,7 +118,7 @@ def reading_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -
 def reading_planner(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     one_refusal(server, "*", "objects.list")
-    return state_at(SourceOptions.of({**job, "operator": "op", **more}), None, None)
+    return state_at(SourceOptions.of({**job, "operator": "op", **more}), None)
 
 
 def listing_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
@@ -132,7 +132,7 @@ def listing_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -
 def changes_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     options = SourceOptions.of({**job, "operator": "op", "table": "changes", **more})
-    state = state_at(options, None, None)
+    state = state_at(options, None)
     states = [replace(state, handles=()), state]
     reader = pickle.loads(pickle.dumps(ChangesReader(options, states, changes_schema(states))))
     one_refusal(server, "*/changelog/*")
@@ -141,7 +141,7 @@ def changes_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -
 
 def parent_state(job: dict[str, str], more: dict[str, str]) -> StateAt:
     written(job)
-    return state_at(SourceOptions.of({**job, "operator": "op", **more}), None, None)
+    return state_at(SourceOptions.of({**job, "operator": "op", **more}), None)
 
 
 def read_state_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:

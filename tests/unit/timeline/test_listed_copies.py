@@ -12,7 +12,12 @@ from dstl_dagster.storage import ANY, MemoryObjectStore
 from dstl_dagster.timeline import Opened, tail
 from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record
 
-SLOT = JobNames("orders").slot(2)
+
+def slot_of(store: MemoryObjectStore) -> str:
+    """The second one."""
+    timeline = Timeline("orders", store)
+    timeline.tail()
+    return timeline.names.slot(2)
 
 
 def opened(number: int) -> Opened:
@@ -48,14 +53,15 @@ def test_a_copy_is_decoded_once(store, monkeypatch):
 def test_a_copy_that_became_wrong_is_not_remembered_as_right(store, copied):
     """Metadata may be edited where bytes may not: then the bytes are read, whatever was listed before."""
     assert attempts(store) == [1, 2, 3]
-    payload = store.get(SLOT)
+    slot = slot_of(store)
+    payload = store.get(slot)
     ((key, copy),) = copy_in_metadata(payload).items()
     metadata = {
         "bytes of another slot": store.stat(JobNames("orders").slot(1)).metadata,
         "no record": {key: "1 2 3 4 5"},
         "half": {key: copy[: len(copy) // 2]},
     }[copied]
-    store.put(SLOT, payload, precondition=ANY, metadata=metadata)
+    store.put(slot, payload, precondition=ANY, metadata=metadata)
     assert attempts(store) == [1, 2, 3]
 
 
@@ -63,5 +69,5 @@ def test_another_record_in_a_slot_is_seen(store):
     """What is remembered is what some bytes mean, not what a slot holds."""
     assert attempts(store) == [1, 2, 3]
     replaced = encode_record(Opened(**{**vars(opened(7)), "slot": 2}))
-    store.put(SLOT, replaced, precondition=ANY, metadata=copy_in_metadata(replaced))
+    store.put(slot_of(store), replaced, precondition=ANY, metadata=copy_in_metadata(replaced))
     assert attempts(store) == [1, 7, 3]

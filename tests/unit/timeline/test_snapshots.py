@@ -13,9 +13,9 @@ from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoun
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Completed, Opened, Snapshot, Subsumed, record_to_plain
+from dstl_dagster.timeline import Opened, Snapshot, Subsumed
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.record_codec import encode_record, record_from_plain
+from dstl_dagster.timeline.record_codec import encode_record
 from dstl_dagster.timeline.view_builder import ViewBuilder
 
 NAMES = JobNames("orders")
@@ -30,7 +30,7 @@ def long_history(job, count: int = 40):
         if number % 5 == 0:
             coordinator.abort(coordinator.trigger())
         attempt = coordinator.trigger(idempotency_key=f"batch-{number}")
-        coordinator.record(attempt, positions={"n": number})
+        coordinator.record(attempt, positions={"source": number})
         coordinator.confirm(attempt)
         coordinator.compose_commit()
         coordinator.clean_up()
@@ -199,7 +199,7 @@ def test_a_wrong_snapshot_is_refused(job):
         "retractions": [],
     }
     forged = Snapshot(slot=tail.slot + 1, view=view)
-    job.store.put(NAMES.slot(forged.slot), encode_record(forged), precondition=ABSENT)
+    job.store.put(coordinator.timeline.names.slot(forged.slot), encode_record(forged), precondition=ABSENT)
     with pytest.raises(FormatError) as refused:
         coordinator.timeline.tail()
     assert refused.value.kind == "bad_snapshot"
@@ -238,15 +238,6 @@ def test_readers_of_a_subsumed_checkpoint_keep_their_grace_across_snapshots(job)
     assert names <= set(job.names())
     job.coordinator(num_retained=1, reader_grace=timedelta(0)).clean_up()
     assert not names & set(job.names())
-
-
-def test_records_of_the_first_release_are_read():
-    """`files` were bare names once; only the manifest identifies their owners."""
-    completed = Completed(attempt=uuid.UUID(int=1), checkpoint_id=1, parent=None, manifest="m")
-    plain = {**record_to_plain(completed), "files": ["out/a"]}
-    (file,) = record_from_plain(plain, "here").files
-    assert (file.bucket, file.name, file.fingerprint) == ("", "out/a", "")
-    assert record_from_plain(record_to_plain(completed), "here") == completed
 
 
 def test_an_opened_attempt_survives_a_snapshot(job):

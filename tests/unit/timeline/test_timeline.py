@@ -133,7 +133,7 @@ def test_a_deleted_slot_is_found_on_the_first_read():
     timeline = Timeline("orders", store)
     for number in (1, 2, 3):
         timeline.append(opened(number))
-    store.delete(NAMES.slot(2), precondition=ANY)
+    store.delete(timeline.names.slot(2), precondition=ANY)
     with pytest.raises(FormatError, match=r"slot 2 .* is missing"):
         Timeline("orders", store).tail()
 
@@ -141,8 +141,9 @@ def test_a_deleted_slot_is_found_on_the_first_read():
 def test_a_record_in_the_wrong_slot_is_refused():
     """A copied record does not become a decision."""
     store = MemoryObjectStore()
-    Timeline("orders", store).append(opened())
-    store.put(NAMES.slot(2), store.get(NAMES.slot(1)), precondition=ANY)
+    timeline = Timeline("orders", store)
+    timeline.append(opened())
+    store.put(timeline.names.slot(2), store.get(timeline.names.slot(1)), precondition=ANY)
     with pytest.raises(FormatError, match="record of slot 1"):
         Timeline("orders", store).tail()
 

@@ -1,0 +1,182 @@
+"""Whether a program fits the job that it works on: its source, its measure, and the operators that it writes.
+
+Owns the rule, and what a batch's claim makes of its source. Does not own what a job is (`keyed.sources`), nor
+how a program says what it is (`orchestration`, `spark`).
+
+A state that its program no longer has a name for would be left beside an empty new one, under a green run.
+Flink refuses a savepoint whose operators the program does not have, unless `allowNonRestoredState` is set
+(org.apache.flink.runtime.checkpoint.Checkpoints); this is the same, for all that feeds a job.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.keyed import Measure, Source
+from dstl_dagster.timeline import BatchKey
+
+__all__ = ["Claim", "refuse_unmoved"]
+
+_MEANT = (
+    "if both are meant, say so once: option execution.state-recovery.ignore-unclaimed-state=true, in Dagster "
+    "also the run's tag dstl/ignore_unclaimed_state: true"
+)
+
+
+def _nothing_else(_by: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a program says of its batch before step 1.
+
+    Attributes:
+        source: what applies the batch.
+        by: the asset, op, query or sink that this is, in the words of its page.
+        measure: of the source's batches.
+        operators: all that the source writes; `None`: it writes as it goes.
+        position: of the source once the batch is complete; `None`: it stays.
+        is_defined: whether the program has that asset, op, query or sink too, by `Source.by`. Stays here.
+        ignore_unclaimed: state that nothing claims is left as it is.
+    """
+
+    source: str
+    by: str
+    measure: Measure = field(default_factory=Measure)
+    operators: tuple[str, ...] | None = None
+    position: Any = None
+    is_defined: Callable[[str], bool] = field(default=_nothing_else, compare=False, repr=False)
+    ignore_unclaimed: bool = False
+
+    def key(self, key: str, window: str = "") -> BatchKey:
+        """The identity of one of the source's batches."""
+        return BatchKey(key, self.source, window)
+
+    def check(self, sources: Mapping[str, Source], operators: Collection[str], job: str) -> None:
+        """Pass if a batch of this claim may be applied on a checkpoint with these sources and operators.
+
+        Raises: ConflictError, kind `other_measure`, `shared_source`, `unclaimed_source` or
+        `unclaimed_operator`. Nothing was read or written.
+        """
+        known = sources.get(self.source)
+        if known is None:
+            self._check_new(sources, job)
+            return
+        if known.by != self.by and self.is_defined(known.by):
+            raise ConflictError(
+                f"source {self.source!r} of job {job!r} is {known.by}, which is defined beside {self.by}: "
+                "one of them would take the other one's batches for its own. Give each a source of its own",
+                kind=ErrorKind.SHARED_SOURCE,
+            )
+        self._check_measure(known, job)
+        left = [] if self.operators is None else sorted({*known.operators}.difference(self.operators))
+        if left and not self.ignore_unclaimed:
+            new = next((each for each in self.operators or () if each not in operators), "NEW")
+            raise ConflictError(
+                f"operator {left[0]!r} of job {job!r} has state that source {self.source!r} ({self.by}) "
+                f"wrote and no longer writes: nothing was read. {_ways_out('operator', left[0], new)}",
+                kind=ErrorKind.UNCLAIMED_OPERATOR,
+            )
+
+    def _check_new(self, sources: Mapping[str, Source], job: str) -> None:
+        if self.operators == () or self.ignore_unclaimed:
+            return  # files alone begin at no state
+        # What this program wrote under another name it writes no more.
+        others = [
+            (name, each)
+            for name, each in sorted(sources.items())
+            if each.by == self.by or not self.is_defined(each.by)
+        ]
+        if not others:
+            return
+        name, source = others[0]
+        stands = "" if source.position is None else f", which stands at {_in_words(source.position)},"
+        raise ConflictError(
+            f"source {self.source!r} ({self.by}) is new to job {job!r}, and its source {name!r}{stands} is "
+            f"defined nowhere here: nothing was read. {_ways_out('source', name, self.source)}",
+            kind=ErrorKind.UNCLAIMED_SOURCE,
+        )
+
+    def _check_measure(self, known: Source, job: str) -> None:
+        before, now = known.measure, self.measure
+        if not before.kind or (before.kind == now.kind and before.fixed == now.fixed):
+            return
+        raise ConflictError(
+            f"source {self.source!r} of job {job!r} is applied by {before}, and this batch is one of {now}: "
+            "what is in the state already cannot be told from what is not. Go on with the former, or give "
+            "this one a source of its own",
+            kind=ErrorKind.OTHER_MEASURE,
+        )
+
+    def source_after(self, before: Source | None, written: Iterable[str]) -> Source:
+        """The source once the batch is complete. `written`: the operators that the batch wrote."""
+        earlier = () if before is None else before.operators
+        own = {*earlier, *written} if self.operators is None else set(self.operators)
+        position = self.position
+        if position is None and before is not None:
+            position = before.position
+        return Source(position, self.measure, self.by, tuple(sorted(own)))
+
+    def at(self, position: Any) -> Claim:
+        """The same, with that position once the batch is complete."""
+        return replace(self, position=position)
+
+    def to_json(self) -> dict[str, Any]:
+        """What another process needs, which writes the batch; the inverse of `from_json`."""
+        return {
+            "source": self.source,
+            "by": self.by,
+            "measure": self.measure.to_json(),
+            "operators": None if self.operators is None else list(self.operators),
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Claim:
+        """Raises: InvalidInputError."""
+        try:
+            operators = fields["operators"]
+            return cls(
+                str(fields["source"]),
+                str(fields["by"]),
+                Measure.from_json(fields["measure"]),
+                None if operators is None else tuple(str(each) for each in operators),
+                fields["position"],
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"expected the claim of a batch, not {repr(fields)[:80]}") from error
+
+
+def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], job: str) -> None:
+    """Of a driver that says nothing but positions: refuse a position of a new name, while one that it has
+    moved before stays where it is. The driver would have read its input from the beginning.
+
+    Raises: ConflictError (kind `unclaimed_source`).
+    """
+    new = [name for name, each in moved.items() if name not in before and not each.by]
+    left = [name for name, each in before.items() if name not in moved and not each.by]
+    if new and left:
+        raise ConflictError(
+            f"this batch moves position {new[0]!r}, which is new to job {job!r}, and not {left[0]!r}, which "
+            f"stands at {_in_words(before[left[0]].position)}: the batch was not completed. "
+            f"{_ways_out('source', left[0], new[0])}",
+            kind=ErrorKind.UNCLAIMED_SOURCE,
+        )
+
+
+def _ways_out(what: str, old: str, new: str) -> str:
+    command = f"dstl checkpoints {what}"
+    return (
+        f"If it has another name now: {command} --rename {shlex.quote(f'{old}={new}')}; if it goes: "
+        f"{command} --drop {shlex.quote(old)}; {_MEANT}"
+    )
+
+
+def _in_words(position: Any) -> str:
+    """A position in a sentence."""
+    return position if isinstance(position, str) else repr(position)

@@ -1,0 +1,241 @@
+"""Rows that a program holds in memory, in whatever form, as an operator's changes in a batch: without Spark.
+
+Owns the counterparts of `dstl_dagster.spark.write_state` and `merge_state` for such rows. Does not own what
+rows are (`state.frames`), which values a state's columns take (`state.fitting`), what a rule's SQL means
+(`state.rules`), or writing (`keyed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dstl_dagster.checkpoint import Batch
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import StateTtl
+from dstl_dagster.keyed import Beside, OperatorReport, beside, changed_rows, write_rows
+from dstl_dagster.settings import StateTtlConfig, parse_names
+from dstl_dagster.state import (
+    PROCESSING_TIME_TYPE,
+    Rule,
+    StateSchema,
+    as_spelled,
+    as_table,
+    declared_columns,
+    evaluated_rules,
+    filled_column,
+    fitted_column,
+    fitted_rows,
+    key_group_of,
+    refuse_alike,
+    refuse_repeated_keys,
+    schema_to_write,
+    spelled,
+    stored_rows,
+    update_by_name,
+)
+
+__all__ = ["merge_frame", "write_frame"]
+
+
+def write_frame(
+    rows: Any,
+    batch: Batch,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    max_parallelism: int | None = None,
+    deleted: str | None = None,
+    ttl: StateTtlConfig | None = None,
+) -> OperatorReport:
+    """Append changed rows of `operator`, durably: steps 2 and 3 for its state. Does not add the report.
+
+    Each row replaces the row of its key; a column that is left out becomes null.
+
+    Args:
+        rows: a DataFrame, a table, or another form of `state.as_table`. Values go into the state's columns
+            where these hold them without loss.
+        deleted: the boolean column that says which rows delete their key; null means no. It is not part of
+            the state.
+
+    The other arguments are those of `dstl_dagster.spark.write_state`.
+
+    Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, or a kind that says
+    what else is wrong with the call).
+    """
+    what = f"state of operator {operator!r}"
+    keys = parse_names("keys", keys)
+    known = batch.schema(operator)
+    table = as_table(rows, what)
+    flags = None
+    if deleted is not None:
+        flags = _flags(table, deleted, what)
+        table = table.drop_columns([deleted])
+    table = fitted_rows(_with_keys(table, keys, known, rows, what), known, what)
+    schema = schema_to_write(table.schema, keys, max_parallelism, known)
+    state_ttl = batch.ttl_to_write(operator, schema, ttl)
+    return _written(batch, operator, schema, table, flags, ttl, state_ttl)
+
+
+def merge_frame(
+    rows: Any,
+    batch: Batch,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    update: Mapping[str, Any],
+    schema: Any,
+    delete: Any = None,
+    max_parallelism: int | None = None,
+    ttl: StateTtlConfig | None = None,
+) -> OperatorReport:
+    """Merge rows, one per key, into the state of `operator`: steps 2 and 3. Does not add the report.
+
+    As `dstl_dagster.spark.merge_state`, with the same results, for expressions in text: in Spark's SQL, and
+    evaluated by DuckDB. What the two evaluate differently is refused (`state.rules`).
+
+    Args:
+        rows: a DataFrame, a table, or another form of `state.as_table`.
+        schema: the state's columns in Spark's text, keys included; or a StructType.
+
+    The other arguments are those of `merge_state`.
+
+    Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `missing_extra`
+    without DuckDB, or a kind that says what else is wrong with the call).
+    """
+    what = f"state of operator {operator!r}"
+    known = batch.schema(operator)
+    declared = as_spelled(declared_columns(schema, what), known, case_sensitive=False)
+    filled = filled_column(ttl, batch.ttl(operator), known)
+    if filled is not None and filled not in declared.names:
+        declared = declared.append(pa.field(filled, PROCESSING_TIME_TYPE))
+    keys = spelled(parse_names("keys", keys), declared.names, case_sensitive=False)
+    state_schema = schema_to_write(declared, keys, max_parallelism, known)
+    expressions = update_by_name(update, state_schema, filled, what)
+    state_ttl = batch.ttl_to_write(operator, state_schema, ttl)
+    new = _new_rows(rows, state_schema, known, what)
+    found = _beside_state(batch, operator, state_schema, state_ttl, new)
+    rules = [
+        _rule(text, state_schema.columns.field(name).type, f"{what}: update of column {name!r}")
+        for name, text in expressions.items()
+    ]
+    if delete is not None:
+        rules.append(_rule(delete, pa.bool_(), f"{what}: delete"))
+    values = evaluated_rules(rules, found.old, new, found.in_state, batch.time_us)
+    deleted = np.zeros(new.num_rows, np.bool_)
+    if delete is not None:
+        deleted = values.pop().combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
+    updated = dict(zip(expressions, values, strict=True))
+    if filled is not None:
+        updated[filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
+    columns = [
+        updated.get(name, (new if name in state_schema.key_columns else found.old).column(name))
+        for name in state_schema.columns.names
+    ]
+    merged = pa.table(columns, schema=state_schema.columns)
+    changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
+    flags = pa.chunked_array([pa.array(deleted)]).filter(changed)
+    return _written(batch, operator, state_schema, merged.filter(changed), flags, ttl, state_ttl)
+
+
+def _rule(text: object, kind: pa.DataType, where: str) -> Rule:
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"{where}: an expression over rows in memory is text in SQL, not {type(text).__name__}"
+        )
+    return Rule(text, kind, where)
+
+
+def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: str) -> pa.Table:
+    """The rows that came, with the key columns as the state spells and types them."""
+    table = as_table(rows, what)
+    table = table.rename_columns([*spelled(table.column_names, schema.key_columns, case_sensitive=False)])
+    refuse_alike(table.column_names, what)
+    table = stored_rows(_with_keys(table, schema.key_columns, known, rows, what), what)
+    for name in schema.key_columns:
+        fitted = fitted_column(table.column(name), schema.columns.field(name).type, name, what)
+        table = table.set_column(table.column_names.index(name), name, fitted)
+    return table
+
+
+def _beside_state(
+    batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl | None, new: pa.Table
+) -> Beside:
+    """The state's rows at the parent, by the batch's time. Raises: InvalidInputError (`duplicate_key`)."""
+    keys = new.select(list(schema.key_columns))
+    before = batch.state(operator)
+    rows = schema.columns.empty_table()
+    if before is not None and keys.num_rows:
+        seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
+        state = replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
+        rows = state.opened(batch.coordinator.store).rows(keys)
+    found = beside(schema, rows, keys)
+    if found.repeated:
+        groups = key_group_of(keys, schema).astype(np.uint16)
+        order = np.argsort(groups, kind="stable")
+        refuse_repeated_keys(keys.combine_chunks().take(pa.array(order)), schema.key_columns, groups[order])
+    return found
+
+
+def _written(
+    batch: Batch,
+    operator: str,
+    schema: StateSchema,
+    rows: pa.Table,
+    deleted: pa.ChunkedArray | None,
+    config: StateTtlConfig | None,
+    ttl: StateTtl | None,
+) -> OperatorReport:
+    """The report of rows of `schema`. `ttl`: as `Batch.ttl_to_write` gives it for `config`."""
+    report = write_rows(
+        batch.coordinator.store,
+        batch.attempt,
+        operator,
+        schema,
+        rows,
+        deleted=deleted,
+        options=batch.coordinator.job_options,
+        ttl=ttl,
+    )
+    if config is not None and config.watermark is not None:
+        report = replace(report, ttl=ttl)  # which the rows' times do not move on
+    return report
+
+
+def _flags(table: pa.Table, deleted: object, what: str) -> pa.ChunkedArray:
+    if not isinstance(deleted, str):
+        raise InvalidInputError(f"{what}: without `update`, `delete` names a boolean column, not {deleted!r}")
+    if deleted not in table.column_names:
+        raise InvalidInputError(
+            f"{what}: `delete` names column {deleted!r}, which is not among {table.column_names}"
+        )
+    column = table.column(deleted)
+    if not (pt.is_boolean(column.type) or column.null_count == len(column)):
+        raise InvalidInputError(
+            f"{what}: `delete` names column {deleted!r}, which is {column.type}, not boolean"
+        )
+    return fitted_column(column, pa.bool_(), deleted, what)
+
+
+def _with_keys(
+    table: pa.Table, keys: Sequence[str], known: StateSchema | None, rows: Any, what: str
+) -> pa.Table:
+    """The table, which has all key columns; an empty one of a state that exists needs none."""
+    for name in keys:
+        if name in table.column_names:
+            continue
+        if known is not None and name in known.key_columns and not table.num_rows:
+            table = table.append_column(name, pa.nulls(0))
+            continue
+        if name in getattr(getattr(rows, "index", None), "names", ()):
+            raise InvalidInputError(
+                f"{what}: key column {name!r} is the frame's index, which is not stored: return "
+                "frame.reset_index()"
+            )
+        raise InvalidInputError(f"{what}: key column {name!r} is not among the columns {table.column_names}")
+    return table

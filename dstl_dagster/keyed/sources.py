@@ -1,0 +1,148 @@
+"""What a job is, as its checkpoints say it: its sources, how far each is, by what measure, what it writes.
+
+Owns these values, their JSON form, and what a rename or a drop makes of them. Does not own whether a program
+fits them (`checkpoint.claims`). Pure.
+
+A source is what applies: an asset, an op's source, a query, a sink's operator. It is known by its name; which
+asset or query that is may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+
+__all__ = ["Measure", "NameChange", "Source", "merged_sources"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """By what a source counts how far it is.
+
+    Attributes:
+        kind: what its batches are, such as `time windows`, `static partitions`, `query`; empty: not said.
+        fixed: what must stay as it is, for a batch of a name to be the same batch.
+        free: what may change, and is here to be shown.
+    """
+
+    kind: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    free: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name} {value}" for name, value in {**self.fixed, **self.free}.items() if value)
+        return f"{self.kind} ({said})" if said else self.kind
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "fixed": dict(self.fixed), "free": dict(self.free)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Measure:
+        return cls(str(fields["kind"]), dict(fields["fixed"]), dict(fields["free"]))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source at one checkpoint.
+
+    Attributes:
+        position: how far it has been read, any plain JSON value. Of time windows the instant at which the
+            next one begins, as ISO 8601 in UTC.
+        measure: by what that is counted.
+        by: the asset, op, query or sink that wrote last; empty for a driver that does not say.
+        operators: those whose state it writes, ascending.
+    """
+
+    position: Any = None
+    measure: Measure = field(default_factory=Measure)
+    by: str = ""
+    operators: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "position": self.position,
+            "measure": self.measure.to_json(),
+            "by": self.by,
+            "operators": list(self.operators),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Source:
+        return cls(
+            fields["position"],
+            Measure.from_json(fields["measure"]),
+            str(fields["by"]),
+            tuple(str(each) for each in fields["operators"]),
+        )
+
+
+def merged_sources(before: Mapping[str, Source], moved: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources of a checkpoint: those of its parent, and on top what its batch moved.
+
+    A driver that says nothing but positions leaves the rest as it is.
+    """
+    merged = dict(before)
+    for name, source in moved.items():
+        known = merged.get(name)
+        silent = known is not None and source == Source(source.position)
+        merged[name] = replace(known, position=source.position) if known is not None and silent else source
+    return merged
+
+
+@dataclass(frozen=True)
+class NameChange:
+    """New names of operators and sources, and those that go; of a checkpoint of its own.
+
+    Attributes:
+        operators, sources: the new name by the old one; `None`: it goes.
+    """
+
+    operators: Mapping[str, str | None] = field(default_factory=dict)
+    sources: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.operators or self.sources)
+
+    def require_known(self, operators: Iterable[str], sources: Iterable[str], job: str) -> None:
+        """Raises: NotFoundError (kind `no_state`) for a name that the job does not have; InvalidInputError
+        for a new name that it has already.
+        """
+        for what, known, changes in (
+            ("operator", [*operators], self.operators),
+            ("source", [*sources], self.sources),
+        ):
+            there = ", ".join(map(repr, sorted(known))) or "none"
+            for old, new in changes.items():
+                if old not in known:
+                    raise NotFoundError(
+                        f"job {job!r} has no {what} {old!r}; it has {there}", kind=ErrorKind.NO_STATE
+                    )
+                if new is not None and (new in known or [*changes.values()].count(new) > 1):
+                    raise InvalidInputError(
+                        f"job {job!r} has a {what} {new!r} already: drop that first, or use another name"
+                    )
+                if new == "":
+                    raise InvalidInputError(f"the new name of {what} {old!r} is empty")
+
+    def renamed_sources(self, before: Mapping[str, Source]) -> dict[str, Source]:
+        """The sources by their new names, with the new names of the operators that they write."""
+        names = {name: self.sources.get(name, name) for name in before}
+        return {
+            new: replace(before[old], operators=self._renamed(before[old].operators))
+            for old, new in names.items()
+            if new is not None
+        }
+
+    def _renamed(self, operators: Iterable[str]) -> tuple[str, ...]:
+        names = (self.operators.get(name, name) for name in operators)
+        return tuple(sorted(name for name in names if name is not None))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"operators": dict(self.operators), "sources": dict(self.sources)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> NameChange:
+        return cls(dict(fields["operators"]), dict(fields["sources"]))

@@ -1,0 +1,119 @@
+"""What a program is, in Dagster's words: which asset or op writes, what its partitions are.
+
+Owns the claim of a run's batch. Does not own whether it fits the job (`checkpoint.claims`), or which
+partition comes next (`partitions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+from dagster_shared.check import CheckError
+
+from dstl_dagster.checkpoint import Claim, Measure
+from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
+from dstl_dagster.orchestration.partitions import window_key
+
+__all__ = ["asset_source", "claim_of_asset", "claim_of_op"]
+
+_KINDS = (
+    (dg.StaticPartitionsDefinition, "static partitions"),
+    (dg.DynamicPartitionsDefinition, "dynamic partitions"),
+)
+_RUNS, _KEYS, _IN_ORDER, _ANY_ORDER = "runs", "keys", "time partitions", "time partitions in any order"
+
+
+def asset_source(key: dg.AssetKey) -> str:
+    """The source that an asset is, unless it names another one; and who wrote, where it did."""
+    return f"asset:{key.to_user_string()}"
+
+
+def claim_of_op(
+    context: dg.OpExecutionContext,
+    *,
+    source: str | None,
+    own_key: bool,
+    ordered: bool,
+    operators: tuple[str, ...] | None = None,
+) -> Claim:
+    """Of an op, or of the asset that it belongs to.
+
+    Args:
+        source: the name that the program chose; `None`: that of the asset or op.
+        own_key: the batch has a key of the program's own, and not the run's partition.
+        ordered: time partitions follow one another.
+    """
+    by = asset_source(min(context.assets_def.keys)) if context.has_assets_def else f"op:{context.op_handle}"
+    target = context.assets_def if context.has_assets_def else context.job_def
+    definition = target.partitions_def
+    measure = Measure(_KEYS) if own_key else _measure(definition, ordered=ordered)
+    return Claim(
+        source or by,
+        by,
+        measure,
+        operators,
+        is_defined=_is_defined(context),
+        ignore_unclaimed=context.run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
+    )
+
+
+def claim_of_asset(context: dg.OutputContext, operator: str) -> Claim:
+    """Of an asset whose rows an IO manager writes."""
+    by = asset_source(context.asset_key)
+    definition = context.asset_partitions_def if context.has_asset_partitions else None
+    step = context.step_context
+    return Claim(
+        by,
+        by,
+        _measure(definition, ordered=True),
+        (operator,),
+        is_defined=_is_defined(step),
+        ignore_unclaimed=step.dagster_run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
+    )
+
+
+def _measure(definition: dg.PartitionsDefinition[Any] | None, *, ordered: bool) -> Measure:
+    if definition is None:
+        return Measure(_RUNS)
+    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        schedule = {
+            "schedule": definition.cron_schedule,
+            "time zone": definition.timezone,
+            "format": definition.fmt,
+        }
+        bounds = {
+            "start": window_key(definition.start),
+            "end": None if definition.end is None else window_key(definition.end),
+            "exclusions": [str(each) for each in definition.exclusions or ()],
+        }
+        # In order, an instant says which one is next, whatever the schedule. Else a name alone does.
+        return Measure(_IN_ORDER, {}, schedule | bounds) if ordered else Measure(_ANY_ORDER, schedule, bounds)
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        parts = {
+            each.name: _measure(each.partitions_def, ordered=False) for each in definition.partitions_defs
+        }
+        fixed = {name: {"kind": part.kind, **part.fixed} for name, part in sorted(parts.items())}
+        return Measure("multi-dimensional partitions", fixed)
+    kind = next((said for cls, said in _KINDS if isinstance(definition, cls)), type(definition).__name__)
+    return Measure(kind)
+
+
+def _is_defined(context: Any) -> Callable[[str], bool]:
+    """Whether the asset or op of this name is in the run's code location, or in its job if there is none."""
+
+    def is_defined(by: str) -> bool:
+        kind, _, name = by.partition(":")
+        jobs = [context.job_def]
+        with contextlib.suppress(CheckError):  # an in-process execution has no code location
+            jobs += context.repository_def.get_all_jobs()
+        if kind == "asset":
+            key = dg.AssetKey.from_user_string(name)
+            return any(key in job.asset_layer.executable_asset_keys for job in jobs)
+        if kind == "op":
+            return any(name in map(str, job.graph.iterate_node_handles()) for job in jobs)
+        return False
+
+    return is_defined

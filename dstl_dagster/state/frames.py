@@ -1,0 +1,153 @@
+"""Rows in whatever form a program has them, as an Arrow table.
+
+Owns which objects are rows, and how each becomes Arrow: DataFrames of pandas and Polars, tables, batches,
+readers and data sets of PyArrow, relations of DuckDB, and any other object with the Arrow C stream
+interface. Does not own which types a state has for them (`fitting`). Imports none of these libraries: an
+object of one is the proof that it is there.
+
+What has no value is null: also pandas' NaN, except in its columns backed by Arrow, where NaN is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+
+__all__ = ["as_table"]
+
+_EXPECTED = (
+    "a DataFrame of Spark, pandas or Polars, a table, batch, reader or data set of PyArrow, a relation of "
+    "DuckDB, or anything else with the Arrow C stream interface"
+)
+
+# What a library raises for a value or a type that it cannot hand over. An OSError is a read that failed.
+_REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
+
+
+def as_table(rows: Any, what: str) -> pa.Table:
+    """The rows, in the types that their library gives them. Executes what is lazy, such as a LazyFrame.
+
+    Args:
+        what: names the rows in errors, as in `state of operator 'totals'`.
+
+    Raises: InvalidInputError for an object that is no rows, a column name that occurs twice, and a column
+    that its library cannot hand over. An error of a lazy computation itself is its library's.
+    """
+    library = type(rows).__module__.partition(".")[0]
+    if library == "pandas" and hasattr(rows, "columns"):
+        table = _of_pandas(rows, what)
+    elif library == "polars" and hasattr(rows, "columns" if hasattr(rows, "height") else "collect"):
+        table = _of_polars(rows if hasattr(rows, "height") else rows.collect(), what)
+    elif isinstance(rows, pa.Table):
+        table = rows
+    elif isinstance(rows, pa.RecordBatch):
+        table = pa.Table.from_batches([rows])
+    elif isinstance(rows, pa.RecordBatchReader):
+        table = rows.read_all()
+    elif library == "pyarrow" and hasattr(rows, "to_table"):
+        table = rows.to_table()
+    elif _is_rows(rows):
+        table = _of_stream(rows, library, what)
+    else:
+        raise InvalidInputError(f"{what}: {type(rows).__name__} is no rows: expected {_EXPECTED}")
+    return pa.table(table.columns, schema=pa.schema(_unique(table.schema, what)))
+
+
+def _is_rows(rows: Any) -> bool:
+    """Also a single column has an Arrow stream, in PyArrow and in Polars."""
+    columns_alone = isinstance(rows, (pa.Array, pa.ChunkedArray)) or type(rows).__name__ == "Series"
+    return hasattr(rows, "__arrow_c_stream__") and not columns_alone
+
+
+def _unique(fields: Iterable[pa.Field], what: str) -> list[pa.Field]:
+    """Without metadata."""
+    found: dict[str, pa.Field] = {}
+    for field in fields:
+        if field.name in found:
+            raise _named_twice(field.name, what)
+        found[field.name] = pa.field(field.name, field.type)
+    return [*found.values()]
+
+
+def _named_twice(name: str, what: str) -> InvalidInputError:
+    return InvalidInputError(f"{what}: two columns are named {name!r}: rename one")
+
+
+def _of_pandas(frame: Any, what: str) -> pa.Table:
+    names = [str(name) for name in frame.columns]
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise _named_twice(twice, what)
+    columns = []
+    for place, name in enumerate(names):
+        series = frame.iloc[:, place]
+        try:
+            columns.append(pa.Array.from_pandas(series))
+        except _REFUSALS as error:
+            raise _refused(what, name, "pandas", _where(series), error) from error
+    return pa.table(columns, names=names)
+
+
+def _where(series: Any) -> str:
+    """Which row of pandas' column is the first that does not convert; nothing if its whole type does not."""
+    good, bad = 0, len(series)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            pa.Array.from_pandas(series.iloc[:middle])
+        except _REFUSALS:
+            bad = middle
+        else:
+            good = middle
+    if not len(series) or (bad == 1 and str(series.dtype) != "object"):
+        return ""
+    value = series.iloc[bad - 1]
+    return f", from row {bad - 1} on, which has {value!r} ({type(value).__name__})"
+
+
+def _of_polars(frame: Any, what: str) -> pa.Table:
+    for name, kind in frame.schema.items():
+        if "Object" in str(kind):  # Arrow would get the addresses of the objects
+            raise _refused(what, name, "Polars", "", f"its type is {kind}")
+    try:
+        return pa.table(frame)
+    except _REFUSALS as error:
+        name = _first_refused(frame.columns, lambda name: frame.select(name))
+        raise _refused(what, name, "Polars", f", of type {frame.schema.get(name)}", error) from error
+
+
+def _of_stream(rows: Any, library: str, what: str) -> pa.Table:
+    try:
+        return pa.table(rows)
+    except _REFUSALS as error:
+        names = getattr(rows, "columns", None)
+        names = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
+        by_name = getattr(rows, "select", None)
+        name = _first_refused(names, lambda name: by_name(_quoted(name))) if by_name else None
+        raise _refused(what, name, library, "", error) from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _first_refused(names: Iterable[str], one: Callable[[str], Any]) -> str | None:
+    for name in names:
+        try:
+            pa.table(one(name))
+        except _REFUSALS:
+            return name
+    return None
+
+
+def _refused(what: str, column: str | None, library: str, where: str, reason: object) -> InvalidInputError:
+    which = "its rows" if column is None else f"column {column!r}"
+    said = " ".join(str(reason).split())
+    return InvalidInputError(
+        f"{what}: {library} cannot hand over {which}{where} ({said}): cast it to a type that Arrow has",
+        kind=ErrorKind.UNSUPPORTED_TYPE,
+    )

@@ -1,0 +1,130 @@
+"""The values of rules for many rows at once, by DuckDB.
+
+Owns its connection, and the rows that it is given. Does not own what a rule means (`translate`). DuckDB is an
+extra: it is imported where there is a rule, and reads nothing but these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.state.fitting import fitted_column
+from dstl_dagster.state.rules.parser import Name, Parser, RefusedError
+from dstl_dagster.state.rules.translate import Scope, as_type, quoted, typed
+from dstl_dagster.state.rules.types import INSTANT, duckdb_type
+from dstl_dagster.state.text import refuse_raw_text
+
+__all__ = ["Rule", "evaluated_rules"]
+
+_RAW_TEXT: Final = "DuckDB, which evaluates the rules, has no such text: give it as binary"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An expression of Spark's SQL over `old` and `new`.
+
+    Attributes:
+        text: as written.
+        kind: the stored type of its values.
+        where: names it in errors, as in `state of operator 'totals': update of column 'total'`.
+    """
+
+    text: str
+    kind: pa.DataType
+    where: str
+
+    def error(self, reason: object) -> InvalidInputError:
+        """Of this rule."""
+        return InvalidInputError(f"{self.where} by {self.text!r}: {reason}")
+
+
+def evaluated_rules(
+    rules: Sequence[Rule], old: pa.Table, new: pa.Table, in_state: npt.NDArray[np.bool_], time_us: int
+) -> list[pa.ChunkedArray]:
+    """The values of each rule, one for each row.
+
+    Args:
+        old: the state's row of each row, in stored types; null in every column where it has none.
+        new: the rows that came, in stored types; a column without a type is null.
+        in_state: which rows have one in the state.
+        time_us: the batch's time.
+
+    Raises: InvalidInputError that names the rule: it is not understood, names what is not there, uses what
+    DuckDB does not do as Spark does, or fails for a row (an overflow, a division by zero); kind
+    `missing_extra` without DuckDB.
+    """
+    sides = {"old": old, "new": new}
+    scope = Scope(
+        **{
+            side: dict(zip(rows.column_names, rows.schema.types, strict=True)) for side, rows in sides.items()
+        },
+        seen=set(),
+    )
+    found: dict[int, pa.ChunkedArray] = {}
+    expressions: dict[int, str] = {}
+    for number, rule in enumerate(rules):
+        try:
+            tree = Parser(rule.text).whole()
+            if isinstance(tree, Name) and duckdb_type(rule.kind) is None:
+                side, column, _ = scope.column(tree)
+                found[number] = fitted_column(sides[side].column(column), rule.kind, column, rule.where)
+                continue
+            expressions[number] = as_type(typed(tree, scope), rule.kind).sql
+        except RefusedError as error:
+            raise rule.error(error) from error
+    if expressions:
+        columns = {f"{side}.{name}": sides[side].column(name) for side, name in sorted(scope.seen)}
+        columns["in_state"] = pa.array(in_state)
+        columns["batch_time"] = pa.repeat(pa.scalar(time_us, INSTANT), len(in_state))
+        columns["row_number"] = pa.array(np.arange(len(in_state)))
+        rows = pa.table(columns)
+        refuse_raw_text(rows, _RAW_TEXT)
+        values = _by_duckdb(rows, expressions, rules)
+        for number, column in zip(expressions, values, strict=True):
+            found[number] = column.cast(rules[number].kind)
+    return [found[number] for number in range(len(rules))]
+
+
+def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule]) -> list[pa.ChunkedArray]:
+    duckdb = _duckdb(rules[0])
+    with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as connection:
+        connection.register("given", rows)
+        try:
+            values: pa.Table = _selected(connection, [*expressions.values()])
+        except duckdb.Error as error:
+            for number, expression in expressions.items():
+                try:
+                    _selected(connection, [expression])
+                except duckdb.Error as own:
+                    raise rules[number].error(_first_line(own)) from own
+            raise InvalidInputError(f"{rules[0].where}: {_first_line(error)}") from error
+    return [values.column(place) for place in range(len(expressions))]
+
+
+def _selected(connection: Any, expressions: Sequence[str]) -> pa.Table:
+    columns = ", ".join(f"{each} AS {quoted(f'c{place}')}" for place, each in enumerate(expressions))
+    # Nothing of it comes from outside: names are quoted, and all else was translated.
+    return connection.sql(f"SELECT {columns} FROM given ORDER BY row_number").to_arrow_table()  # noqa: S608
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _duckdb(rule: Rule) -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"{rule.where}: rules on rows in memory are evaluated by DuckDB, which is not installed: "
+            "pip install dstl-dagster[duckdb]",
+            kind=ErrorKind.MISSING_EXTRA,
+        ) from error
+    return duckdb

@@ -1,0 +1,522 @@
+"""A rule's tree as DuckDB's SQL that gives what Spark's gives.
+
+Owns names, types and what each function means, by Spark's default settings (ANSI). Does not own the grammar
+(`parser`), or how DuckDB is run (`evaluate`).
+
+Where both agree the translation is word for word, with each value cast to its type first, so that DuckDB has
+none of its own conversions to make. Where they differ:
+
+    numbers / 0, double to whole, -x, AND, OR, ||   translated: CASE and casts around DuckDB's own
+    decimal / decimal, more than 38 digits          refused: Spark rounds
+    text to and from numbers and times              refused: other texts are numbers, and look otherwise
+    time stamps to dates and to those without zone  refused: Spark's answer depends on its session
+    any other function                              refused: not known to agree
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dstl_dagster.state.rules.parser import Call, Case, Cast, Literal, Name, Node, RefusedError
+from dstl_dagster.state.rules.types import (
+    INSTANT,
+    MAX_DIGITS,
+    as_decimal,
+    common_type,
+    decimal_of,
+    duckdb_type,
+    is_decimal,
+    named_type,
+    spark_name,
+)
+
+__all__ = ["Scope", "Typed", "as_type", "typed"]
+
+_COMPARISONS: Final = {
+    "=": "=",
+    "<>": "<>",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+    "<=>": "IS NOT DISTINCT FROM",
+}
+_EXACT_DIGITS: Final = 15  # of a decimal that a double has, and so has its power of ten
+_NULL: Final = "NULL"
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?")
+_NUMBER: Final = re.compile(
+    r"(?P<digits>-?[\d.]+)(?P<exponent>[eE][+-]?\d+)?(?P<suffix>BD|[LSYDF])?", re.IGNORECASE
+)
+_OF_SUFFIX: Final = {"Y": pa.int8(), "S": pa.int16(), "L": pa.int64()}
+_KNOWN: Final = "+ - * / = <> < > <= >= <=> AND OR NOT IN BETWEEN IS CASE CAST ||"
+_NOT_DETERMINISTIC: Final = (
+    "rand",
+    "randn",
+    "random",
+    "uuid",
+    "shuffle",
+    "monotonically_increasing_id",
+    "randstr",
+)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An expression of DuckDB. `may_fail`: on some values, so not to be evaluated where Spark would not."""
+
+    kind: pa.DataType
+    sql: str
+    may_fail: bool = False
+
+    @classmethod
+    def null(cls, kind: pa.DataType) -> Typed:
+        """NULL as a value of this type."""
+        return cls(kind, _NULL if pt.is_null(kind) else f"CAST({_NULL} AS {duckdb_type(kind)})")
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is NULL for each row. What is made of it is so too, even where the rest would fail."""
+        return self == Typed.null(self.kind)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a rule can name: the types of `new` and `old`, by column. As in Spark, case does not count.
+
+    `seen`: gets (side, column) of each one that is named.
+    """
+
+    new: Mapping[str, pa.DataType]
+    old: Mapping[str, pa.DataType]
+    seen: set[tuple[str, str]]
+
+    def side(self, name: Name) -> str | None:
+        """`old` or `new`, if it names the whole row."""
+        (first, *rest) = name.parts
+        return first.lower() if not rest and first.lower() in ("old", "new") else None
+
+    def column(self, name: Name) -> tuple[str, str, pa.DataType]:
+        """Its side, its name as it is spelled there, and its type. Raises: RefusedError."""
+        shown = ".".join(name.parts)
+        side = name.parts[0].lower()
+        if side not in ("old", "new"):
+            raise RefusedError(
+                f"{shown} is neither old.COLUMN, of the state's row, nor new.COLUMN, of the row that came"
+            )
+        if len(name.parts) == 1:
+            raise RefusedError(f"{shown} is a whole row: name a column of it, or use `{shown} IS NULL`")
+        if len(name.parts) > 2:
+            raise RefusedError(f"{shown} is a part of a column, which rules on rows in memory cannot name")
+        kinds = self.old if side == "old" else self.new
+        wanted = name.parts[1]
+        alike = [wanted] if wanted in kinds else [each for each in kinds if each.lower() == wanted.lower()]
+        if len(alike) != 1:
+            raise RefusedError(f"there is no column {shown}: {side} has {', '.join(kinds)}")
+        return side, alike[0], kinds[alike[0]]
+
+
+def typed(node: Node, scope: Scope) -> Typed:
+    """The expression, in the type that Spark gives it. Raises: RefusedError."""
+    match node:
+        case Literal():
+            return _literal(node)
+        case Name():
+            return _named(node, scope)
+        case Cast():
+            return as_type(typed(node.value, scope), named_type(node.kind))
+        case Case():
+            return _case(node, scope)
+        case Call("isnull", (Name() as name,)) if scope.side(name):
+            return _row_is_null(name, scope)
+        case Call("isnotnull", (Name() as name,)) if scope.side(name):
+            return Typed(pa.bool_(), f"(NOT {_row_is_null(name, scope).sql})")
+        case Call():
+            return _call(node.name, [typed(each, scope) for each in node.arguments])
+
+
+def _row_is_null(name: Name, scope: Scope) -> Typed:
+    return Typed(pa.bool_(), "(NOT in_state)" if scope.side(name) == "old" else "false")
+
+
+def _named(name: Name, scope: Scope) -> Typed:
+    if len(name.parts) == 1 and name.parts[0].lower() == "current_timestamp":
+        return Typed(INSTANT, "batch_time")
+    side, column, kind = scope.column(name)
+    if pt.is_null(kind):
+        return Typed.null(kind)
+    if duckdb_type(kind) is None:
+        raise RefusedError(f"{side}.{column} is {kind}: a rule on rows in memory only takes it over as it is")
+    scope.seen.add((side, column))
+    return Typed(kind, quoted(f"{side}.{column}"))
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _literal(literal: Literal) -> Typed:
+    text = literal.text
+    match literal.kind:
+        case "null":
+            return Typed.null(pa.null())
+        case "boolean":
+            return Typed(pa.bool_(), text)
+        case "text":
+            if "\0" in text:
+                raise RefusedError("a text with a zero byte")
+            return Typed(pa.string(), f"CAST({_text(text)} AS VARCHAR)")
+        case "number":
+            return _number(text)
+        case "date" if _DAY.fullmatch(text):
+            return Typed(pa.date32(), f"CAST({_text(text)} AS DATE)")
+        case "timestamp_ntz" if _TIME.fullmatch(text):
+            return Typed(pa.timestamp("us"), f"CAST({_text(text)} AS TIMESTAMP)")
+    raise RefusedError(
+        f"{literal.kind.upper()} {text!r}: write DATE '2001-01-31' or TIMESTAMP_NTZ "
+        "'2001-01-31 12:00:00'; a time stamp with a zone depends on Spark's session"
+    )
+
+
+def _number(text: str) -> Typed:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise RefusedError(f"the number {text}")
+    digits, exponent, suffix = match["digits"], match["exponent"], (match["suffix"] or "").upper()
+    if suffix == "F":
+        raise RefusedError(f"the number {text}: write it without F")
+    if suffix == "D" or (exponent and not suffix):
+        return Typed(pa.float64(), f"CAST('{digits}{exponent or ''}' AS DOUBLE)")
+    if exponent:
+        raise RefusedError(f"the number {text}: write a decimal without an exponent")
+    if "." in digits or suffix == "BD":
+        whole, _, fraction = digits.lstrip("-").partition(".")
+        size = len(whole.lstrip("0")) + len(fraction)
+        kind = decimal_of(max(size, len(fraction), 1), len(fraction))
+        return Typed(kind, f"CAST('{digits}' AS {duckdb_type(kind)})")
+    number = int(digits)
+    fitting = [kind for kind in (pa.int32(), pa.int64()) if _holds(kind, number)]
+    kind = _OF_SUFFIX.get(suffix, fitting[0] if fitting else decimal_of(len(str(abs(number))), 0))
+    if pt.is_integer(kind) and not _holds(kind, number):
+        raise RefusedError(f"the number {text} is out of the range of {spark_name(kind)}")
+    return Typed(kind, f"CAST('{number}' AS {duckdb_type(kind)})")
+
+
+def _holds(kind: pa.DataType, number: int) -> bool:
+    bound = 1 << (kind.bit_width - 1)
+    return bool(-bound <= number < bound)
+
+
+def _case(case: Case, scope: Scope) -> Typed:
+    conditions = [_boolean(typed(each, scope), "WHEN") for each, _ in case.branches]
+    values = [typed(each, scope) for _, each in case.branches]
+    if case.otherwise is not None:
+        values.append(typed(case.otherwise, scope))
+    return _chosen(conditions, values)
+
+
+def _chosen(conditions: Sequence[Typed], values: Sequence[Typed]) -> Typed:
+    """CASE; one value more than conditions is what ELSE says."""
+    kind = common_type(each.kind for each in values)
+    same = [as_type(each, kind) for each in values]
+    whens = " ".join(f"WHEN {c.sql} THEN {v.sql}" for c, v in zip(conditions, same, strict=False))
+    otherwise = f" ELSE {same[-1].sql}" if len(same) > len(conditions) else ""
+    may_fail = any(each.may_fail for each in (*conditions, *same))
+    return Typed(kind, f"(CASE {whens}{otherwise} END)", may_fail)
+
+
+def _boolean(value: Typed, where: str) -> Typed:
+    if pt.is_null(value.kind) and where != "WHEN":  # as in Spark
+        return Typed.null(pa.bool_())
+    if not pt.is_boolean(value.kind):
+        raise RefusedError(f"{where} takes BOOLEAN, not {spark_name(value.kind)}")
+    return value
+
+
+def _call(name: str, values: list[Typed]) -> Typed:
+    if name in _COMPARISONS:
+        return _compared(_COMPARISONS[name], *values)
+    if name in ("+", "-", "*"):
+        return _calculated(name, *values)
+    known = _FUNCTIONS.get(name)
+    if known is not None:
+        least, most, function = known
+        if not least <= len(values) <= most:
+            raise RefusedError(f"{name}() takes {least} to {most} values, not {len(values)}")
+        return function(values)
+    if name in _NOT_DETERMINISTIC:
+        raise RefusedError(
+            f"{name}() gives another value each time, so a repeated batch would write other rows"
+        )
+    raise RefusedError(
+        f"{name} is not known to mean the same in DuckDB, by which rows in memory are merged, as in Spark; "
+        f"these are: {_KNOWN} {' '.join(sorted(_FUNCTIONS.keys() - {*_KNOWN.lower().split(), 'negative'}))}"
+    )
+
+
+def _same_kind(values: Sequence[Typed]) -> list[Typed]:
+    kind = common_type(each.kind for each in values)
+    return [as_type(each, kind) for each in values]
+
+
+def _may_fail(values: Sequence[Typed]) -> bool:
+    return any(each.may_fail for each in values)
+
+
+def _compared(sign: str, left: Typed, right: Typed) -> Typed:
+    left, right = _same_kind([left, right])
+    if sign != _COMPARISONS["<=>"] and (left.is_null or right.is_null):
+        return Typed.null(pa.bool_())
+    return Typed(pa.bool_(), f"({left.sql} {sign} {right.sql})", _may_fail([left, right]))
+
+
+def _calculated(sign: str, left: Typed, right: Typed) -> Typed:
+    kind = _numbers(sign, [left, right])
+    if any(each.is_null for each in (left, right)):
+        return Typed.null(kind)
+    if is_decimal(kind):
+        return _of_decimals(sign, left, right)
+    left, right = as_type(left, kind), as_type(right, kind)
+    return Typed(kind, f"({left.sql} {sign} {right.sql})", True)
+
+
+def _numbers(what: str, values: Sequence[Typed]) -> pa.DataType:
+    for each in values:
+        if not (
+            pt.is_integer(each.kind)
+            or pt.is_floating(each.kind)
+            or is_decimal(each.kind)
+            or pt.is_null(each.kind)
+        ):
+            raise RefusedError(f"{what} takes numbers, not {spark_name(each.kind)}")
+    return common_type(each.kind for each in values)
+
+
+def _of_decimals(sign: str, left: Typed, right: Typed) -> Typed:
+    """In the type that Spark gives the result, in which no digit is lost."""
+    one, other = (as_decimal(kind) for kind in (left.kind, right.kind))
+    if sign == "*":
+        kind = decimal_of(one.precision + other.precision + 1, one.scale + other.scale)
+        # Of two short decimals DuckDB makes one of 18 digits.
+        longer = pa.decimal128(max(one.precision, MAX_DIGITS - other.precision), one.scale)
+        left, right = as_type(left, longer), as_type(right, other)
+    else:
+        scale = max(one.scale, other.scale)
+        kind = decimal_of(max(one.precision - one.scale, other.precision - other.scale) + scale + 1, scale)
+        left, right = as_type(left, kind), as_type(right, kind)
+    may_fail = _may_fail([left, right])
+    return Typed(kind, f"CAST(({left.sql} {sign} {right.sql}) AS {duckdb_type(kind)})", may_fail)
+
+
+def _divided(values: list[Typed]) -> Typed:
+    kind = _numbers("/", values)
+    if is_decimal(kind):
+        raise RefusedError(
+            "/ of decimals: Spark rounds the result, and DuckDB divides doubles: CAST one to DOUBLE"
+        )
+    left, right = (as_type(each, pa.float64()) for each in values)
+    if left.is_null or right.is_null:
+        return Typed.null(pa.float64())
+    guard = (
+        f"CASE WHEN {left.sql} IS NOT NULL AND {right.sql} = 0 THEN CAST(error('division by zero') AS DOUBLE)"
+    )
+    return Typed(pa.float64(), f"({guard} ELSE {left.sql} / {right.sql} END)", True)
+
+
+def _negative(values: list[Typed]) -> Typed:
+    (value,) = values
+    _numbers("-", values)
+    if value.is_null:
+        return value
+    if pt.is_integer(value.kind):
+        # DuckDB's own minus may give a longer number.
+        return Typed(value.kind, f"(CAST(0 AS {duckdb_type(value.kind)}) - {value.sql})", True)
+    return Typed(value.kind, f"(- {value.sql})", value.may_fail)
+
+
+def _absolute(values: list[Typed]) -> Typed:
+    (value,) = values
+    _numbers("abs", values)
+    return value if value.is_null else Typed(value.kind, f"abs({value.sql})", True)
+
+
+def _logic(sign: str, decided: str) -> Callable[[list[Typed]], Typed]:
+    """AND is false where an earlier part is, whatever happens in the later ones; so is OR true."""
+
+    def chain(values: list[Typed]) -> Typed:
+        parts = [_boolean(each, sign) for each in values]
+        sql = f" {sign} ".join(each.sql for each in parts)
+        if not _may_fail(parts[1:]):
+            return Typed(pa.bool_(), f"({sql})", _may_fail(parts))
+        whens = " ".join(f"WHEN {each.sql} IS {decided} THEN {decided}" for each in parts[:-1])
+        return Typed(pa.bool_(), f"(CASE {whens} ELSE ({sql}) END)", True)
+
+    return chain
+
+
+def _negated(values: list[Typed]) -> Typed:
+    value = _boolean(values[0], "NOT")
+    return value if value.is_null else Typed(pa.bool_(), f"(NOT {value.sql})", value.may_fail)
+
+
+def _of_same_kind(name: str) -> Callable[[list[Typed]], Typed]:
+    def call(values: list[Typed]) -> Typed:
+        same = _same_kind(values)
+        return Typed(same[0].kind, f"{name}({', '.join(each.sql for each in same)})", _may_fail(same))
+
+    return call
+
+
+def _among(values: list[Typed]) -> Typed:
+    value, *others = _same_kind(values)
+    if not others:
+        raise RefusedError("IN takes at least one value")
+    return Typed(
+        pa.bool_(),
+        f"({value.sql} IN ({', '.join(each.sql for each in others)}))",
+        _may_fail([value, *others]),
+    )
+
+
+def _is_null(values: list[Typed]) -> Typed:
+    return Typed(pa.bool_(), f"({values[0].sql} IS NULL)", values[0].may_fail)
+
+
+def _is_not_null(values: list[Typed]) -> Typed:
+    return Typed(pa.bool_(), f"({values[0].sql} IS NOT NULL)", values[0].may_fail)
+
+
+def _joined(values: list[Typed]) -> Typed:
+    """Unlike DuckDB's function of this name, null if one of them is."""
+    texts = [as_type(each, pa.string()) for each in values]
+    if any(each.is_null for each in texts):
+        return Typed.null(pa.string())
+    return Typed(pa.string(), f"({' || '.join(each.sql for each in texts)})", _may_fail(texts))
+
+
+def _length(values: list[Typed]) -> Typed:
+    (value,) = values
+    if not (pt.is_string(value.kind) or pt.is_null(value.kind)):
+        raise RefusedError(f"length takes STRING, not {spark_name(value.kind)}")
+    if value.is_null:
+        return Typed.null(pa.int32())
+    return Typed(pa.int32(), f"CAST(length({value.sql}) AS INTEGER)", value.may_fail)
+
+
+def _if(values: list[Typed]) -> Typed:
+    condition, *both = values
+    return _chosen([_boolean(condition, "WHEN")], both)
+
+
+def _if_not_null(values: list[Typed]) -> Typed:
+    value, *both = values
+    return _chosen([_is_not_null([value])], both)
+
+
+def _null_if(values: list[Typed]) -> Typed:
+    same = _compared("=", *values)
+    return _chosen([same], [Typed.null(values[0].kind), values[0]])
+
+
+def _now(_: list[Typed]) -> Typed:
+    return Typed(INSTANT, "batch_time")
+
+
+_MANY: Final = 1000
+_FUNCTIONS: Final[dict[str, tuple[int, int, Callable[[list[Typed]], Typed]]]] = {
+    "and": (2, _MANY, _logic("AND", "false")),
+    "or": (2, _MANY, _logic("OR", "true")),
+    "not": (1, 1, _negated),
+    "in": (2, _MANY, _among),
+    "/": (2, 2, _divided),
+    "negative": (1, 1, _negative),
+    "abs": (1, 1, _absolute),
+    "coalesce": (1, _MANY, _of_same_kind("coalesce")),
+    "concat": (1, _MANY, _joined),
+    "current_timestamp": (0, 0, _now),
+    "greatest": (2, _MANY, _of_same_kind("greatest")),
+    "if": (3, 3, _if),
+    "ifnull": (2, 2, _of_same_kind("coalesce")),
+    "isnotnull": (1, 1, _is_not_null),
+    "isnull": (1, 1, _is_null),
+    "least": (2, _MANY, _of_same_kind("least")),
+    "length": (1, 1, _length),
+    "now": (0, 0, _now),
+    "nullif": (2, 2, _null_if),
+    "nvl": (2, 2, _of_same_kind("coalesce")),
+    "nvl2": (3, 3, _if_not_null),
+}
+
+
+def as_type(value: Typed, kind: pa.DataType) -> Typed:
+    """CAST, as Spark casts by its ANSI rules. Raises: RefusedError where DuckDB casts otherwise."""
+    given, name = value.kind, duckdb_type(kind)
+    if given == kind:
+        return value
+    if name is None:
+        raise RefusedError(f"a column of type {kind} only takes over a column as it is")
+    if value.is_null:
+        return Typed.null(kind)
+    found = _cast(value, kind, name)
+    if found is None:
+        raise RefusedError(
+            f"{spark_name(given)} becomes {spark_name(kind)}, which DuckDB and Spark do by different rules: "
+            "give the column this type before the merge"
+        )
+    return found
+
+
+def _cast(value: Typed, kind: pa.DataType, name: str) -> Typed | None:
+    given = value.kind
+    plain = Typed(kind, f"CAST({value.sql} AS {name})", value.may_fail)
+    checked = Typed(kind, plain.sql, True)
+    if pt.is_float32(given) and pt.is_float64(kind):
+        return plain
+    if pt.is_string(kind):
+        return _cast_to_text(value, plain)
+    if pt.is_boolean(given):
+        return plain if pt.is_integer(kind) else None
+    if pt.is_integer(given):
+        return checked if pt.is_integer(kind) or is_decimal(kind) or pt.is_floating(kind) else None
+    if is_decimal(given):
+        return checked if is_decimal(kind) else _cast_of_decimal(value, plain, name)
+    return _whole(value, kind, name) if pt.is_float64(given) and pt.is_integer(kind) else None
+
+
+def _cast_to_text(value: Typed, plain: Typed) -> Typed | None:
+    if pt.is_integer(value.kind) or pt.is_boolean(value.kind):
+        return plain
+    if not pt.is_date(value.kind):
+        return None
+    known = f"{value.sql} IS NULL OR {value.sql} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'"
+    sql = f"(CASE WHEN {known} THEN {plain.sql} ELSE error('a year without four digits as text') END)"
+    return Typed(plain.kind, sql, True)
+
+
+def _cast_of_decimal(value: Typed, plain: Typed, name: str) -> Typed | None:
+    if pt.is_integer(plain.kind):
+        return Typed(plain.kind, f"CAST(trunc({value.sql}) AS {name})", True)
+    if not pt.is_float64(plain.kind):
+        return None
+    if value.kind.precision <= _EXACT_DIGITS:
+        return plain
+    # As text: DuckDB divides by a power of ten, which is not exact for more digits.
+    return Typed(plain.kind, f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", value.may_fail)
+
+
+def _whole(value: Typed, kind: pa.DataType, name: str) -> Typed:
+    """Towards zero; DuckDB rounds. Spark takes 2**63 for the longest number below it."""
+    sql = f"CAST(trunc({value.sql}) AS {name})"
+    if pt.is_int64(kind):
+        sql = f"(CASE WHEN {value.sql} = 9223372036854775808 THEN 9223372036854775807 ELSE {sql} END)"
+    return Typed(kind, sql, True)

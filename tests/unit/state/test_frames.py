@@ -1,0 +1,119 @@
+"""Objects that are no rows, and columns that their library cannot hand over: one sentence for each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state import StateSchema, as_table, fitted_rows
+
+WHAT = "state of operator 'op'"
+KNOWN = StateSchema.of(
+    pa.schema({"k": pa.string(), "v": pa.int64(), "t": pa.timestamp("us"), "d": pa.decimal128(5, 2)}), ["k"]
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (None, "NoneType is no rows: expected a DataFrame of Spark, pandas or Polars"),
+        ([{"k": 1}], "list is no rows"),
+        (pd.Series([1]), "Series is no rows"),
+        (pl.Series("a", [1]), "Series is no rows"),
+        (pa.array([{"a": 1}]), "StructArray is no rows"),
+        (pa.chunked_array([[1]]), "ChunkedArray is no rows"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns are named 'a': rename one"),
+        (pa.table([[1], [2]], names=["a", "a"]), "two columns are named 'a': rename one"),
+        (
+            pd.DataFrame({"k": [1, 2], "a": [1, "x"]}),
+            "pandas cannot hand over column 'a', from row 1 on, which has 'x' (str)",
+        ),
+        (
+            pd.DataFrame({"a": ["x", None, 7]}),
+            "column 'a', from row 2 on, which has 7",
+        ),
+        (pd.DataFrame({"a": [2**70]}), f"column 'a', from row 0 on, which has {2**70} (int)"),
+        (pd.DataFrame({"a": [object()]}), "pandas cannot hand over column 'a', from row 0 on"),
+        (pd.DataFrame({"a": [1j]}), "pandas cannot hand over column 'a' ("),
+        (
+            pl.DataFrame({"k": ["x"], "i": pl.Series([1], dtype=pl.Int128)}),
+            "polars cannot hand over column 'i', of type Int128",
+        ),
+        (pl.DataFrame({"o": pl.Series([object()], dtype=pl.Object)}), "polars cannot hand over column 'o'"),
+    ],
+)
+def test_what_is_no_rows_is_named(rows: Any, reason: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        as_table(rows, WHAT)
+    assert str(caught.value).startswith(f"{WHAT}: ")
+    assert reason.lower() in str(caught.value).lower()
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"v": [1, 1.5]}, "column 'v' is int64, which cannot hold 1.5 (double) of row 1: cast or round it"),
+        ({"v": ["x"]}, "column 'v' is int64, which cannot hold 'x' (string) of row 0"),
+        ({"v": [None, True]}, "column 'v' is int64, which cannot hold True (bool) of row 1"),
+        ({"d": [1, 1000]}, "column 'd' is decimal128(5, 2), which cannot hold 1000 (int64) of row 1"),
+        ({"d": [1.0, 0.5]}, "column 'd' is decimal128(5, 2), which cannot hold 0.5 (double) of row 1"),
+        ({"t": pa.array([1000, 1], pa.timestamp("ns"))}, "(timestamp[ns]) of row 1"),
+        ({"t": pa.array([0], pa.timestamp("us", "UTC"))}, "(timestamp[us, tz=UTC]) of row 0"),
+        ({"n": [None]}, "column 'n' is new and has no value but null, so its type is unknown: give it one"),
+        ({"n": [[], [None]]}, "column 'n' is new and has no value but null"),
+        ({"n": pa.array([1], pa.uint64())}, "column 'n' has type uint64, which keyed state cannot store"),
+        ({"k": [1]}, "column 'k' is string, which cannot hold 1 (int64) of row 0"),
+    ],
+)
+def test_a_value_that_a_state_cannot_hold_is_named(columns: dict[str, Any], reason: str) -> None:
+    """With its row, its value and its type."""
+    with pytest.raises(InvalidInputError) as caught:
+        fitted_rows(pa.table(columns), KNOWN, WHAT)
+    assert str(caught.value).startswith(f"{WHAT}: ")
+    assert reason in str(caught.value)
+
+
+def test_a_row_counts_over_chunks_and_inside_of_lists_and_maps() -> None:
+    """From the first row of the whole table, with nulls and what is below them."""
+    kind = pa.map_(pa.string(), pa.list_(pa.int8()))
+    known = StateSchema.of(pa.schema({"k": pa.int64(), "v": kind}), ["k"])
+    wide = pa.map_(pa.string_view(), pa.list_(pa.float64()))
+    chunks = [
+        pa.array([None, [("a", [1.0])]], wide),
+        pa.array([[("x", [9.0])], None, [("b", [1.0]), ("c", [2.0, 300.0])]], wide).slice(1),
+    ]
+    rows = pa.table({"v": pa.chunked_array(chunks)})
+    with pytest.raises(InvalidInputError, match=r"cannot hold 300\.0 \(double\) of row 3:"):
+        fitted_rows(rows, known, WHAT)
+    held = fitted_rows(rows.slice(0, 3), known, WHAT)
+    assert held.schema.field("v").type == kind
+    assert held.column("v").to_pylist() == [None, [("a", [1])], None]
+
+
+def test_a_decimal_of_other_digits_widens_the_state() -> None:
+    """As in Spark: by its type, and not by its values."""
+    rows = fitted_rows(pa.table({"d": [Decimal("1.2345")]}), KNOWN, WHAT)
+    assert rows.schema.field("d").type == pa.decimal128(7, 4)
+
+
+def test_none_of_the_libraries_is_imported_with_the_module() -> None:
+    code = (
+        "import sys, dstl_dagster.state, dstl_dagster.jobs as c; c.write_frame, c.merge_frame;"
+        "libraries = {'pandas', 'polars', 'duckdb', 'pyspark', 'dagster'}; print(libraries & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_relation_that_cannot_be_handed_over_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"column 'b' has type .*bignum"):
+        fitted_rows(as_table(duckdb.sql("SELECT '1'::BIGNUM AS b"), WHAT), None, WHAT)
