@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.testing.simulation.__main__ import main
-from dstl_dagster.testing.simulation.points import Harm
+from tests.simulated.__main__ import main
+from tests.simulated.points import Harm
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ python -m dstl_dagster\.testing\.simulation (.*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^\$ python -m tests\.simulated (.*)$", PAGE, re.MULTILINE)
 
 
 def test_every_harm_is_listed():

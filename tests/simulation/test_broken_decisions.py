@@ -18,7 +18,6 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, compose_commit, rollb
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.storage import ANY
-from dstl_dagster.testing.simulation.campaign import replayed
 from dstl_dagster.timeline import (
     Aborted,
     Completed,
@@ -33,6 +32,7 @@ from dstl_dagster.timeline import (
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import TailReader
+from tests.simulated.campaign import replayed
 
 Variant = Callable[[pytest.MonkeyPatch], None]
 VARIANTS: dict[str, tuple[Variant, str, str]] = {}

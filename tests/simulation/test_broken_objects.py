@@ -22,9 +22,9 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Uncovered, operator_log
 from dstl_dagster.recoverable import commit
-from dstl_dagster.testing.simulation import bystanders
-from dstl_dagster.testing.simulation.campaign import replayed
 from dstl_dagster.timeline import Completed, Ending, Fate, Subsumed, Timeline, TimelineView, decisions
+from tests.simulated import bystanders
+from tests.simulated.campaign import replayed
 
 Variant = Callable[[pytest.MonkeyPatch], None]
 VARIANTS: dict[str, tuple[Variant, str, str]] = {}

@@ -15,9 +15,9 @@ import pytest
 from dstl_dagster.checkpoint import cleanup, coordinator
 from dstl_dagster.storage import ANY
 from dstl_dagster.testing.fault_schedules import Request
-from dstl_dagster.testing.simulation import actions
-from dstl_dagster.testing.simulation.process import Process, Setting
-from dstl_dagster.testing.simulation.world import World
+from tests.simulated import actions
+from tests.simulated.process import Process, Setting
+from tests.simulated.world import World
 
 TIMELINE, MANIFESTS, MARKS = "dstl/sim/timeline/", "dstl/sim/manifests/", "dstl/sim/clean-up/"
 PLACES = {".inprogress/", "dstl/sim/attempts/", MANIFESTS}

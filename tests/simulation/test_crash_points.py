@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.testing.simulation.campaign import (
+from tests.simulated.campaign import (
     play_duels,
     play_point,
     play_seed,
     play_seeds,
     sweep,
 )
-from dstl_dagster.testing.simulation.histories import HISTORIES
-from dstl_dagster.testing.simulation.points import Harm, Point
-from dstl_dagster.testing.simulation.sweep import Simulation
+from tests.simulated.histories import HISTORIES
+from tests.simulated.points import Harm, Point
+from tests.simulated.sweep import Simulation
 
 SWEPT = ("abort", "blocked-keep", "blocked-replace", "bucket", "ops", "restore", "slices", "take-over")
 """The histories whose every point is played here; a soak plays all."""

@@ -20,7 +20,7 @@ from dstl_dagster.spark.local import java
 from dstl_dagster.spark.local.launcher import make_launcher
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import require_shared
-from dstl_dagster.testing.simulation.actions import checkpoint_of
+from tests.simulated.actions import checkpoint_of
 
 if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario

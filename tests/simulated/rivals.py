@@ -12,13 +12,13 @@ from datetime import timedelta
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.testing.fault_schedules import Fault, SeededFaults, SimulatedCrash
-from dstl_dagster.testing.simulation import actions, batches, bystanders
-from dstl_dagster.testing.simulation.ending import end_and_judge
-from dstl_dagster.testing.simulation.oracle import Watch
-from dstl_dagster.testing.simulation.process import Action, Notes, Process, Setting, Trace
-from dstl_dagster.testing.simulation.sweep import REFUSALS
-from dstl_dagster.testing.simulation.turns import Turns
-from dstl_dagster.testing.simulation.world import BrokenPromiseError, World
+from tests.simulated import actions, batches, bystanders
+from tests.simulated.ending import end_and_judge
+from tests.simulated.oracle import Watch
+from tests.simulated.process import Action, Notes, Process, Setting, Trace
+from tests.simulated.sweep import REFUSALS
+from tests.simulated.turns import Turns
+from tests.simulated.world import BrokenPromiseError, World
 
 __all__ = ["Rivals"]
 
@@ -46,7 +46,7 @@ class Rivals:
     def __init__(
         self, seed: int, *, trace: Trace | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
-        self._random = random.Random(f"rivals {seed}")  # noqa: S311 (a replayable choice, no secret)
+        self._random = random.Random(f"rivals {seed}")
         self._seed = seed
         self._trace = trace
         self._tell = tell or (lambda _line: None)

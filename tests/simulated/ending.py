@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dstl_dagster.testing.simulation import actions, batches, bystanders
-from dstl_dagster.testing.simulation.oracle import judge, read_ledger
-from dstl_dagster.testing.simulation.process import Notes, Process
+from tests.simulated import actions, batches, bystanders
+from tests.simulated.oracle import judge, read_ledger
+from tests.simulated.process import Notes, Process
 
 __all__ = ["end_and_judge"]
 

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 from dstl_dagster.errors import FencedError
 from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request, SimulatedCrash
-from dstl_dagster.testing.simulation import actions, bystanders
-from dstl_dagster.testing.simulation.histories import History, Script
-from dstl_dagster.testing.simulation.points import Duel
-from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process, Setting
-from dstl_dagster.testing.simulation.sweep import Simulation
+from tests.simulated import actions, bystanders
+from tests.simulated.histories import History, Script
+from tests.simulated.points import Duel
+from tests.simulated.process import OWNER, Action, Notes, Process, Setting
+from tests.simulated.sweep import Simulation
 
 __all__ = ["DUELS", "duels_of"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from dstl_dagster.testing.simulation import actions, bystanders
-from dstl_dagster.testing.simulation.process import OWNER, Action, Setting
+from tests.simulated import actions, bystanders
+from tests.simulated.process import OWNER, Action, Setting
 
 __all__ = ["HISTORIES", "History", "Script", "Step"]
 

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.keyed import manifest
-from dstl_dagster.testing.simulation.duels import DUELS, duels_of
-from dstl_dagster.testing.simulation.generated import generated
-from dstl_dagster.testing.simulation.histories import HISTORIES
-from dstl_dagster.testing.simulation.points import Duel, Point
-from dstl_dagster.testing.simulation.process import Trace
-from dstl_dagster.testing.simulation.rivals import Rivals
-from dstl_dagster.testing.simulation.sweep import Simulation
-from dstl_dagster.testing.simulation.world import BrokenPromiseError
+from tests.simulated.duels import DUELS, duels_of
+from tests.simulated.generated import generated
+from tests.simulated.histories import HISTORIES
+from tests.simulated.points import Duel, Point
+from tests.simulated.process import Trace
+from tests.simulated.rivals import Rivals
+from tests.simulated.sweep import Simulation
+from tests.simulated.world import BrokenPromiseError
 
 __all__ = [
     "Failure",
@@ -121,7 +121,7 @@ def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None
         if place < _RIVALS + _STORMS:
             return f"storm {seed}", simulation.storm(seed)
         points = simulation.all_points
-        first = random.Random(f"first {number}").randrange(len(points))  # noqa: S311 (no secret)
+        first = random.Random(f"first {number}").randrange(len(points))
         point = points[(first + place) % len(points)]
         if tell is not None:
             tell(f"seed {seed}: {point}")

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from dstl_dagster.storage import ObjectStat
-from dstl_dagster.testing.simulation.batches import (
+from tests.simulated.batches import (
     FILES,
     OPERATORS,
     file_bytes,
@@ -21,9 +21,9 @@ from dstl_dagster.testing.simulation.batches import (
     number_of,
     state_of,
 )
-from dstl_dagster.testing.simulation.ledger import Ledger, document, half_of
-from dstl_dagster.testing.simulation.manifests import needed_by, state_in
-from dstl_dagster.testing.simulation.world import BUCKET, World
+from tests.simulated.ledger import Ledger, document, half_of
+from tests.simulated.manifests import needed_by, state_in
+from tests.simulated.world import BUCKET, World
 
 __all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger"]
 

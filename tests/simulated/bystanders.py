@@ -8,13 +8,13 @@ from __future__ import annotations
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, Generation
-from dstl_dagster.testing.simulation import batches
-from dstl_dagster.testing.simulation.actions import rows_of
-from dstl_dagster.testing.simulation.ledger import document
-from dstl_dagster.testing.simulation.oracle import FOREIGN, JOB, read_ledger
-from dstl_dagster.testing.simulation.process import Action, Notes, Process
-from dstl_dagster.testing.simulation.world import BrokenPromiseError
 from dstl_dagster.timeline import Committed, Completed
+from tests.simulated import batches
+from tests.simulated.actions import rows_of
+from tests.simulated.ledger import document
+from tests.simulated.oracle import FOREIGN, JOB, read_ledger
+from tests.simulated.process import Action, Notes, Process
+from tests.simulated.world import BrokenPromiseError
 
 __all__ = [
     "put_foreign",

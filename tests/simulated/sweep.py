@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from dstl_dagster.errors import ConflictError, DstlError, FencedError, NotFoundError, UnavailableError
 from dstl_dagster.testing.fault_schedules import AtRequests, FaultSchedule, SimulatedCrash
-from dstl_dagster.testing.simulation import batches
-from dstl_dagster.testing.simulation.actions import SubsumedCheckpointError
-from dstl_dagster.testing.simulation.ending import end_and_judge
-from dstl_dagster.testing.simulation.histories import History
-from dstl_dagster.testing.simulation.ledger import Ledger
-from dstl_dagster.testing.simulation.oracle import Watch
-from dstl_dagster.testing.simulation.paused import Paused
-from dstl_dagster.testing.simulation.points import FAULTS, SOON, Duel, Harm, Point, harms_of
-from dstl_dagster.testing.simulation.process import Action, Notes, Process, Trace
-from dstl_dagster.testing.simulation.world import BrokenPromiseError, Saved, World, fingerprint
+from tests.simulated import batches
+from tests.simulated.actions import SubsumedCheckpointError
+from tests.simulated.ending import end_and_judge
+from tests.simulated.histories import History
+from tests.simulated.ledger import Ledger
+from tests.simulated.oracle import Watch
+from tests.simulated.paused import Paused
+from tests.simulated.points import FAULTS, SOON, Duel, Harm, Point, harms_of
+from tests.simulated.process import Action, Notes, Process, Trace
+from tests.simulated.world import BrokenPromiseError, Saved, World, fingerprint
 
 __all__ = ["REFUSALS", "Simulation"]
 
@@ -134,7 +134,7 @@ class Simulation:
 
     def storm(self, seed: int) -> list[str]:
         """Play the whole history with many harms, some of which last for many steps. Then as `run`."""
-        choose = random.Random(f"storm {seed}")  # noqa: S311 (a replayable choice, no secret)
+        choose = random.Random(f"storm {seed}")
         self._go_to(0)
         left: list[tuple[int, Callable[[], None]]] = []
         end, tries = len(self.history.steps), 0

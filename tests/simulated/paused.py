@@ -45,7 +45,7 @@ class Paused:
     def _run(self) -> None:
         try:
             self._act(self._before_request)
-        except BaseException as error:  # noqa: BLE001 (raised by `resume`)
+        except BaseException as error:
             self._raised = error
         finally:
             self._ended = True

@@ -45,7 +45,7 @@ class Turns:
             self._gates[index].acquire()
             try:
                 actors[index](lambda: self._pass_on(index))
-            except BaseException as error:  # noqa: BLE001 (what an actor raises is a result here)
+            except BaseException as error:
                 raised[index] = error
             finally:
                 self._living.remove(index)

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dstl_dagster.testing.simulation.batches import KEY_GROUPS, group_of
-from dstl_dagster.testing.simulation.ledger import document
-from dstl_dagster.testing.simulation.world import World
+from tests.simulated.batches import KEY_GROUPS, group_of
+from tests.simulated.ledger import document
+from tests.simulated.world import World
 
 __all__ = ["needed_by", "state_in"]
 

@@ -28,10 +28,10 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
-from dstl_dagster.testing.simulation import batches
-from dstl_dagster.testing.simulation.oracle import JOB, read_ledger
-from dstl_dagster.testing.simulation.process import OWNER, Action, Notes, Process
-from dstl_dagster.testing.simulation.world import BrokenPromiseError, ids_of
+from tests.simulated import batches
+from tests.simulated.oracle import JOB, read_ledger
+from tests.simulated.process import OWNER, Action, Notes, Process
+from tests.simulated.world import BrokenPromiseError, ids_of
 
 __all__ = [
     "Base",

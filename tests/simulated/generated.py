@@ -10,12 +10,12 @@ import itertools
 import random
 from datetime import timedelta
 
-from dstl_dagster.testing.simulation import bystanders
-from dstl_dagster.testing.simulation.actions import Base
-from dstl_dagster.testing.simulation.batches import FILES, KEY_GROUPS
-from dstl_dagster.testing.simulation.histories import History, Script
-from dstl_dagster.testing.simulation.process import Setting
-from dstl_dagster.testing.simulation.sweep import REFUSALS, Simulation
+from tests.simulated import bystanders
+from tests.simulated.actions import Base
+from tests.simulated.batches import FILES, KEY_GROUPS
+from tests.simulated.histories import History, Script
+from tests.simulated.process import Setting
+from tests.simulated.sweep import REFUSALS, Simulation
 
 __all__ = ["generated"]
 
@@ -26,7 +26,7 @@ _HOUR = timedelta(hours=1)
 def generated(number: int, least_points: int) -> Simulation:
     """The history of this number, with at least `least_points` points."""
     for again in itertools.count():
-        choose = random.Random(f"history {number}/{again}")  # noqa: S311 (a replayable choice, no secret)
+        choose = random.Random(f"history {number}/{again}")
         try:
             simulation = Simulation(_History(choose).history(f"generated-{number}"))
         except REFUSALS:

@@ -1,10 +1,10 @@
 """Runs the simulation from a shell: one point or seed with its trace, all points, or any number of seeds.
 
-    python -m dstl_dagster.testing.simulation --seed 17
-    python -m dstl_dagster.testing.simulation --point ops:3:5:lost_answer
-    python -m dstl_dagster.testing.simulation --sweep
-    python -m dstl_dagster.testing.simulation --duels
-    python -m dstl_dagster.testing.simulation --runs 200000
+    python -m tests.simulated --seed 17
+    python -m tests.simulated --point ops:3:5:lost_answer
+    python -m tests.simulated --sweep
+    python -m tests.simulated --duels
+    python -m tests.simulated --runs 200000
 
 Exits with 1 if a run ended wrong, after printing what was wrong and how to replay it. Owns the command line.
 Does not own the runs (`campaign`).
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dstl_dagster.testing.fault_schedules import Fault, Request
-from dstl_dagster.testing.simulation.campaign import (
+from tests.simulated.campaign import (
     Tally,
     play_duel,
     play_duels,
@@ -29,11 +29,11 @@ from dstl_dagster.testing.simulation.campaign import (
     play_seeds,
     sweep,
 )
-from dstl_dagster.testing.simulation.duels import DUELS
-from dstl_dagster.testing.simulation.histories import HISTORIES
-from dstl_dagster.testing.simulation.points import Duel, Point
+from tests.simulated.duels import DUELS
+from tests.simulated.histories import HISTORIES
+from tests.simulated.points import Duel, Point
 
-_COMMAND = "python -m dstl_dagster.testing.simulation"
+_COMMAND = "python -m tests.simulated"
 _SECONDS_BETWEEN_LINES = 15.0
 
 

@@ -15,8 +15,8 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, JobOptions
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, NoFaults, Request
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.simulation.oracle import JOB
-from dstl_dagster.testing.simulation.world import World, ids_of
+from tests.simulated.oracle import JOB
+from tests.simulated.world import World, ids_of
 
 __all__ = ["DELAY_SECONDS", "OWNER", "Action", "Notes", "Process", "Setting", "Trace"]
 
