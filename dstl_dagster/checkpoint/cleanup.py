@@ -23,11 +23,9 @@ from typing import Protocol
 from dstl_dagster.checkpoint.garbage import (
     AttemptFates,
     Garbage,
-    Scope,
     deciding,
     halves_to_look_up,
     plan_garbage,
-    scope_of,
     unsettled,
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
@@ -43,15 +41,13 @@ from dstl_dagster.storage import (
     let_settle,
     server_time,
 )
-from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Sweep, Timeline, TimelineView, roots_digest
+from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
 
 __all__ = ["CleanUp", "collect_garbage", "components_of"]
 
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
 _PAGE_OBJECTS = 1_000
-_WHOLE_PAGES = 2
-"""Of attempts and manifests. With no more of them, each clean-up lists all; it costs no request more."""
 _NAMES_KEPT = 1_000
 
 
@@ -91,15 +87,12 @@ def collect_garbage(
     marks: Marks | None = None,
     references: References | None = None,
     subsuming: Sequence[int] = (),
-    whole: bool = False,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
     `subsuming`: checkpoints that a dry run takes for subsumed; only then.
 
-    Costs a few requests for what is new since the last clean-up, and what goes. With `whole`, or if anything
-    may go that was needed before, also one for each thousand objects. Without either, one thousand of a large
-    job's objects are looked at that had no reason to become garbage, others each time: `scope_of`.
+    Costs a request for each thousand objects, and a few for what is new since the last clean-up, and what goes.
 
     `marks`: as they were found. Without them, for a caller that reads all manifests anyway and gives its
     `references`, all is judged, whatever the last clean-up saw.
@@ -112,8 +105,7 @@ def collect_garbage(
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
     run = _Run(store, views, names, grace, marks, references, threads)
     tally = _Tally(dry_run)
-    scope = None if whole else run.scope()
-    for home, page in run.pages(_places(store, names, file_options, scope)):
+    for home, page in run.pages(_places(store, names, file_options)):
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
@@ -176,27 +168,16 @@ class _Run:
         self._fates: AttemptFates | None = None
         self._roots: dict[tuple[int, GraceClock], str] = {}
         self._of_others: dict[int, frozenset[str]] = {}
-        self._pages = 0
-        self._swept: tuple[_Place, list[ObjectStat]] | None = None
-
-    def scope(self) -> Scope | None:
-        """Where to look for garbage; `None`: everywhere."""
-        view = self._began_at
-        over_slot = _newest_over(view, self._believed)
-        return scope_of(view, self._mark, roots=self._digest(view, self._believed), over_slot=over_slot)
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
-        listings = [place.home.list(place.prefix, start_offset=place.start) for place in places]
+        listings = [home.list(prefix) for home, prefix in places]
         found = concurrently([partial(_page, each) for each in listings], self._lookup_threads, _THREADS_NAME)
-        for place, listing, first in zip(places, listings, found, strict=True):
+        for (home, _), listing, first in zip(places, listings, found, strict=True):
             page = first
-            if place.swept:
-                self._swept = place, page
             while page:
-                yield place.home, page
-                self._pages += place.of_job
-                page = _page(listing) if len(page) == _PAGE_OBJECTS and not place.swept else []
+                yield home, page
+                page = _page(listing) if len(page) == _PAGE_OBJECTS else []
 
     def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
         """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
@@ -228,27 +209,10 @@ class _Run:
             _newest_over(view, grace),
             roots.pop() if len(roots) == 1 else "",
             tuple(sorted(grace.border.items())),
-            Sweep(self._began, self._began) if self._pages > _WHOLE_PAGES else None,
         )
-        if self._swept is not None:
-            mark = self._of_part(mark, *self._swept)
         # What had to be looked at would be again, if the last mark stayed: it is as new as that.
         if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark, self._began)
-
-    def _of_part(self, mark: CleanUpMark, place: _Place, page: Sequence[ObjectStat]) -> CleanUpMark:
-        """The mark, if a part was listed: how far the sweep has got, and of all what the last mark says."""
-        last, now = self._mark, mark.began
-        assert last is not None
-        assert last.sweep is not None
-        sweep_began = last.sweep.began if last.sweep.after else now
-        # What a grace released that the last mark was believed about is elsewhere, too: the next run sees it.
-        part = replace(mark, began=last.began, over_slot=last.over_slot)
-        if len(page) == _PAGE_OBJECTS:
-            return replace(part, sweep=Sweep(now, sweep_began, page[-1].name))
-        if place.prefix == self._names.attempts_prefix:
-            return replace(part, sweep=Sweep(now, sweep_began, self._names.manifests_prefix))
-        return replace(part, began=sweep_began, sweep=Sweep(now, now))
 
     def _named_by_others(self, view: TimelineView) -> frozenset[str]:
         """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""
@@ -295,37 +259,14 @@ def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
     return list(islice(listing, _PAGE_OBJECTS))
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A prefix that holds objects of the job.
-
-    Attributes:
-        start: the first name to list (inclusive).
-        of_job: of no other job.
-        swept: for one page only.
-    """
-
-    home: ObjectStore
-    prefix: str
-    start: str | None = None
-    of_job: bool = True
-    swept: bool = False
+_Place = tuple[ObjectStore, str]
+"""A prefix that holds objects of the job."""
 
 
-def _places(
-    store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions, scope: Scope | None = None
-) -> list[_Place]:
+def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
-    components = _Place(*components_of(store, file_options), of_job=False)
-    if scope is None:
-        return [components, _Place(store, names.attempts_prefix), _Place(store, names.manifests_prefix)]
-    places = [components, *(_Place(store, names.attempt_folder(each)) for each in scope.folders)]
-    if scope.manifests_from is not None:
-        start = names.manifests_of(scope.manifests_from)
-        places.append(_Place(store, names.manifests_prefix, start))
-    manifests = scope.after.startswith(names.manifests_prefix)
-    prefix = names.manifests_prefix if manifests else names.attempts_prefix
-    return [*places, _Place(store, prefix, scope.after or None, swept=True)]
+    components = components_of(store, file_options)
+    return [components, (store, names.attempts_prefix), (store, names.manifests_prefix)]
 
 
 def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:

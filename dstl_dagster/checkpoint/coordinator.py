@@ -47,14 +47,11 @@ class CheckpointCoordinator(CheckpointSteps):
         bucket of their own.
     """
 
-    def clean_up(
-        self, dry_run: bool = False, *, num_retained: int | None = None, whole: bool = False
-    ) -> CleanUp:
+    def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
         """Step 7: subsume checkpoints beyond the last `num_retained`, and delete what nothing needs.
 
-        `num_retained` overrides the option of that name for this call. In a job of more than two thousand
-        objects, a call looks where something changed, and at a thousand of the others: what a task left that
-        outlived its attempt is found by a later call. With `whole`, or `dry_run`, it looks at all.
+        `num_retained` overrides the option of that name for this call. What a task writes after its attempt
+        has ended is found by the next call.
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
@@ -70,7 +67,7 @@ class CheckpointCoordinator(CheckpointSteps):
 
         subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
         report = self._collect(
-            dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else (), whole=whole or dry_run
+            dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ()
         )
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
         log.info("step 7 clean up: %s", spending.in_words())
@@ -97,7 +94,6 @@ class CheckpointCoordinator(CheckpointSteps):
         marks: Marks | None = None,
         references: References | None = None,
         subsuming: Sequence[int] = (),
-        whole: bool = False,
     ) -> CleanUp:
         return collect_garbage(
             self._store,
@@ -111,7 +107,6 @@ class CheckpointCoordinator(CheckpointSteps):
             marks=marks,
             references=references,
             subsuming=subsuming,
-            whole=whole,
         )
 
     def audit(self) -> Audit:

@@ -1,6 +1,6 @@
 """Step 7, the plan: which objects of a job nothing needs any more. Pure, but for archive look-ups.
 
-Owns the rules of garbage, and where it has to be looked for. Does not own listing and deleting (`cleanup`),
+Owns the rules of garbage. Does not own listing and deleting (`cleanup`),
 or which checkpoints are subsumed (`decisions.to_subsume`).
 
 An object's name carries its attempt (`format.names`), and the timeline records how that attempt ended:
@@ -33,16 +33,12 @@ __all__ = [
     "AttemptFates",
     "Deciding",
     "Garbage",
-    "Scope",
     "deciding",
     "halves_to_look_up",
     "plan_garbage",
-    "scope_of",
     "unsettled",
 ]
 
-_MOST_FOLDERS = 8
-"""A request each, beside each other. For more attempts, listing all objects is as good."""
 
 
 @dataclass(frozen=True)
@@ -168,46 +164,6 @@ def _is_settled(attempt: uuid.UUID, fates: AttemptFates, mark: CleanUpMark, root
     if fate is None or fate.ending is not Ending.SUBSUMED:
         return False
     return fate.slot <= mark.over_slot and roots == mark.roots
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Which objects of a large job a clean-up lists, besides components.
-
-    Attributes:
-        folders: of these attempts, all.
-        manifests_from: all manifests of this checkpoint and of later ones; `None`: no manifest for this.
-        after: a page of names from this one on (inclusive): `Sweep.after`.
-    """
-
-    folders: tuple[uuid.UUID, ...]
-    manifests_from: int | None
-    after: str
-
-
-def scope_of(view: TimelineView, mark: CleanUpMark | None, *, roots: str, over_slot: int) -> Scope | None:
-    """Where garbage may be that the clean-up of this mark could not see; `None`: anywhere.
-
-    An attempt has garbage once it is published or dead. One that was by the mark's slot has none left, but
-    what tasks that outlived it have written since, which the sweep finds; until a grace ends or the roots
-    change, which may release anything. `roots`, `over_slot`: of the view, as in `CleanUpMark`.
-    """
-    if mark is None or mark.sweep is None or view.snapshot_slot > mark.slot:
-        return None  # a snapshot leaves out which attempts ended
-    if roots != mark.roots or over_slot != mark.over_slot:
-        return None
-    published = [
-        entry.completed.attempt
-        for entry in view.kept
-        if entry.committed is not None and entry.committed.slot > mark.slot
-    ]
-    dead = [
-        fate for fate in view.ended.values() if fate.ending is not Ending.SUBSUMED and fate.slot > mark.slot
-    ]
-    folders = (*published, *(fate.attempt for fate in dead))
-    if len(folders) > _MOST_FOLDERS:
-        return None
-    return Scope(folders, min((fate.checkpoint_id for fate in dead), default=None), mark.sweep.after)
 
 
 @dataclass(frozen=True)

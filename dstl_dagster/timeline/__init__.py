@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline.as_of import AsOf, AtLike
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
     from dstl_dagster.timeline.batch_key import BatchKey, BatchKeyLike
-    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, Sweep, roots_digest
+    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
     from dstl_dagster.timeline.completed import find_completed
     from dstl_dagster.timeline.documents import write_once
     from dstl_dagster.timeline.grace import GraceClock
@@ -71,7 +71,6 @@ __all__ = [
     "Savepoint",
     "Snapshot",
     "Subsumed",
-    "Sweep",
     "Timeline",
     "TimelineRecord",
     "TimelineView",
@@ -89,7 +88,7 @@ __getattr__, __dir__ = lazy_face(
         "as_of": ["AsOf", "AtLike"],
         "attempt": ["Attempt", "PlannedAttempt"],
         "batch_key": ["BatchKey", "BatchKeyLike"],
-        "clean_up_mark": ["CleanUpMark", "Marks", "Sweep", "roots_digest"],
+        "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
         "completed": ["find_completed"],
         "documents": ["write_once"],
         "grace": ["GraceClock"],

@@ -15,13 +15,10 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 The `stamps` spare the next one a look at each slot whose grace decides. They are believed only to find that
 there is nothing to do; before anything is deleted, the slots themselves are looked at.
 
-A mark is left only if no manifest names a file of another attempt, as those of early releases may.
+A mark is left only if no manifest names a file of another attempt.
 
-Later objects, of tasks that outlived their attempt, have later stamps. In a small job each clean-up lists all
-objects, and finds them. In a large one it lists what changed, and one more part of a `sweep` over the rest
-(`checkpoint.garbage`); `began` is then when the last look at everything began, so that what came since is
-judged once the sweep gets there. Clean-ups may run concurrently, be killed or be late: whichever mark is the
-newest is as true as the others.
+Later objects, of tasks that outlived their attempt, have later stamps, and the next clean-up finds them.
+Clean-ups may run concurrently, be killed or be late: whichever mark is the newest is as true as the others.
 """
 
 from __future__ import annotations
@@ -31,13 +28,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import quote, unquote
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ANY, ObjectStat, ObjectStore
 
-__all__ = ["CleanUpMark", "Marks", "Sweep", "roots_digest"]
+__all__ = ["CleanUpMark", "Marks", "roots_digest"]
 
 log = logging.getLogger(__name__)
 _ONE_UPDATE = timedelta(seconds=2)
@@ -50,47 +46,16 @@ def roots_digest(manifests: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """How far clean-ups that look at a part each have got with a look at everything.
-
-    Attributes:
-        as_of: the server's clock when the newest of them began.
-        began: the same of the first one.
-        after: the last name that was looked at; empty if the next one is the first.
-    """
-
-    as_of: datetime
-    began: datetime
-    after: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.as_of.isoformat()} {self.began.isoformat()} {quote(self.after)}"
-
-    @classmethod
-    def of(cls, text: str) -> Sweep:
-        """Raises: ValueError."""
-        as_of, began, after = text.split(" ")
-        sweep = cls(datetime.fromisoformat(as_of), datetime.fromisoformat(began), unquote(after))
-        if sweep.began.tzinfo is None or sweep.began > sweep.as_of:
-            raise ValueError(text)
-        return sweep
-
-
-@dataclass(frozen=True)
 class CleanUpMark:
     """One complete clean-up.
 
     Attributes:
         slot: the timeline's last slot when it began.
-        began: the server's clock before anything was listed by the last one that listed all, or by the first
-            of those that did so together.
+        began: the server's clock before anything was listed.
         over_slot: checkpoints subsumed up to this slot (inclusive) had no grace left.
         roots: by `roots_digest`; empty if they changed while it ran.
         stamps: (slot, when it was created, by the server's clock): of the newest one that permits to delete
-            checkpoints and had no grace left, and of the oldest one that had, ascending. Earlier releases
-            neither write nor read them.
-        sweep: of a large job; `None` if each clean-up lists all objects. Earlier releases do not read it:
-            they list all, and judge again what is stamped since `began`.
+            checkpoints and had no grace left, and of the oldest one that had, ascending.
     """
 
     slot: int
@@ -98,14 +63,11 @@ class CleanUpMark:
     over_slot: int
     roots: str
     stamps: tuple[tuple[int, datetime], ...] = ()
-    sweep: Sweep | None = None
 
     def to_metadata(self) -> dict[str, str]:
         fields = {"began": self.began.isoformat(), "over": str(self.over_slot), "roots": self.roots}
         if self.stamps:
             fields["stamps"] = " ".join(f"{slot}={stamp.isoformat()}" for slot, stamp in self.stamps)
-        if self.sweep is not None:
-            fields["sweep"] = str(self.sweep)
         return fields
 
     @classmethod
@@ -114,12 +76,9 @@ class CleanUpMark:
         try:
             began = datetime.fromisoformat(stat.metadata["began"])
             stamps = tuple(_stamp(text) for text in stat.metadata.get("stamps", "").split())
-            swept = stat.metadata.get("sweep")
-            sweep = None if swept is None else Sweep.of(swept)
-            mark = cls(slot, began, int(stat.metadata["over"]), stat.metadata["roots"], stamps, sweep)
+            mark = cls(slot, began, int(stat.metadata["over"]), stat.metadata["roots"], stamps)
             # A stamp of later would keep what it spares for ever.
-            as_of = began if sweep is None else sweep.as_of
-            late = any(seen > slot or stamp > as_of + _ONE_UPDATE for seen, stamp in stamps)
+            late = any(seen > slot or stamp > began + _ONE_UPDATE for seen, stamp in stamps)
         except (KeyError, TypeError, ValueError):
             return None
         return mark if began.tzinfo is not None and not late else None

@@ -134,7 +134,7 @@ def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | No
     # The command knows the job's retention only if it is told: its default must not subsume anything.
     if keep is None and not coordinator.job_options.gives("execution.checkpointing.num-retained"):
         keep = _KEEP_ALL
-    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep, whole=True)
+    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
     if as_json:
         click.echo(json.dumps(clean_up_json(report)))
         return
