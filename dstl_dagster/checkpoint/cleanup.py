@@ -92,7 +92,8 @@ def collect_garbage(
 
     `subsuming`: checkpoints that a dry run takes for subsumed; only then.
 
-    Costs a request for each thousand objects, and a few for what is new since the last clean-up, and what goes.
+    Costs a request for each thousand objects, and a few for what is new since the last clean-up and what
+    goes.
 
     `marks`: as they were found. Without them, for a caller that reads all manifests anyway and gives its
     `references`, all is judged, whatever the last clean-up saw.

@@ -66,9 +66,7 @@ class CheckpointCoordinator(CheckpointSteps):
             return () if record is None else record.checkpoint_ids
 
         subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
-        report = self._collect(
-            dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ()
-        )
+        report = self._collect(dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
         log.info("step 7 clean up: %s", spending.in_words())
         return replace(report, subsumed=subsumed)

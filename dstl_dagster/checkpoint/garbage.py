@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 
-
 @dataclass(frozen=True)
 class Garbage:
     """One object to delete, and why."""
