@@ -187,7 +187,7 @@ class ObjectStore(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What callers choose by; the same value each time.
+        """What callers choose by; the same value each time, but for `batch_deletes`.
 
         A store that does not say derives from this class and inherits the default: a bucket behind a
         network, without optional abilities.
@@ -309,7 +309,9 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
-        """Delete the live object. False where there is none. ConflictError: it is another generation.
+        """Delete the live object. False where there was none. ConflictError: it is another generation.
+
+        Where an answer was lost and the object is gone when asked again, it counts as deleted.
 
         InvalidInputError for `Absent`, which makes no sense here.
         """

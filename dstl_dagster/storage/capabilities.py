@@ -23,9 +23,10 @@ class RequestCost(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCapabilities:
-    """Frozen, and the same for the life of a store. The defaults hold for any bucket behind a network.
+    """Frozen, and the same for the life of a store, but for `batch_deletes`.
 
-    A new field gets a default that is true of every store, so that older declarations stay true.
+    The defaults hold for any bucket behind a network. A new field gets a default that is true of every store,
+    so that older declarations stay true.
 
     Attributes:
         request_cost: of one request.
@@ -39,7 +40,8 @@ class StoreCapabilities:
             and `out/part-1` exclude each other.
         write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
         tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
-        batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects.
+        batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects. False once the service
+            has refused one.
         seconds_between_updates: a change or deletion of an object sooner than this after its last change may
             be refused for the moment (`UnavailableError`); 0: no such limit is known.
         counts_requests: it is a `CountingStore`: it counts its own requests, retries included.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
     Buffer,
+    Generation,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -30,7 +32,7 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
-from dstl_dagster.storage.gcs_batch import batch_delete
+from dstl_dagster.storage.gcs_batch import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs_client import shared_client, told_time
 from dstl_dagster.storage.gcs_reading import GCSReading
 from dstl_dagster.storage.gcs_resources import CONTENT_TYPE, GCSNames, generation_match, stat_of_resource
@@ -57,6 +59,7 @@ _CAPABILITIES = StoreCapabilities(
     counts_requests=True,
     short_lists=True,
 )
+_WITHOUT_BATCHES = replace(_CAPABILITIES, batch_deletes=False)
 
 
 class GCSObjectStore:
@@ -98,7 +101,7 @@ class GCSObjectStore:
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return _CAPABILITIES
+        return _CAPABILITIES if self._transport.takes_batches else _WITHOUT_BATCHES
 
     # -- where objects are
 
@@ -327,12 +330,24 @@ class GCSObjectStore:
                     return destination._reading.stat_of(blob)
                 destination._transport.count(Traffic.of(Operation.REWRITE_ON))
 
-        return destination._change(target, Operation.REWRITE, pairs, rewrite_once)
+        made = destination._change(target, Operation.REWRITE, pairs, rewrite_once)
+        if not pairs.items() <= made.metadata.items():
+            # Without its stamp it would count as another's for ever.
+            destination.delete(target, precondition=Generation(made.generation))
+            raise InvalidInputError(
+                f"the service copies {self.uri_of(source.name)!r} with its metadata instead of with that of "
+                "the request, so no copy is provably this package's; set no temporary bucket "
+                "(gs.writer.temporary.bucket.name)"
+            )
+        return made
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
         rules.check_delete(name, precondition)
+        in_doubt = False
 
         def delete_once(attempt: Try) -> bool:
+            nonlocal in_doubt
+            in_doubt = attempt.in_doubt
             self._names.blob(name).delete(
                 if_generation_match=generation_match(precondition),
                 timeout=self._transport.timeout_seconds(attempt),
@@ -344,16 +359,20 @@ class GCSObjectStore:
             return self._transport.ask(self.uri_of(name), Operation.DELETE, delete_once)
         except NotFoundError:
             self._transport.require_bucket()
-            return False
+            return in_doubt  # the try whose answer was lost has deleted it
         except ConflictError:
             # The service compares first: where nothing is live, the precondition fails too.
             if self.stat(name) is None:
-                return False
+                return in_doubt
             raise
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         rules.check_delete_all(objects)
-        answers = list(batch_delete(self._transport, self._names, objects))
+        try:
+            answers = list(batch_delete(self._transport, self._names, objects))
+        except BatchesRefusedError:
+            self._transport.refuse_batches()
+            return rules.each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
         for at, answer in enumerate(answers):
             if isinstance(answer, ConflictError) and self.stat(objects[at][0]) is None:
                 answers[at] = False  # as in `delete`

@@ -24,11 +24,17 @@ from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.retrying import Try
 from dstl_dagster.storage.traffic import Operation, Traffic
 
-__all__ = ["batch_delete", "decoded_batch", "encoded_batch"]
+__all__ = ["BatchesRefusedError", "batch_delete", "decoded_batch", "encoded_batch"]
 
 _PATH = "/batch/storage/v1"
 _CONTENT_ID = re.compile(r"^Content-ID:[^+\n]*\+([0-9]+)>?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_NO_SUCH_METHOD = (404, 405, 501)
+"""Of a batch as a whole: what is missing inside one is the answer to a part."""
 Answer = bool | DstlError
+
+
+class BatchesRefusedError(DstlError):
+    """The service has no batches. Nothing was deleted."""
 
 
 def batch_delete(
@@ -36,10 +42,14 @@ def batch_delete(
 ) -> Sequence[bool | ConflictError]:
     """Delete each object; one answer each, in their order. A missing object is False, as is a missing bucket.
 
-    Raises: the first error of another kind, once all parts are answered or no try is left.
+    Of a part whose answer was lost, "not there" means that it is deleted now.
+
+    Raises: BatchesRefusedError, or the first error of another kind, once all parts are answered or no try is
+    left.
     """
     url = f"{transport.client._connection.API_BASE_URL}{_PATH}"
     answers: dict[int, Answer] = {}
+    in_doubt: set[int] = set()
 
     def send(attempt: Try) -> None:
         waiting = [at for at in range(len(objects)) if _is_open(answers.get(at))]
@@ -48,15 +58,21 @@ def batch_delete(
         headers = {"Content-Type": f'multipart/mixed; boundary="{boundary}"'}
         # Billed by its parts, all of which are free, whatever becomes of them.
         transport.count(Traffic.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
+        lost_before = frozenset(in_doubt)
+        in_doubt.update(waiting)
         reply = transport.send_uncounted("POST", url, headers, body, attempt)
+        if reply.status in _NO_SUCH_METHOD:
+            raise BatchesRefusedError(f"the service of {names.uri!r} takes no batches: {reply.status}")
         if reply.status != 200:
             raise refusal(reply.status, reply.text, names.uri)
         found = dict(decoded_batch(reply.headers.get("Content-Type", ""), reply.text))
         for at in waiting:
             uri = names.uri_of(objects[at][0])
-            answers[at] = (
-                _answer(uri, *found[at]) if at in found else UnavailableError(f"no answer for {uri!r}")
-            )
+            if at not in found:
+                answers[at] = UnavailableError(f"no answer for {uri!r}")
+                continue
+            in_doubt.discard(at)
+            answers[at] = _answer(uri, *found[at]) or at in lost_before
         lost = next((answers[at] for at in waiting if _is_open(answers[at])), None)
         if isinstance(lost, UnavailableError):
             raise lost

@@ -34,6 +34,7 @@ from dstl_dagster.storage.pacing import ThrottledError
 __all__ = [
     "LibraryError",
     "RangeNotSatisfiableError",
+    "may_pass",
     "refusal",
     "retry_after_seconds",
     "was_refused",
@@ -47,6 +48,10 @@ _T = TypeVar("_T")
 _CHECKSUM_MISMATCH: Final = re.compile(r"Provided (CRC32C|MD5 hash)\b")
 _ONE_OBJECT: Final = re.compile(r"The object ")
 """429: this object was changed within the last second. Another 429 is of the bucket's or project's rate."""
+
+
+_NEVER: Final = frozenset({501, 505, 510, 511})
+"""What the service, or a proxy before it, does not do at all: it will not the next time either."""
 
 
 class RangeNotSatisfiableError(DstlError):
@@ -72,7 +77,7 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
         return RangeNotSatisfiableError(f"the range begins at or after the end of {uri!r}")
     if status == 404:
         return NotFoundError(f"{uri!r} (or its bucket, or a source) does not exist: {short}")
-    if status in (408, 429) or status >= 500:
+    if may_pass(status):
         text = f"the service is unavailable for {uri!r}: {status} {short}"
         wait = retry_after_seconds(headers or {})
         if status not in (429, 503) and wait is None:
@@ -83,6 +88,11 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
     if status in (401, 403):
         return InvalidInputError(f"no permission for {uri!r}: {status} {short}", ErrorKind.NO_PERMISSION)
     return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
+
+
+def may_pass(status: int) -> bool:
+    """Whether the same request may be answered otherwise the next time, by its status alone."""
+    return status in (408, 429) or (status >= 500 and status not in _NEVER)
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.cleaned import cleaned
 from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
-from dstl_dagster.storage.gcs_errors import refusal, was_refused, with_translated_errors
+from dstl_dagster.storage.gcs_errors import may_pass, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
 from dstl_dagster.storage.hedging import hedge_of
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
@@ -33,6 +33,8 @@ _DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 
 _answered: WeakKeyDictionary[storage.Client, set[str]] = WeakKeyDictionary()
 """The buckets that have answered each client: they exist."""
+_without_batches: WeakSet[storage.Client] = WeakSet()
+"""The clients whose service takes no batches."""
 
 
 class GCSTransport:
@@ -174,7 +176,7 @@ class GCSTransport:
                 method, url, headers=dict(headers), data=body, timeout=self.timeout_seconds(attempt)
             ),
         )
-        if response.status_code in (408, 429) or response.status_code >= 500:
+        if may_pass(response.status_code):
             raise refusal(response.status_code, response.text, place, response.headers)
         # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
         # leaves open what the request did.
@@ -190,6 +192,15 @@ class GCSTransport:
             document if isinstance(document, Mapping) else None,
             response.text,
         )
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the service may take batches: it has not refused one to this client."""
+        return self.client not in _without_batches
+
+    def refuse_batches(self) -> None:
+        """From now on this client sends none."""
+        _without_batches.add(self.client)
 
     # -- the bucket
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import (
     ABSENT,
     ANY,
+    BatchDeletingStore,
     Generation,
     InspectableStore,
     ObjectStat,
@@ -71,7 +72,7 @@ def check_store(
     Args:
         store: the bucket, below the prefix that will be used.
         checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are compared with it.
-        write_probe: make, compose and delete three small objects to see that preconditions hold.
+        write_probe: make, compose, copy and delete four small objects to see that preconditions hold.
         new_id: names the probe's objects.
         progress: called with each step before it starts.
         mounts: the machine's mounts, as in Linux's `/proc/self/mountinfo`; None: read from there.
@@ -82,7 +83,7 @@ def check_store(
         findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
     findings.extend(_look_at_mount(store, mounts))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
-        progress("writing, listing, composing and deleting small objects")
+        progress("writing, listing, composing, copying and deleting small objects")
         findings.extend(probe_store(store, new_id))
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
@@ -268,21 +269,21 @@ def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4
     emulators are like that.
     """
     folder = f".dstl-preflight/{new_id()}"
-    first, second, whole = (f"{folder}/{name}" for name in ("first", "second", "whole"))
+    names = tuple(f"{folder}/{name}" for name in ("first", "second", "whole", "copied"))
     findings: list[Finding] = []
     try:
-        findings.extend(_probe(store, first, second, whole))
+        findings.extend(_probe(store, *names))
     except DstlError as error:
         findings.append(
             Finding(
                 "probe_failed", Severity.ERROR, f"a small object cannot be made and read: {error.message}"
             )
         )
-    findings.extend(_remove_probe(store, (first, second, whole)))
+    findings.extend(_remove_probe(store, names))
     return findings
 
 
-def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[Finding]:
+def _probe(store: ObjectStore, first: str, second: str, whole: str, copied: str) -> Iterator[Finding]:
     one = store.put(first, b"1", precondition=ABSENT)
     two = store.put(second, b"2", precondition=ABSENT)
     conditions: Sequence[tuple[str, Callable[[], object]]] = (
@@ -320,6 +321,35 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str) -> Iterator[
             "the service does not delete the sources of a compose when it is asked to (deleteSourceObjects): "
             "commits would leave their components",
         )
+    yield from _probe_copy(store, whole, copied)
+    yield from _probe_batch(store, (whole, copied))
+
+
+def _probe_copy(store: ObjectStore, whole: str, copied: str) -> Iterator[Finding]:
+    stamp = {"dstl-preflight": "copy"}
+    try:
+        if store.copy(Source(whole), copied, precondition=ABSENT, metadata=stamp).metadata == stamp:
+            return
+    except InvalidInputError:
+        pass
+    yield Finding(
+        "copy_metadata",
+        Severity.WARNING,
+        "the service does not copy an object with new metadata (rewrite): files cannot be committed from a "
+        "temporary bucket. Set no gs.writer.temporary.bucket.name",
+    )
+
+
+def _probe_batch(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Finding]:
+    declared = store.capabilities
+    if declared.batch_deletes:
+        cast("BatchDeletingStore", store).delete_all([(name, ANY) for name in probe_names])
+        if not store.capabilities.batch_deletes:
+            yield Finding(
+                "no_batches",
+                Severity.NOTE,
+                "the service takes no batches of deletions: clean-up makes a request for each object",
+            )
 
 
 def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterator[Finding]:

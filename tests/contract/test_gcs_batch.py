@@ -9,7 +9,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.storage import ABSENT, ANY, Generation
+from dstl_dagster.storage import ABSENT, ANY, Generation, delete_each
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.gcs_batch import decoded_batch
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
@@ -88,13 +88,52 @@ def test_a_refused_part_is_sent_again(server: GCSServer, status: int) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.DROP_ANSWER, FaultKind.CUT, FaultKind.GARBLE])
 def test_a_lost_answer_is_asked_for_again(server: GCSServer, kind: FaultKind) -> None:
-    """What had gone already is False then, as for a single deletion; all is gone in any case."""
+    """Each object counts as deleted, once; what was not there before does not."""
     store = store_on(server)
     objects = fill(store)
     server.faults.add(ServerFault(kind, "batch"))
-    answers = store.delete_all(objects)
-    assert not any(isinstance(answer, ConflictError) for answer in answers)
+    assert store.delete_all(objects) == [True] * len(NAMES)
     assert list(store.list()) == []
+    assert store.delete_all(objects) == [False] * len(NAMES)
+
+
+@pytest.mark.parametrize("wanted", [ANY, "its generation"])
+def test_a_deletion_whose_answer_was_lost_counts(server: GCSServer, wanted: object) -> None:
+    """Also of a single object, whether the service then says 404 or 412."""
+    store = store_on(server)
+    made = store.put("a", b"x", precondition=ABSENT)
+    precondition = ANY if wanted is ANY else Generation(made.generation)
+    server.faults.add(ServerFault(FaultKind.DROP_ANSWER, "objects.delete"))
+    assert store.delete("a", precondition=precondition) is True
+    assert store.delete("a", precondition=precondition) is False
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_service_without_batches_deletes_one_by_one(server: GCSServer, status: int) -> None:
+    """Asked once, without another try; then it is known, and each deletion keeps its precondition."""
+    store = store_on(server)
+    objects = fill(store)
+    store.put("a", b"later", precondition=ANY)
+    server.reset_counts()
+    server.faults.add(ServerFault(FaultKind.STATUS, "batch", status=status, times=None))
+    overwritten, *gone = store.delete_all(objects)
+    assert isinstance(overwritten, ConflictError)
+    assert gone == [True, True, True]
+    assert requests(server)["batch"] == 1
+    assert not store.capabilities.batch_deletes
+    assert list(delete_each(store, [("a", ANY), ("b", ANY)], threads=1)) == [True, False]
+    assert requests(server)["batch"] == 1
+    assert store_on(server).capabilities.batch_deletes
+
+
+def test_a_permanent_refusal_is_not_tried_again(server: GCSServer) -> None:
+    """501 of any request: the service will not do it the next time either."""
+    store = store_on(server)
+    server.reset_counts()
+    server.faults.add(ServerFault(FaultKind.STATUS, "objects.insert", status=501, times=None))
+    with pytest.raises(InvalidInputError, match="501"):
+        store.put("a", b"x", precondition=ABSENT)
+    assert requests(server) == {"objects.insert": 1}
 
 
 def test_a_part_that_stays_refused_is_raised(server: GCSServer) -> None:

@@ -15,7 +15,8 @@ from dstl_dagster.recoverable import pins
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
-from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.gcs_server import GCSServer, handler
+from dstl_dagster.testing.gcs_server.listing import rewrite
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.conftest import Job
 
@@ -30,13 +31,18 @@ def server() -> Iterator[GCSServer]:
         yield server
 
 
-def published(server: GCSServer) -> dict[str, int]:
-    """A checkpoint of files of one, two and forty components; the requests of its step 6."""
+def store_on(server: GCSServer) -> GCSObjectStore:
+    """With a single try for each request."""
     client = storage.Client(
         project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
     )
     retries = Retries(BackoffPolicy(max_attempts=1, total_seconds=None), clock=VirtualClock())
-    store = GCSObjectStore(client, "bucket", retries=retries)
+    return GCSObjectStore(client, "bucket", retries=retries)
+
+
+def published(server: GCSServer) -> dict[str, int]:
+    """A checkpoint of files of one, two and forty components; the requests of its step 6."""
+    store = store_on(server)
     job = Job(store)
     coordinator = CheckpointCoordinator("orders", store, OPTIONS, owner="test")
     attempt = coordinator.trigger()
@@ -66,6 +72,24 @@ def test_step_6_is_never_refused(server: GCSServer) -> None:
         "objects.insert": 1,
         "objects.download": 1,  # the first slot, beside the record
     }
+
+
+def test_a_copy_that_keeps_the_metadata_of_its_source(
+    server: GCSServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said at once, with what to do; the copy, which would count as another's file for ever, is gone."""
+    monkeypatch.setattr(
+        handler, "rewrite", lambda model, source, target, query, _: rewrite(model, source, target, query, {})
+    )
+    server._model._one_update_a_second = False
+    job = Job(store_on(server))
+    coordinator = CheckpointCoordinator("orders", job.store, OPTIONS, owner="test")
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [], [job.file(attempt, "out/1", b"0", options=OPTIONS.files)])
+    coordinator.confirm(attempt)
+    (committed,) = coordinator.compose_commit(attempt.checkpoint_id)
+    assert "set no temporary bucket" in committed.blocked[0].reason
+    assert server.raw_read("bucket", "out/1") is None
 
 
 def test_a_step_6_that_does_not_wait_is_refused(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.preflight import Severity, check_store, judge_bucket, probe_store
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault, handler
+from dstl_dagster.testing.gcs_server.listing import rewrite
 
 
 @pytest.fixture
@@ -126,14 +127,38 @@ class KeepsSources(FaultStore):
         return super().compose(*args, **{**options, "delete_sources": False})
 
 
+class KeepsMetadata(FaultStore):
+    def copy(self, *args: Any, **options: Any) -> ObjectStat:
+        return super().copy(*args, **{**options, "metadata": {"of": "the source"}})
+
+
 @pytest.mark.parametrize(
     ("broken", "code"),
-    [(IgnoresPreconditions, "preconditions_ignored"), (KeepsSources, "sources_kept")],
+    [
+        (IgnoresPreconditions, "preconditions_ignored"),
+        (KeepsSources, "sources_kept"),
+        (KeepsMetadata, "copy_metadata"),
+    ],
 )
 def test_servers_that_do_not_keep_their_word(broken: type[FaultStore], code: str) -> None:
-    """A service that ignores preconditions, or keeps the sources of a compose, is detected."""
+    """A service that ignores preconditions, keeps the sources of a compose or the metadata of a copy."""
     store = broken(MemoryObjectStore())
     assert [finding.code for finding in probe_store(store)] == [code]
+    assert list(store.list()) == []
+
+
+def test_a_service_without_batches_and_copies_with_metadata(
+    server: GCSServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are found over the wire, neither is an error, and the probe leaves nothing behind."""
+    monkeypatch.setattr(
+        handler, "rewrite", lambda model, source, target, query, _: rewrite(model, source, target, query, {})
+    )
+    server.create_bucket("simple")
+    server.faults.add(ServerFault(FaultKind.STATUS, "batch", status=501, times=None))
+    store = open_gcs("gs://simple", GSFileSystemOptions())
+    findings = {finding.code: finding.severity for finding in check_store(store)}
+    assert findings == {"copy_metadata": Severity.WARNING, "no_batches": Severity.NOTE}
     assert list(store.list()) == []
 
 
