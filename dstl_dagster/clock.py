@@ -6,7 +6,6 @@ Durable decisions never depend on a clock: an old attempt is not a dead one.
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -25,8 +24,8 @@ class Clock(Protocol):
         """Seconds since an arbitrary start; never goes backwards. For durations and deadlines."""
         ...
 
-    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        """Wait for `seconds` (0 or more), or until `wake` is set. Returns True if `wake` was set."""
+    def sleep_seconds(self, seconds: float) -> None:
+        """Wait for `seconds`, 0 or more."""
         ...
 
 
@@ -39,8 +38,5 @@ class SystemClock:
     def monotonic_seconds(self) -> float:
         return time.monotonic()
 
-    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        if wake is not None:
-            return wake.wait(seconds)
+    def sleep_seconds(self, seconds: float) -> None:
         time.sleep(seconds)
-        return False

@@ -42,7 +42,6 @@ _UPSTREAM_KEYS: Mapping[str, str] = {
     "retry_rpc_timeout_multiplier": "gs.retry.rpc-timeout-multiplier",
     "retry_max_rpc_timeout": "gs.retry.max-rpc-timeout",
     "retry_total_timeout": "gs.retry.total-timeout",
-    "read_hedging_enabled": "gs.read.hedging.enabled",
     "storage_root_url": "gs.storage.root.url",
 }
 
@@ -68,7 +67,6 @@ _PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
     "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),
     "retry_max_rpc_timeout": parse_duration,
     "retry_total_timeout": parse_duration,
-    "read_hedging_enabled": parse_bool,
     "storage_root_url": parse_text,
 }
 
@@ -90,8 +88,6 @@ class GSFileSystemOptions:
         retry_rpc_timeout_multiplier: factor from one attempt's time-out to the next.
         retry_max_rpc_timeout: upper limit of an attempt's time-out.
         retry_total_timeout: time within which a request may be retried.
-        read_hedging_enabled: ask once more for a read that takes longer than 95 % of the others, and take the
-            first answer; at most a tenth of the reads. Ours: upstream has no such key.
         storage_root_url: another endpoint of the service, such as `http://127.0.0.1:4443`.
 
     Raises: InvalidInputError for a value that cannot be used.
@@ -108,7 +104,6 @@ class GSFileSystemOptions:
     retry_rpc_timeout_multiplier: float | None = None
     retry_max_rpc_timeout: timedelta | None = None
     retry_total_timeout: timedelta | None = None
-    read_hedging_enabled: bool = False
     storage_root_url: str | None = None
 
     def __post_init__(self) -> None:

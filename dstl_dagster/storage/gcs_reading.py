@@ -6,9 +6,9 @@ writing (`gcs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import rules
@@ -17,7 +17,6 @@ from dstl_dagster.storage.gcs_errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs_resources import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSReader
 from dstl_dagster.storage.gcs_transport import GCSTransport
-from dstl_dagster.storage.hedge_plan import read_kind
 from dstl_dagster.storage.retrying import Try
 from dstl_dagster.storage.traffic import Operation, Traffic
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GCSReading"]
 
-_T = TypeVar("_T")
 _LIST_PAGE_OBJECTS: Final = 1000
 _CORRUPT_READS: Final = 3
 
@@ -54,7 +52,7 @@ class GCSReading:
 
         try:
             uri = self._names.uri_of(name)
-            return self._read(uri, Operation.STAT, "stat", generation, reload)
+            return self._transport.ask(uri, Operation.STAT, reload)
         except NotFoundError:
             self._transport.require_bucket()
             return None
@@ -75,7 +73,7 @@ class GCSReading:
         uri = self._names.uri_of(name)
         for reads_left in range(_CORRUPT_READS - 1, -1, -1):
             try:
-                return self._download(uri, name, generation, None, checksum="crc32c")
+                return self._download(uri, name, generation, checksum="crc32c")
             except FormatError:
                 # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
                 if reads_left == 0:
@@ -93,13 +91,11 @@ class GCSReading:
             return b""
         try:
             last = start + length - 1
-            return self._download(uri, name, generation, length, start=start, end=last, checksum=None)
+            return self._download(uri, name, generation, start=start, end=last, checksum=None)
         except RangeNotSatisfiableError:
             return b""
 
-    def _download(
-        self, uri: str, name: str, generation: int | None, length: int | None, **span: Any
-    ) -> bytes:
+    def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
         def download(attempt: Try) -> bytes:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
@@ -107,21 +103,7 @@ class GCSReading:
             self._transport.count(Traffic(bytes_down=len(payload)))
             return bytes(payload)
 
-        return self._read(uri, Operation.READ, read_kind(length), generation, download)
-
-    def _read(
-        self,
-        uri: str,
-        operation: Operation,
-        kind: str,
-        generation: int | None,
-        request: Callable[[Try], _T],
-    ) -> _T:
-        # Of one generation every answer says the same. Of whichever is live, two answers may differ: such
-        # reads are of the timeline above all, and are not asked for twice.
-        if generation is None:
-            return self._transport.ask(uri, operation, request)
-        return self._transport.read(uri, operation, kind, request)
+        return self._transport.ask(uri, Operation.READ, download)
 
     def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
         """As `ObjectStore.open_read`."""

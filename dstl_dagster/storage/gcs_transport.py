@@ -19,7 +19,6 @@ from dstl_dagster.storage.cleaned import cleaned
 from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
 from dstl_dagster.storage.gcs_errors import may_pass, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs_upload import Reply
-from dstl_dagster.storage.hedging import hedge_of
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
 from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 
@@ -64,9 +63,6 @@ class GCSTransport:
         self.retries = retries or Retries(
             BackoffPolicy.from_options(self.options), pacer=shared_pacer(client, bucket_name)
         )
-        self._hedge = (
-            hedge_of(self.retries.pacer, self.retries.clock) if self.options.read_hedging_enabled else None
-        )
         self.meters = tuple(meters)
         self._uri = f"gs://{bucket_name}"
         self._answered = _answered.setdefault(client, set())
@@ -110,22 +106,6 @@ class GCSTransport:
     def ask(self, uri: str, operation: Operation, request: Callable[[Try], _T]) -> _T:
         """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
         answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt))
-        self._answered.add(self.bucket.name)
-        return answer
-
-    def read(self, uri: str, operation: Operation, kind: str, request: Callable[[Try], _T]) -> _T:
-        """As `ask`, hedged where the user wants it. Only for what every answer says alike.
-
-        `kind`: as in `Hedge.first_answer`.
-        """
-        hedge, pacer = self._hedge, self.retries.pacer
-        if hedge is None:
-            return self.ask(uri, operation, request)
-        answer = self.retries.run(
-            lambda attempt: hedge.first_answer(
-                kind, lambda: self._counted(uri, operation, request, attempt), pacer
-            )
-        )
         self._answered.add(self.bucket.name)
         return answer
 

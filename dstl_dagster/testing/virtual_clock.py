@@ -31,11 +31,8 @@ class VirtualClock:
         with self._lock:
             return self._elapsed_seconds
 
-    def sleep_seconds(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        if wake is not None and wake.is_set():
-            return True
+    def sleep_seconds(self, seconds: float) -> None:
         self.advance(seconds)
-        return False
 
     def advance(self, seconds: float) -> None:
         """Advance by 0 or more seconds."""

@@ -8,7 +8,6 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
@@ -71,14 +70,6 @@ class TestGCSBelowAPrefixWithErrors(TestGCS):
     @pytest.fixture
     def raw_read(self, server: GCSServer, bucket: str) -> RawRead:
         return lambda name: server.raw_read(bucket, f"some/prefix/{name}")
-
-
-class TestGCSHedged(TestGCS):
-    """Slow reads of a pinned generation are asked for twice."""
-
-    @pytest.fixture
-    def store(self, client: storage.Client, bucket: str) -> GCSObjectStore:
-        return GCSObjectStore(client, bucket, options=GSFileSystemOptions(read_hedging_enabled=True))
 
 
 class TestGCSWithLatency(TestGCS):

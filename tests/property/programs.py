@@ -204,8 +204,8 @@ class _NoWait:
     def monotonic_seconds(self) -> float:
         return 0.0
 
-    def sleep_seconds(self, seconds: float, wake: object = None) -> bool:
-        return False
+    def sleep_seconds(self, seconds: float) -> None:
+        """At once."""
 
 
 def days_of(program: Program, key: str | None, number: int) -> set[str]:
