@@ -1,8 +1,8 @@
 """Rows that a program holds in memory, in whatever form, as an operator's changes in a batch: without Spark.
 
-Owns the counterparts of `dstl_dagster.spark.write_state` and `merge_state` for such rows. Does not own what
-rows are (`state.frames`), which values a state's columns take (`state.fitting`), what a rule's SQL means
-(`state.rules`), or writing (`keyed`).
+Owns the counterparts of `dstl_dagster.spark.write_state`, `replace_state` and `merge_state` for such rows.
+Does not own what rows are (`state.frames`), which values a state's columns take (`state.fitting`), what a
+rule's SQL means (`state.rules`), which of a replacement's rows are written, or writing (`keyed`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,18 @@ import pyarrow.types as pt
 
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import StateTtl
-from dstl_dagster.keyed import Beside, OperatorReport, beside, changed_rows, write_rows
+from dstl_dagster.format import KeyGroupRange, StateTtl
+from dstl_dagster.keyed import (
+    Beside,
+    Grouped,
+    KeyedState,
+    OperatorReport,
+    Scope,
+    beside,
+    changed_rows,
+    replacements,
+    write_rows,
+)
 from dstl_dagster.settings import StateTtlConfig, parse_names
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
@@ -40,7 +50,7 @@ from dstl_dagster.state import (
     update_by_name,
 )
 
-__all__ = ["merge_frame", "write_frame"]
+__all__ = ["merge_frame", "replace_frame", "write_frame"]
 
 
 def write_frame(
@@ -80,6 +90,63 @@ def write_frame(
     schema = schema_to_write(table.schema, keys, max_parallelism, known)
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
     return _written(batch, operator, schema, table, flags, ttl, state_ttl)
+
+
+def replace_frame(
+    rows: Any,
+    batch: Batch,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    scope: Scope | None = None,
+    max_parallelism: int | None = None,
+    ttl: StateTtlConfig | None = None,
+) -> OperatorReport:
+    """Put rows in the place of those of `scope`: steps 2 and 3 for `operator`. Does not add the report.
+
+    Rows that differ are written, and keys of the scope that get no row are deleted; the rest is as it was.
+    Reads all key groups of the state, one of `KeyedState.ranges()` at a time, and holds what changes.
+
+    Args:
+        rows: a DataFrame, a table, or another form of `state.as_table`; a column that is left out becomes
+            null.
+        scope: which rows of the state are replaced, by their keys, and all that `rows` may hold; `None`: the
+            whole state.
+
+    The other arguments are those of `dstl_dagster.spark.write_state`.
+
+    Raises: InvalidInputError for a row that is not in the scope; as `write_frame`.
+    """
+    what = f"state of operator {operator!r}"
+    keys = parse_names("keys", keys)
+    known = batch.schema(operator)
+    table = fitted_rows(_with_keys(as_table(rows, what), keys, known, rows, what), known, what)
+    filled = filled_column(ttl, batch.ttl(operator), known)
+    if filled is not None:
+        others = table.drop_columns([filled]) if filled in table.column_names else table
+        table = others.append_column(
+            filled, pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), len(others))
+        )
+    schema = schema_to_write(table.schema, keys, max_parallelism, known)
+    state_ttl = batch.ttl_to_write(operator, schema, ttl)
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema.columns
+    ]
+    groups = key_group_of(table, schema)
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    new = pa.table(columns, schema=schema.columns).combine_chunks().take(pa.array(order))
+    state = _seen_state(batch, operator, schema, state_ttl)
+    every = KeyGroupRange.of(0, schema.max_parallelism - 1)
+    found = [*replacements(schema, state, every, [Grouped(new, groups[order])], scope, what)]
+    # A tombstone has its key alone.
+    changed = pa.concat_tables(
+        [schema.columns.empty_table(), *(each.rows for each in found)], promote_options="default"
+    )
+    flags = pa.chunked_array([each.deleted for each in found], pa.bool_())
+    return _written(batch, operator, schema, changed, flags, ttl, state_ttl)
 
 
 def merge_frame(
@@ -168,18 +235,24 @@ def _beside_state(
 ) -> Beside:
     """The state's rows at the parent, by the batch's time. Raises: InvalidInputError (`duplicate_key`)."""
     keys = new.select(list(schema.key_columns))
-    before = batch.state(operator)
-    rows = schema.columns.empty_table()
-    if before is not None and keys.num_rows:
-        seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
-        state = replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
-        rows = state.opened(batch.coordinator.store).rows(keys)
+    state = _seen_state(batch, operator, schema, ttl)
+    rows = schema.columns.empty_table() if state is None or not keys.num_rows else state.rows(keys)
     found = beside(schema, rows, keys)
     if found.repeated:
         groups = key_group_of(keys, schema).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         refuse_repeated_keys(keys.combine_chunks().take(pa.array(order)), schema.key_columns, groups[order])
     return found
+
+
+def _seen_state(batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl | None) -> KeyedState | None:
+    """The state at the parent with the columns of `schema`, by the batch's time; `None` if there is none."""
+    before = batch.state(operator)
+    if before is None:
+        return None
+    seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
+    state = replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
+    return state.opened(batch.coordinator.store)
 
 
 def _written(

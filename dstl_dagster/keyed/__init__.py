@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         write_rows,
     )
     from dstl_dagster.keyed.merge_rows import Beside, beside, changed_rows
+    from dstl_dagster.keyed.replacing import Grouped, Replacement, Scope, replacements
     from dstl_dagster.keyed.shared_files import (
         SharedFiles,
         changes_to_json,
@@ -102,6 +103,7 @@ __all__ = [
     "FileReport",
     "Files",
     "Filters",
+    "Grouped",
     "Handles",
     "KeyChange",
     "KeyGroups",
@@ -115,6 +117,8 @@ __all__ = [
     "OperatorReport",
     "OperatorState",
     "RecentManifests",
+    "Replacement",
+    "Scope",
     "SharedFiles",
     "Source",
     "Spending",
@@ -157,6 +161,7 @@ __all__ = [
     "operator_state",
     "paired_rows",
     "refuse_wrong_ttl",
+    "replacements",
     "require_same_manifest",
     "schema_of",
     "small_from_outcome",
@@ -190,6 +195,7 @@ __getattr__, __dir__ = lazy_face(
             "split_count",
         ],
         "merge_rows": ["Beside", "beside", "changed_rows"],
+        "replacing": ["Grouped", "Replacement", "Scope", "replacements"],
         "shared_files": ["SharedFiles", "changes_to_json", "held_if_small", "small_from_outcome"],
         "state_scan": ["Filters", "KeyGroups", "StateScan"],
         "keyed_writer": ["open_attempt_changelog", "write_range", "write_rows"],

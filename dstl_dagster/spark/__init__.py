@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.local.session import local_session, running_session, stop_session
     from dstl_dagster.spark.merge import merge_state
     from dstl_dagster.spark.partitioning import by_key_group
+    from dstl_dagster.spark.replace import replace_state
     from dstl_dagster.spark.resumed import ResumedBatch
     from dstl_dagster.spark.state import read_state, write_state
 
@@ -33,6 +34,7 @@ __all__ = [
     "merge_state",
     "read_state",
     "register",
+    "replace_state",
     "running_session",
     "stop_session",
     "write_files",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy_face(
         "local.session": ["local_session", "running_session", "stop_session"],
         "merge": ["merge_state"],
         "partitioning": ["by_key_group"],
+        "replace": ["replace_state"],
         "resumed": ["ResumedBatch"],
         "state": ["read_state", "write_state"],
     },

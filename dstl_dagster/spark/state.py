@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl
-from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
+from dstl_dagster.keyed import Scope, SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.attempts import batch_of
 from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
@@ -51,10 +51,12 @@ from dstl_dagster.state import (
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
+    "WritePlan",
     "batch_time",
     "column_of_newest",
     "expected_schema",
     "new_names",
+    "plan_write",
     "read_state",
     "report_of",
     "schema_before",
@@ -108,7 +110,7 @@ def write_state(
     keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
-        plan = _plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
+        plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
     task = WriteStateTask(
         attempt=batch.attempt,
         operator=operator,
@@ -120,7 +122,7 @@ def write_state(
     )
     # The only action: a second one would write everything again.
     with watched(df.sparkSession, progress):
-        found = outcomes(plan.rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+        found = outcomes(plan.by_task(plan.rows).mapInArrow(task, OUTCOME_SCHEMA).collect())
     batch.meter.add(traffic_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
@@ -188,6 +190,7 @@ def read_state(
     store: ObjectStore,
     schema: st.StructType | str | None = None,
     partitions: int | None = None,
+    scope: Scope | None = None,
     job_options: Options | None = None,
 ) -> DataFrame:
     """The rows of `operator` at a checkpoint, as a DataFrame. Lazy, and deterministic.
@@ -200,6 +203,7 @@ def read_state(
             the operator has no state. Its columns come first; those that the state lacks are null, and
             types widen to hold both. No column of the state is left out.
         partitions: tasks that read; `None`: by the size of the state.
+        scope: only its rows, such as those of a `state.Slice`; `None`: all.
         job_options: by which the tasks read.
 
     Raises: InvalidInputError: no state and no schema (kind `no_state`), or a schema that does not fit
@@ -227,21 +231,36 @@ def read_state(
         case_sensitive = is_case_sensitive(spark)
         columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
         state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
-    task = ReadStateTask(state, state.ranges(partitions), reads_of(spark))
+    task = ReadStateTask(state, state.ranges(partitions), reads_of(spark), scope)
     count = len(task.ranges)
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
 
 
 @dataclass(frozen=True)
-class _WritePlan:
+class WritePlan:
+    """How a DataFrame is written.
+
+    Attributes:
+        schema: of the state.
+        columns: the names of those that are given.
+        partitions: tasks that write.
+        rows: the given columns by position (`c0`, ...), whether the row is `deleted`, and its `key_group`.
+        ttl: of the state.
+    """
+
     schema: StateSchema
     columns: tuple[str, ...]
     partitions: int
     rows: DataFrame
     ttl: StateTtl | None
 
+    def by_task(self, rows: DataFrame) -> DataFrame:
+        """Rows as `rows`, with a contiguous range of key groups for each task."""
+        task = task_of_key_group("key_group", self.partitions, self.schema.max_parallelism)
+        return rows.repartitionById(self.partitions, task)
 
-def _plan_write(
+
+def plan_write(
     df: DataFrame,
     batch: Batch,
     operator: str,
@@ -251,7 +270,8 @@ def _plan_write(
     deleted: str | Column | None,
     changes: ColumnChanges,
     ttl: StateTtlConfig | None,
-) -> _WritePlan:
+) -> WritePlan:
+    """What `write_state` and `replace_state` have in common. Arguments, and errors, as for `write_state`."""
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     case_sensitive = is_case_sensitive(df.sparkSession)
@@ -283,8 +303,7 @@ def _plan_write(
     hashed = [positions[given.names.index(name)] for name in schema.key_columns]
     key_group = key_group_of_columns(hashed, schema.max_parallelism)
     keyed = rows.selectExpr("*", f"{key_group} AS key_group")
-    task = task_of_key_group("key_group", count, schema.max_parallelism)
-    return _WritePlan(schema, tuple(given.names), count, keyed.repartitionById(count, task), state_ttl)
+    return WritePlan(schema, tuple(given.names), count, keyed, state_ttl)
 
 
 def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFrame:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
+    Scope,
     StateAt,
     changes_to_json,
     folded,
@@ -130,11 +131,13 @@ class ReadStateTask:
 
     Attributes:
         reads: counts what is requested.
+        scope: only its rows; `None`: all.
     """
 
     state: StateAt
     ranges: tuple[KeyGroupRange, ...]
     reads: ReadCounter | None = None
+    scope: Scope | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -149,4 +152,5 @@ class ReadStateTask:
         ):
             fold = folded(reader, state, key_groups)
         for table in fold.tables():
-            yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)
+            kept = table if self.scope is None else table.filter(self.scope.holds(table))
+            yield from kept.to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -28,6 +28,7 @@ from dstl_dagster.state.schema import (
     schema_to_write,
     update_by_name,
 )
+from dstl_dagster.state.slices import Axis, ExactValues, Slice, TimeSpans
 from dstl_dagster.state.text import RawText, python_rows, refuse_raw_text, text_as_bytes
 from dstl_dagster.state.ttl import (
     PROCESSING_TIME_TYPE,
@@ -47,16 +48,20 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "PROCESSING_TIME_TYPE",
+    "Axis",
     "ChangeEncoder",
     "CollectedChanges",
     "ColumnChanges",
     "EncodedChanges",
+    "ExactValues",
     "FoldedRun",
     "NewestTime",
     "RawText",
     "Rule",
+    "Slice",
     "StateFold",
     "StateSchema",
+    "TimeSpans",
     "as_spelled",
     "as_table",
     "check_changes",

@@ -1,0 +1,170 @@
+"""Rows that take the place of a part of a state: which of them are written, and which keys are deleted.
+
+Owns the rule, and the walk through a state beside the new rows, both in the order of key groups. Does not own
+which rows are replaced (a `Scope`, such as `state.Slice`), or writing.
+
+A row is written if its key is new or its values differ; a key of the scope that gets no row is deleted; the
+rest stays. So a reader that follows the job sees what differs, and nothing that was only written again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.diff import paired_rows
+from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.state import StateSchema, python_rows, same_rows
+
+__all__ = ["Grouped", "Replacement", "Scope", "replacements"]
+
+Groups = npt.NDArray[np.int32]
+
+
+class Scope(Protocol):
+    """Which rows of a state are replaced. It goes by keys alone: of a key, all rows are in it, or none."""
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        """For each row, whether it is. `rows` have the key columns. Raises: InvalidInputError if the columns
+        have types that the scope cannot tell.
+        """
+        ...
+
+    def __str__(self) -> str:
+        """As it stands after "a row of"."""
+        ...
+
+
+class Grouped(NamedTuple):
+    """Some rows, ascending by key group.
+
+    Attributes:
+        groups: the key group of each row.
+    """
+
+    rows: pa.Table
+    groups: Groups
+
+
+class Replacement(NamedTuple):
+    """Some rows to write.
+
+    Attributes:
+        groups: the key group of each row.
+        deleted: whether a row is a tombstone, of which only the key counts.
+    """
+
+    rows: pa.Table
+    groups: Groups
+    deleted: pa.BooleanArray
+
+
+def replacements(
+    schema: StateSchema,
+    state: KeyedState | None,
+    key_groups: KeyGroupRange,
+    new: Iterable[Grouped],
+    scope: Scope | None,
+    what: str,
+) -> Iterator[Replacement]:
+    """What turns the state's rows of the scope into the new rows, in some key groups. Lazy.
+
+    Holds one run of the state, and the new rows of its key groups. Two new rows of one key both come out, so
+    that the writer refuses them.
+
+    Args:
+        schema: of the state's rows and of the new ones, columns in this order.
+        state: `None`: there is none yet.
+        new: all new rows of `key_groups`, ascending by key group.
+        scope: `None`: the whole state.
+        what: names the rows in errors.
+
+    Raises: InvalidInputError for a new row that is not in the scope; as `KeyedState.runs`.
+    """
+    ahead = _Ahead(_checked(each, schema, scope, what) for each in new)
+    for run in () if state is None else state.runs(key_groups):
+        last = int(run.key_groups.max(initial=0))
+        alive = run.alive()
+        old = Grouped(alive.rows.select(schema.columns.names), alive.key_groups)
+        if scope is not None:
+            held = scope.holds(old.rows)
+            old = Grouped(old.rows.filter(held), old.groups[held.to_numpy(zero_copy_only=False)])
+        yield from _replaced(schema, old, ahead.through(last, schema))
+    for each in ahead.rest():
+        yield Replacement(*each, _flags(len(each.groups), value=False))
+
+
+def _replaced(schema: StateSchema, old: Grouped, new: Grouped) -> Iterator[Replacement]:
+    """The rule. Both have the same key groups, whole."""
+    pairs = paired_rows(schema, old.rows, new.rows)
+    in_old, in_new = pairs.column("before_max").is_valid(), pairs.column("after_max").is_valid()
+    if int(pc.sum(in_new).as_py() or 0) < new.rows.num_rows:  # a key occurs twice
+        yield Replacement(*new, _flags(len(new.groups), value=False))
+        return
+    both = pairs.filter(pc.and_(in_old, in_new))
+    before, after = both.column("before_max"), both.column("after_max")
+    differs = pa.array(~same_rows(old.rows.take(before), new.rows.take(after)))
+    added = pairs.filter(pc.invert(in_old)).column("after_max")
+    written = np.sort(np.concatenate([added.to_numpy(), after.filter(differs).to_numpy()]))
+    removed = pairs.filter(pc.invert(in_new)).column("before_max").to_numpy()
+    if len(written):
+        rows = new.rows.take(pa.array(written))
+        yield Replacement(rows, new.groups[written], _flags(len(written), value=False))
+    if len(removed):
+        rows = old.rows.select(list(schema.key_columns)).take(pa.array(removed))
+        yield Replacement(rows, old.groups[removed], _flags(len(removed), value=True))
+
+
+def _flags(count: int, *, value: bool) -> pa.BooleanArray:
+    return pa.array(np.full(count, value))
+
+
+def _checked(new: Grouped, schema: StateSchema, scope: Scope | None, what: str) -> Grouped:
+    if scope is not None:
+        held = scope.holds(new.rows).to_numpy(zero_copy_only=False)
+        if not held.all():
+            place = int(np.argmin(held))
+            (key,) = python_rows(new.rows.select(list(schema.key_columns)).slice(place, 1))
+            shown = ", ".join(f"{name}={value!r}" for name, value in key.items())
+            raise InvalidInputError(
+                f"{what}: the row of key ({shown}) is not one of {scope}, which it would be written for: "
+                "nothing was changed. Leave it out, or write it for what it belongs to"
+            )
+    return new
+
+
+class _Ahead:
+    """New rows that are read up to a key group at a time."""
+
+    def __init__(self, new: Iterator[Grouped]) -> None:
+        self._new = new
+        self._read: deque[Grouped] = deque()
+
+    def through(self, last: int, schema: StateSchema) -> Grouped:
+        """Those not taken yet, up to key group `last`, inclusive."""
+        taken = [Grouped(schema.columns.empty_table(), np.zeros(0, np.int32))]
+        for each in self.rest():
+            end = int(np.searchsorted(each.groups, last, side="right"))
+            taken.append(Grouped(each.rows.slice(0, end), each.groups[:end]))
+            if end < len(each.groups):
+                self._read.appendleft(Grouped(each.rows.slice(end), each.groups[end:]))
+                break
+        return Grouped(
+            pa.concat_tables([each.rows for each in taken]), np.concatenate([e.groups for e in taken])
+        )
+
+    def rest(self) -> Iterator[Grouped]:
+        """All that were not taken yet."""
+        while self._read:
+            yield self._read.popleft()
+        for each in self._new:
+            if len(each.groups):
+                yield each

@@ -1,0 +1,157 @@
+"""Part of a state: the rows whose key columns have some values, as a table's partition has. Pure.
+
+Owns which rows are in it. Does not own what a partition is called, or which one is wanted (`orchestration`),
+nor what becomes of the rows (`keyed.replacing`).
+
+A value of time lies in a span of instants: a date begins at midnight, and what has no zone is of the slice's
+zone, where of an hour that occurs twice the first one counts. Text, and a whole number, is the time that it
+spells in the slice's format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dstl_dagster.errors import InvalidInputError
+
+__all__ = ["Axis", "ExactValues", "Slice", "TimeSpans"]
+
+Places = npt.NDArray[np.int64]
+_US = pa.timestamp("us")
+
+
+@dataclass(frozen=True)
+class ExactValues:
+    """Some values of a column, as text. Each is cast to the column's type; one that cannot be has no row."""
+
+    values: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def places(self, column: pa.ChunkedArray) -> Places:
+        """For each row the index of its value; -1 if it has none of them."""
+        known, indices = [], []
+        for index, text in enumerate(self.values):
+            try:
+                known.append(pa.array([text]).cast(column.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+            indices.append(index)
+        values = pa.concat_arrays([pa.array([], column.type), *known])
+        found = pc.index_in(column, value_set=values).fill_null(-1).to_numpy().astype(np.int64)
+        places: Places = np.append(np.array(indices, np.int64), -1)[found]
+        return places
+
+
+@dataclass(frozen=True)
+class TimeSpans:
+    """Some spans of time, ascending and disjoint.
+
+    Attributes:
+        starts, ends: of each, in microseconds since 1970; the end is exclusive.
+        zone: of values without one.
+        format: of text, for `strptime`.
+    """
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    zone: str
+    format: str
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def places(self, column: pa.ChunkedArray) -> Places:
+        """For each row the index of the span that its time lies in; -1 if in none.
+
+        Raises: InvalidInputError for a column whose type has no times.
+        """
+        times = self._times_us(column)
+        valid = times.is_valid().to_numpy(zero_copy_only=False)
+        known = times.fill_null(0).to_numpy()
+        if not len(self.starts):
+            return np.full(len(known), -1, np.int64)
+        found = np.searchsorted(np.array(self.starts, np.int64), known, side="right") - 1
+        inside = valid & (found >= 0) & (known < np.array(self.ends, np.int64)[found])
+        return np.where(inside, found, -1)
+
+    def _times_us(self, column: pa.ChunkedArray) -> pa.Array:
+        kind = column.type
+        column = column.combine_chunks()
+        if pt.is_string(kind) or pt.is_integer(kind):
+            encoded = column.cast(pa.string()).dictionary_encode()
+            # Stored text need not be UTF-8.
+            texts = (
+                text.decode("utf-8", "replace") for text in encoded.dictionary.view(pa.binary()).to_pylist()
+            )
+            spelled = pa.array([self._spelled_us(text) for text in texts], pa.int64())
+            return spelled.take(encoded.indices)
+        if pt.is_timestamp(kind) and kind.tz is not None:
+            return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        if not (pt.is_date(kind) or pt.is_timestamp(kind)):
+            raise InvalidInputError(f"a partition of time cannot be told from a column of type {kind}")
+        local = column.cast(_US, safe=False)
+        return pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="earliest").cast(
+            pa.int64()
+        )
+
+    def _spelled_us(self, text: str) -> int | None:
+        try:
+            found = datetime.strptime(text, self.format)
+        except ValueError:
+            return None
+        known = found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(self.zone))
+        since = known.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+Axis: TypeAlias = ExactValues | TimeSpans
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The rows of some partitions. A plain value that can be sent to tasks.
+
+    Attributes:
+        axes: what is wanted of each column, by its name.
+        boxes: for each partition the index on each axis, in the order of `axes`.
+        said: the partitions in words, for errors.
+    """
+
+    axes: Mapping[str, Axis]
+    boxes: frozenset[tuple[int, ...]]
+    said: str
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        """For each row whether it is one of the slice's. `rows`: have the columns of `axes`.
+
+        Raises: InvalidInputError naming a column whose type has no such values.
+        """
+        sizes = [len(axis) for axis in self.axes.values()]
+        codes, inside = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        for (name, axis), size in zip(self.axes.items(), sizes, strict=True):
+            try:
+                places = axis.places(rows.column(name))
+            except InvalidInputError as error:
+                raise InvalidInputError(f"column {name!r}: {error.message}") from error
+            inside &= places >= 0
+            codes = codes * max(1, size) + places
+        wanted = np.zeros(len(self.boxes), np.int64)
+        for axis_number, size in enumerate(sizes):
+            own = np.fromiter((box[axis_number] for box in self.boxes), np.int64, len(self.boxes))
+            wanted = wanted * max(1, size) + own
+        return pa.array(inside & np.isin(codes, wanted))
+
+    def __str__(self) -> str:
+        return self.said

@@ -1,0 +1,151 @@
+"""Rows in the place of a part of a state, against a dictionary: only differences are written.
+
+Without Spark here; `tests/spark/test_replace.py` draws the same programs for DataFrames.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.jobs import replace_frame
+from dstl_dagster.storage import MemoryObjectStore
+
+COLUMNS = pa.schema({"part": pa.string(), "number": pa.int64(), "value": pa.string()})
+PARTS = ("a", "b", "c", None)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A scope of its own, beside those that the package has."""
+
+    names: frozenset[str | None]
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        return pa.array([value in self.names for value in rows.column("part").to_pylist()], pa.bool_())
+
+    def __str__(self) -> str:
+        return f"parts {sorted(map(str, self.names))}"
+
+
+class Model:
+    """Each key's row, and what a replacement has to write."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[Any, Any], Any] = {}
+
+    def replace(
+        self, names: frozenset[str | None] | None, new: dict[tuple[Any, Any], Any]
+    ) -> tuple[int, int]:
+        inside = {key for key in self.rows if names is None or key[0] in names}
+        gone = inside - set(new)
+        written = {key for key, value in new.items() if key not in self.rows or self.rows[key] != value}
+        for key in gone:
+            del self.rows[key]
+        self.rows.update(new)
+        return len(written), len(gone)
+
+
+def programs(seed: int, count: int) -> Any:
+    """(scope or None, rows)."""
+    chosen = random.Random(seed)
+    for _ in range(count):
+        names = None if chosen.random() < 0.2 else frozenset(chosen.sample(PARTS, chosen.randint(1, 3)))
+        parts = sorted(names or PARTS, key=str)
+        keys = {
+            (chosen.choice(parts), chosen.choice([None, *range(12)])) for _ in range(chosen.randint(0, 20))
+        }
+        yield names, {key: chosen.choice(["x", "y", None]) for key in sorted(keys, key=str)}
+
+
+def table_of(rows: dict[tuple[Any, Any], Any]) -> pa.Table:
+    listed = [{"part": part, "number": number, "value": value} for (part, number), value in rows.items()]
+    return pa.Table.from_pylist(listed, COLUMNS)
+
+
+def replaced(
+    coordinator: CheckpointCoordinator, names: frozenset[str | None] | None, rows: Any, **more: Any
+) -> Any:
+    batch = Batch.open(coordinator)
+    try:
+        scope = None if names is None else Parts(names)
+        how = {"operator": "op", "keys": ["part", "number"], "max_parallelism": 8, **more}
+        report = replace_frame(rows, batch, scope=scope, **how)
+    except InvalidInputError as error:
+        batch.abort(str(error))
+        raise
+    batch.add(report)
+    batch.complete()
+    return report
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_part_is_replaced_and_the_rest_stays(seed: int) -> None:
+    """In any order, as often as one likes: the same row is not written, one that goes is deleted."""
+    coordinator, model = CheckpointCoordinator("job", MemoryObjectStore()), Model()
+    for names, new in programs(seed, 8):
+        report = replaced(coordinator, names, table_of(new))
+        assert (report.upserts, report.deletes) == model.replace(names, new)
+        found = coordinator.read_state("op").to_arrow().to_pylist()
+        assert {(row["part"], row["number"]): row["value"] for row in found} == model.rows
+
+
+def test_a_state_that_is_read_in_many_runs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One range of key groups at a time, with new rows in key groups that have none."""
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore())
+    many = {("a", number): "x" for number in range(500)} | {("b", number): "x" for number in range(500)}
+    replaced(coordinator, None, table_of(many), max_parallelism=64)
+    monkeypatch.setattr("dstl_dagster.keyed.keyed_state._SPLIT_BYTES", 256)
+    new = {("a", number): "y" for number in range(400, 900)}
+    report = replaced(coordinator, frozenset({"a"}), table_of(new), max_parallelism=64)
+    assert (report.upserts, report.deletes) == (500, 400)
+    found = coordinator.read_state("op").to_arrow()
+    assert found.num_rows == 1000
+    assert pc.sum(pc.equal(found.column("value"), "y")).as_py() == 500
+
+
+def test_a_row_of_another_part_is_refused_and_changes_nothing() -> None:
+    """One sentence, with the row's key."""
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore())
+    replaced(coordinator, None, table_of({("a", 1): "x"}))
+    with pytest.raises(
+        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not one of parts \['a'\]"
+    ):
+        replaced(coordinator, frozenset({"a"}), table_of({("a", 2): "x", ("b", 7): "x"}))
+    assert coordinator.read_state("op").to_arrow().to_pylist() == [{"part": "a", "number": 1, "value": "x"}]
+
+
+def test_a_key_twice_is_refused() -> None:
+    """Also where both rows are as the state has them."""
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore())
+    rows = table_of({("a", 1): "x"})
+    replaced(coordinator, None, rows)
+    with pytest.raises(InvalidInputError, match="occurs 2 times"):
+        replaced(coordinator, frozenset({"a"}), pa.concat_tables([rows, rows]))
+
+
+def test_columns_come_and_widen_with_a_replacement() -> None:
+    """A column that is left out becomes null, and that is a difference."""
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore())
+    first = pa.table(
+        {"part": ["a", "b"], "number": pa.array([1, 1], pa.int64()), "value": pa.array([1, 2], pa.int32())}
+    )
+    replaced(coordinator, None, first)
+    wider = pa.table(
+        {"part": ["a"], "number": pa.array([1], pa.int64()), "value": pa.array([1]), "more": ["m"]}
+    )
+    assert replaced(coordinator, frozenset({"a"}), wider).upserts == 1
+    assert replaced(coordinator, frozenset({"a"}), wider).upserts == 0
+    assert replaced(coordinator, frozenset({"a"}), wider.drop_columns(["more"])).upserts == 1
+    found = coordinator.read_state("op").to_arrow().sort_by("part")
+    assert found.select(["part", "number", "value", "more"]).to_pylist() == [
+        {"part": "a", "number": 1, "value": 1, "more": None},
+        {"part": "b", "number": 1, "value": 2, "more": None},
+    ]

@@ -1,0 +1,76 @@
+"""A DataFrame in the place of a part of a state, against the same dictionary as rows in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.spark import replace_state
+from dstl_dagster.state import ExactValues, Slice
+from tests.property.test_replacing import Model, programs
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
+
+
+def replaced(
+    job: Job, names: frozenset[str | None] | None, rows: dict[Any, Any], **more: Any
+) -> tuple[int, int]:
+    listed = [(part, number, value) for (part, number), value in rows.items()]
+    df = job.spark.createDataFrame(listed, "part STRING, number BIGINT, value STRING")
+    scope = None
+    if names is not None:
+        values = ExactValues(tuple(sorted(name for name in names if name is not None)))
+        scope = Slice(
+            {"part": values}, frozenset((place,) for place in range(len(values))), "the wanted parts"
+        )
+    how: dict[str, Any] = {
+        "operator": "op",
+        "keys": ["part", "number"],
+        "max_parallelism": 8,
+        "scope": scope,
+        **more,
+    }
+    done = job.checkpoint(lambda attempt: ([replace_state(df, attempt, **how)], []))
+    report = done.manifest.operators["op"].report
+    return report.upserts, report.deletes
+
+
+@pytest.mark.parametrize(("seed", "partitions"), [(0, 1), (1, 3), (2, 8)])
+def test_a_part_is_replaced_and_the_rest_stays(job: Job, seed: int, partitions: int) -> None:
+    """Also in key groups into which no new row falls: each task knows its range without one."""
+    model = Model()
+    for names, new in programs(seed, 4):
+        names = names and names - {None}
+        new = {key: value for key, value in new.items() if names is None or key[0] in names}
+        assert replaced(job, names, new, partitions=partitions) == model.replace(names, new)
+        found = {(row.part, row.number): row.value for row in job.read_state().collect()}
+        assert found == model.rows
+
+
+def test_a_row_of_another_part_is_refused(job: Job) -> None:
+    """By the task that sees it, in one sentence, without a retry."""
+    with pytest.raises(
+        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not one of the wanted"
+    ):
+        replaced(job, frozenset({"a"}), {("a", 1): "x", ("b", 7): "x"})
+
+
+def test_a_key_twice_is_refused(job: Job) -> None:
+    """Also where both rows are as the state has them."""
+    replaced(job, None, {("a", 1): "x"})
+    df = job.spark.createDataFrame([("a", 1, "x")] * 2, "part STRING, number BIGINT, value STRING")
+    attempt = job.coordinator.trigger(take_over=True)
+    with pytest.raises(InvalidInputError, match="occurs 2 times"):
+        replace_state(df, attempt, operator="op", keys=["part", "number"])
+
+
+def test_a_state_is_read_in_part(job: Job) -> None:
+    """By the same scope."""
+    replaced(job, None, {("a", 1): "x", ("b", 1): "y"})
+    scope = Slice({"part": ExactValues(("b",))}, frozenset({(0,)}), "b")
+    assert [tuple(row) for row in job.read_state(scope=scope).collect()] == [("b", 1, "y")]
