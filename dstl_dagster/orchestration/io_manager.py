@@ -198,6 +198,7 @@ def _written(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
 def _form_of(hint: Any) -> str:
     """By the hint's name: none of the libraries is imported for it."""
     module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
+    module = module.removeprefix("_")  # DuckDB 1.4 names its extension module
     known = {
         ("pyspark", "DataFrame"): "spark",
         ("pandas", "DataFrame"): "pandas",

@@ -105,6 +105,8 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
     job.write_state(job.spark.sql("SELECT 'a' AS name, 2 AS value"), keys=["name"])
     renamed = job.spark.sql("SELECT 'a' AS name, 3000000000L AS amount")
     job.write_state(renamed, keys=["name"], rename_columns={"value": "amount"})
+    if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+        follow(stream)  # PySpark 4.1 asks such a query once how far it goes: it ends before the rename
     for query in (stream, stream):
         with pytest.raises(StreamingQueryException, match=r"'value' is now 'amount'.*start the query again"):
             follow(query)
