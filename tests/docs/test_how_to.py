@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/storage.md": ("tests/docs/test_storage_docs.py", "python"),
     "docs/tutorial.md": ("tests/docs/test_tutorial.py", "python console"),
     **{f"docs/how-to/{name}.md": ("tests/docs/test_how_to.py", "python console") for name in PLAIN},
+    "docs/how-to/op-with-state.md": ("tests/docs/test_readme.py", "python"),
     "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),
     "docs/how-to/driver-elsewhere.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),
 }

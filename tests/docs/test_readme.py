@@ -1,4 +1,4 @@
-"""The code in README.md runs as printed."""
+"""The code in README.md, and its longer form on the page of an op, runs as printed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+OP_PAGE = (ROOT / "docs" / "how-to" / "op-with-state.md").read_text(encoding="utf-8")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
 _buckets = itertools.count(1)
 
@@ -39,15 +40,15 @@ def store(
     return f"gs://{bucket}/store"
 
 
-def marked(name: str) -> str:
+def marked(name: str, page: str = README) -> str:
     """The code block after this marker."""
-    match = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", README, re.DOTALL)
+    match = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", page, re.DOTALL)
     assert match is not None
     return match[1]
 
 
 def example() -> str:
-    return marked("tests/docs/test_readme.py")
+    return marked("tests/docs/test_readme.py", OP_PAGE)
 
 
 def test_the_op_is_shown_in_under_25_lines():
