@@ -250,6 +250,8 @@ class DstlError(Exception):
         # They are set, not handed over: an OSError takes a pair for its number and its text.
         super().__init__()
         self.args = (message, str(kind or self.default_kind))
+        # In every traceback, of another process too: of the exception, Spark brings its text alone.
+        self.add_note(f"kind: {self.kind}")
 
     @property
     def message(self) -> str:
@@ -260,6 +262,11 @@ class DstlError(Exception):
     def kind(self) -> str:
         """The code for programs: the text of an `ErrorKind`. Plain text, for JSON and Dagster's metadata."""
         return str(self.args[1])
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same call may succeed later, with nothing changed."""
+        return False
 
     def __str__(self) -> str:
         return self.message
@@ -302,6 +309,10 @@ class UnavailableError(DstlError, OSError):
     """
 
     default_kind = ErrorKind.UNAVAILABLE
+
+    @property
+    def is_transient(self) -> bool:
+        return self.kind != ErrorKind.NO_PERMISSION  # somebody has to grant it
 
 
 class UploadTimeoutError(UnavailableError, TimeoutError):

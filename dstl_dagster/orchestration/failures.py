@@ -1,8 +1,8 @@
 """What a retry may do: the retry policy of steps, and the errors that end a step at once.
 
-Owns the translation of an error into a Dagster failure. A retry can help after an UnavailableError, and
-after whatever killed or broke the process. It cannot help against bad input, damaged bytes or a conflicting
-decision of another process: such an error fails the step for good, with its message as the reason.
+Owns the translation of an error into a Dagster failure. A retry can help after a transient error, and after
+whatever killed or broke the process. It cannot help against bad input, damaged bytes or a conflicting
+decision of another process: such an error fails the step, with its message as the reason.
 """
 
 from __future__ import annotations
@@ -12,17 +12,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from dstl_dagster.errors import (
-    ClosedError,
-    ConflictError,
-    DstlError,
-    ErrorKind,
-    FormatError,
-    InternalError,
-    InvalidInputError,
-    NotFoundError,
-    UnavailableError,
-)
+from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
 __all__ = ["DEFAULT_RETRY_POLICY", "without_useless_retries"]
 
@@ -30,8 +20,6 @@ DEFAULT_RETRY_POLICY = dg.RetryPolicy(
     max_retries=3, delay=1.0, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
 """For idempotent steps: retries after about 1, 2 and 4 seconds."""
-
-_FINAL = (InvalidInputError, NotFoundError, ConflictError, ClosedError, FormatError, InternalError)
 
 
 @contextmanager
@@ -46,14 +34,12 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
     """
     try:
         yield
-    except UnavailableError as error:
-        if error.kind == ErrorKind.NO_PERMISSION:  # as InvalidInputError of a bucket: waiting does not help
+    except DstlError as error:
+        if not error.is_transient:
             raise _failure(where, facts, error) from error
         if not where:
             raise
         raise UnavailableError(f"{where}: {error.message}", kind=ErrorKind(error.kind)) from error
-    except _FINAL as error:
-        raise _failure(where, facts, error) from error
 
 
 def _failure(where: str, facts: Mapping[str, str] | None, error: DstlError) -> dg.Failure:

@@ -51,7 +51,9 @@ __all__ = ["DstlDataSource", "register"]
 def register(spark: SparkSession) -> None:
     """Register `format("dstl")` with this session. Idempotent."""
     from dstl_dagster.spark.continuous import refuse_continuous  # on the driver alone
+    from dstl_dagster.spark.errors import raise_as_raised
 
+    raise_as_raised()
     spark.dataSource.register(DstlDataSource)
     refuse_continuous(spark)
 

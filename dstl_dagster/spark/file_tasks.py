@@ -14,12 +14,13 @@ from itertools import chain
 import pyarrow as pa
 from pyspark import TaskContext
 
-from dstl_dagster.errors import InternalError, InvalidInputError
+from dstl_dagster.errors import DstlError, InternalError
 from dstl_dagster.keyed import FileReport
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
+from dstl_dagster.spark.errors import refusal
 from dstl_dagster.spark.file_formats import Encoder
-from dstl_dagster.spark.outcomes import outcome_row, refusal_row
+from dstl_dagster.spark.outcomes import outcome_row
 from dstl_dagster.spark.spending import TRAFFIC, counted_store
 from dstl_dagster.storage import TrafficMeter
 from dstl_dagster.timeline import Attempt
@@ -101,9 +102,8 @@ class WriteFileTask:
         partition, meter = context.partitionId(), TrafficMeter()
         try:
             report = self.job.write(self.names.uri(partition), chain([first], batches), meter)
-        except InvalidInputError as error:
-            # A retry would fail on the same rows: the refusal goes to the driver, and the task succeeds.
-            yield refusal_row(error)
+        except DstlError as error:
+            yield outcome_row(refusal(error))
             return
         outcome = {"partition": partition, "report": report.to_json(), TRAFFIC: meter.traffic.to_json()}
         yield outcome_row(outcome)

@@ -25,8 +25,8 @@ from dstl_dagster.spark.file_formats import (
     encoder_of,
 )
 from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
-from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
-from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.outcomes import run_tasks
+from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
@@ -86,9 +86,7 @@ def write_files(
     target = absolute_uri(uri, attempt.store_uri, wanted)
     names = FileNames.one_file(target) if one_file else FileNames.numbered(target, EXTENSIONS[format])
     job = FileJob(attempt, format, encoder, b"" if one_file else header, wanted)
-    # The only action: a second one would write everything again.
-    with watched(df.sparkSession, progress):
-        found = outcomes(rows.mapInArrow(WriteFileTask(job, names), OUTCOME_SCHEMA).collect())
+    found = run_tasks(rows, WriteFileTask(job, names), progress)
     meter.add(traffic_of(found))
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.serving import ServedQuery, served_query
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
@@ -64,6 +65,7 @@ def checkpointed_batches(
     The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
+    raise_as_raised()
     kept = _Kept(store, job, JobOptions.resolve(options))
     return _Batches(
         update,

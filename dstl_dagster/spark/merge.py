@@ -22,9 +22,9 @@ from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.attempts import batch_of
 from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
-from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.outcomes import run_tasks
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
-from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import (
@@ -118,9 +118,7 @@ def merge_state(
         time_column=column_of_newest(plan.schema, plan.ttl, ttl),
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
-    # The only action: a second one would write everything again.
-    with watched(changes.sparkSession, progress):
-        found = outcomes(merged.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    found = run_tasks(merged, task, progress)
     batch.meter.add(traffic_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
@@ -182,7 +180,7 @@ class _Merge:
         return update_by_name(update, self.schema, filled, what, case_sensitive=self._case_sensitive)
 
     def looked_up(self, count: int) -> DataFrame:
-        """`new`, `old`, `repeated` and `key_group` of every changed row; each task has its own range."""
+        """What `LookUpTask` yields for every changed row; each task has its own range of key groups."""
         schema = self.schema
         fields, keys = [], {}
         for given in self._changes.columns:
@@ -201,6 +199,7 @@ class _Merge:
                 rows.schema["new"],
                 st.StructField("old", self._columns),
                 st.StructField("repeated", st.BooleanType()),
+                st.StructField("refused", st.StringType()),
                 st.StructField("key_group", st.IntegerType()),
             ]
         )
@@ -227,7 +226,7 @@ class _Merge:
         rules = [*columns, _named("deleted", deleted)]
         named = [f"update of column {name!r}" for name in self._columns.names] + ["delete"]
         try:
-            merged = _analyzed(selected(rows, [*rules, "old", "repeated", "key_group"]))
+            merged = _analyzed(selected(rows, [*rules, "old", "repeated", "refused", "key_group"]))
         except AnalysisException:
             self._refuse_unknown(rows, rules, named)
             raise

@@ -6,19 +6,23 @@ user's expressions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from dstl_dagster.errors import DstlError
 from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
+from dstl_dagster.spark.errors import raise_refusal, refusal
 from dstl_dagster.spark.spending import ReadCounter, task_store
 from dstl_dagster.spark.state_tasks import WriteStateTask
 
 __all__ = ["LookUpTask", "MergeStateTask"]
 
 _OUTPUT_ROWS = 16 * 1024
+_LOOKED_UP = ("new", "old", "repeated", "refused", "key_group")
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,9 @@ class LookUpTask:
     """Puts the state's row beside each changed row; called by `mapInArrow`.
 
     Takes (`new`: struct of a changed row, `key_group`) and yields (`new`, `old`: the state's row or null,
-    `repeated`, `key_group`). Reads as `KeyedState.rows`. Buffers all of its rows, and the
-    state's rows of their keys.
+    `repeated`, `refused`, `key_group`). Reads as `KeyedState.rows`. Buffers all of its rows, and the
+    state's rows of their keys. An error that another try would meet again is a text in `refused`, beside the
+    first row: `MergeStateTask` passes it on.
 
     Attributes:
         state: at the parent checkpoint, with the schema of the checkpoint being written.
@@ -44,12 +49,18 @@ class LookUpTask:
         rows = pa.Table.from_batches(given).combine_chunks()
         new = rows.column(0).combine_chunks()
         new = new.chunk(0) if isinstance(new, pa.ChunkedArray) else new
-        keys = self._keys(new)
-        found = beside(self.state.schema, self._state(keys), keys)
-        # A key with two rows is an error that the writing task raises: it must then see every row.
-        repeated = pa.array(np.full(len(new), found.repeated))
-        old = self._old_rows(found)
-        looked_up = pa.table([new, old, repeated, rows.column(1)], ["new", "old", "repeated", "key_group"])
+        refused: str | None = None
+        try:
+            keys = self._keys(new)
+            found = beside(self.state.schema, self._state(keys), keys)
+        except DstlError as error:
+            refused, rows, new = json.dumps(refusal(error)), rows.slice(0, 1), new.slice(0, 1)
+            old, repeated = pa.nulls(1, pa.struct(self.state.schema.columns)), False
+        else:
+            # A key with two rows is an error that the writing task raises: it must then see every row.
+            old, repeated = self._old_rows(found), found.repeated
+        flags = [pa.array(np.full(len(new), repeated)), pa.array([refused] * len(new), pa.string())]
+        looked_up = pa.table([new, old, *flags, rows.column(1)], list(_LOOKED_UP))
         yield from looked_up.to_batches(max_chunksize=_OUTPUT_ROWS)
 
     def _keys(self, new: pa.StructArray) -> pa.Table:
@@ -72,14 +83,16 @@ class LookUpTask:
 class MergeStateTask(WriteStateTask):
     """Appends the merged rows that differ from the state; called by `mapInArrow`.
 
-    Takes the state's columns, then whether the row is deleted, `old`, `repeated` and the key group.
+    Takes the state's columns, then whether the row is deleted, `old`, `repeated`, `refused`, `key_group`.
     """
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return super().__call__(changed for changed in map(self._changed, batches) if changed.num_rows)
 
     def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        *columns, deleted, old, repeated, key_groups = batch.columns
+        *columns, deleted, old, repeated, refused, key_groups = batch.columns
+        if batch.num_rows and refused[0].is_valid:
+            raise_refusal([json.loads(refused[0].as_py())])
         if batch.num_rows and repeated[0].as_py():
             return pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
         in_state = old.is_valid().to_numpy(zero_copy_only=False)

@@ -1,24 +1,25 @@
 """How a task returns its outcome to the driver: one row with one column of JSON.
 
-Owns the form of the row, and how a refusal travels. Does not own an outcome's fields.
+Owns the form of the row, and the one action that collects them. Does not own an outcome's fields, nor how an
+error travels (`errors`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.spark.errors import raise_as_raised, raise_refusal
 
-__all__ = ["OUTCOME_SCHEMA", "outcome_row", "outcomes", "refusal_row"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-OUTCOME_SCHEMA = "outcome string"
-"""The schema of the rows, for `mapInArrow`."""
+    from dstl_dagster.spark.progress import Progress
 
-_REFUSED = "refused"
+__all__ = ["outcome_row", "run_tasks"]
 
 
 def outcome_row(outcome: dict[str, Any]) -> pa.RecordBatch:
@@ -26,18 +27,19 @@ def outcome_row(outcome: dict[str, Any]) -> pa.RecordBatch:
     return pa.record_batch([pa.array([json.dumps(outcome)])], ["outcome"])
 
 
-def refusal_row(error: InvalidInputError) -> pa.RecordBatch:
-    """A record batch of one row, which holds why the task refused its input."""
-    return outcome_row({_REFUSED: {"message": error.message, "kind": error.kind}})
+def run_tasks(
+    rows: DataFrame,
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    progress: Progress | None,
+) -> list[dict[str, Any]]:
+    """The outcomes of the tasks of one action on `rows`: a second one would write everything again.
 
-
-def outcomes(rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """The outcomes in the collected rows, in the order of the tasks.
-
-    Raises: InvalidInputError, as the first task that refused its input raised it.
+    Raises: the error of the first task that returned one.
     """
-    found = [json.loads(row[0]) for row in rows]
-    for outcome in found:
-        if _REFUSED in outcome:
-            raise InvalidInputError(outcome[_REFUSED]["message"], kind=ErrorKind(outcome[_REFUSED]["kind"]))
+    from dstl_dagster.spark.progress import watched  # PySpark: not in the tasks
+
+    raise_as_raised()
+    with watched(rows.sparkSession, progress):
+        found = [json.loads(row[0]) for row in rows.mapInArrow(task, "outcome string").collect()]
+    raise_refusal(found)
     return found

@@ -15,8 +15,8 @@ from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.keyed import Scope
 from dstl_dagster.settings import Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.attempts import batch_of
-from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
-from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.outcomes import run_tasks
+from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.replace_tasks import ReplaceStateTask
 from dstl_dagster.spark.spending import traffic_of
@@ -76,9 +76,7 @@ def replace_state(
         reads=reads_of(df.sparkSession),
     )
     rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
-    # The only action: a second one would write everything again.
-    with watched(df.sparkSession, progress):
-        found = outcomes(rows.mapInArrow(task, OUTCOME_SCHEMA).collect())
+    found = run_tasks(rows, task, progress)
     batch.meter.add(traffic_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 

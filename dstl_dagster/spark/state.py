@@ -23,9 +23,10 @@ from dstl_dagster.format import ChangelogStateHandle, StateTtl
 from dstl_dagster.keyed import Scope, SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.attempts import batch_of
-from dstl_dagster.spark.outcomes import OUTCOME_SCHEMA, outcomes
+from dstl_dagster.spark.errors import raise_as_raised
+from dstl_dagster.spark.outcomes import run_tasks
 from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
-from dstl_dagster.spark.progress import Progress, watched
+from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.reads import reads_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
@@ -120,9 +121,7 @@ def write_state(
         options=options,
         time_column=column_of_newest(plan.schema, plan.ttl, ttl),
     )
-    # The only action: a second one would write everything again.
-    with watched(df.sparkSession, progress):
-        found = outcomes(plan.by_task(plan.rows).mapInArrow(task, OUTCOME_SCHEMA).collect())
+    found = run_tasks(plan.by_task(plan.rows), task, progress)
     batch.meter.add(traffic_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
@@ -231,6 +230,7 @@ def read_state(
         case_sensitive = is_case_sensitive(spark)
         columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
         state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
+    raise_as_raised()
     task = ReadStateTask(state, state.ranges(partitions), reads_of(spark), scope)
     count = len(task.ranges)
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import DstlError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     Scope,
@@ -29,7 +29,8 @@ from dstl_dagster.keyed import (
     write_range,
 )
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.outcomes import outcome_row, refusal_row
+from dstl_dagster.spark.errors import refusal
+from dstl_dagster.spark.outcomes import outcome_row
 from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store, task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, NewestTime, StateSchema
 from dstl_dagster.storage import TrafficMeter
@@ -69,10 +70,8 @@ class WriteStateTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             outcome = self._write(batches)
-        except InvalidInputError as error:
-            # A retry would fail on the same rows: the refusal goes to the driver, and the task succeeds.
-            yield refusal_row(error)
-            return
+        except DstlError as error:
+            outcome = refusal(error)
         if outcome is not None:
             yield outcome_row(outcome)
 

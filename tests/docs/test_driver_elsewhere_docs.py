@@ -128,6 +128,44 @@ else:
 """
 
 
+ERRORS = """
+from dstl_dagster import errors
+from dstl_dagster.spark import register
+
+register(spark)
+classes = [each for each in vars(errors).values() if isinstance(each, type)]
+for name in [each.__name__ for each in classes if issubclass(each, errors.DstlError)]:
+
+    def fails(batches, name=name):
+        from dstl_dagster import errors
+
+        raise getattr(errors, name)("what happened:\\nand what to do", "own_kind")
+        yield
+
+    try:
+        spark.range(1).mapInArrow(fails, "id BIGINT").collect()
+    except errors.DstlError as error:
+        assert (type(error).__name__, error.kind) == (name, "own_kind"), error
+        assert error.message == "what happened:\\nand what to do", error
+    else:
+        raise AssertionError(f"{name} was lost")
+try:
+    spark.read.format("dstl").options(store=STORE, job="none", operator="op").load().schema
+except errors.NotFoundError as error:
+    assert error.kind == "no_checkpoint", error
+else:
+    raise AssertionError("a job that is not there was read")
+twice = spark.range(4).selectExpr("id % 2 AS id").coalesce(1).write.format("dstl").mode("append")
+twice = twice.options(store=STORE, job="twice", operator="op", keys="id", idempotency_key="monday")
+try:
+    twice.save()
+except errors.InvalidInputError as error:
+    assert error.kind == "duplicate_key", error
+else:
+    raise AssertionError("a key was written twice")
+"""
+
+
 def python_blocks() -> list[str]:
     return [text for language, text, passed_over in blocks(PAGE) if language == "python" and not passed_over]
 
@@ -212,7 +250,7 @@ def _answers(port: int) -> bool:
 @pytest.mark.usefixtures("environment")
 def test_the_client_writes_merges_and_reads_by_spark_connect(tmp_path: Path) -> None:
     """The page's programs, then what its table promises: by hand with progress; `foreachBatch` by the query's
-    name, which dies in a micro-batch, goes on, and is not taken for another query.
+    name, which dies in a micro-batch, goes on, and is not taken for another query; and each class of error.
     """
     if not os.environ.get("CI"):
         pytest.importorskip("zstandard", reason="pyspark[connect] is not installed")
@@ -220,7 +258,7 @@ def test_the_client_writes_merges_and_reads_by_spark_connect(tmp_path: Path) -> 
     program = tmp_path / "client.py"
     with connect_server(tmp_path) as server:
         places = f"STORE = {(tmp_path / 'store').as_uri()!r}\nSERVER = {server!r}\n"
-        program.write_text("\n".join([imports, places, *python_blocks()[2:], BY_HAND, FOREACH_BATCH]))
+        program.write_text("\n".join([imports, places, *python_blocks()[2:], BY_HAND, FOREACH_BATCH, ERRORS]))
         done = subprocess.run(
             [sys.executable, str(program)],
             capture_output=True,

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import checkpointed_batches, read_state, register
 from dstl_dagster.spark.batch import CheckpointBatch
 
@@ -61,7 +62,7 @@ def test_a_second_job_follows_the_first(job: Job) -> None:
     follow()
 
     job.coordinator.restore(2)
-    with pytest.raises(StreamingQueryException, match=r"checkpoint 3 of job 'job'.*followRestores=true"):
+    with pytest.raises(ConflictError, match=r"checkpoint 3 of job 'job'.*followRestores=true"):
         follow()
     write([("c", 4, False)])
     follow(followRestores="true")
@@ -108,7 +109,7 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
     if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
         follow(stream)  # PySpark 4.1 asks such a query once how far it goes: it ends before the rename
     for query in (stream, stream):
-        with pytest.raises(StreamingQueryException, match=r"'value' is now 'amount'.*start the query again"):
+        with pytest.raises(InvalidInputError, match=r"'value' is now 'amount'.*start the query again"):
             follow(query)
     follow(load())
     assert told == [
@@ -118,7 +119,7 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
         ("a", 2, "update_before", 3),
         ("a", 3000000000, "update_after", 3),
     ]
-    with pytest.raises(StreamingQueryException, match="is BIGINT, and the schema asks for INT"):
+    with pytest.raises(InvalidInputError, match="is BIGINT, and the schema asks for INT"):
         follow(
             job.spark.readStream.format("dstl")
             .options(**source)

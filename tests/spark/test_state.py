@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.spark import read_state, write_state
 from dstl_dagster.spark import state as state_module
 from dstl_dagster.spark.state_tasks import WriteStateTask
@@ -324,7 +323,7 @@ def test_reading_a_deleted_checkpoint_says_so(job: Job) -> None:
 
         job.coordinator.store.delete(stat.name, precondition=Generation(stat.generation))
     with pytest.raises(
-        PythonException, match="'op' at checkpoint 1 of job 'job' was deleted while it was being read"
+        NotFoundError, match="'op' at checkpoint 1 of job 'job' was deleted while it was being read"
     ):
         state.collect()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import lines, register
 from dstl_dagster.spark.sink.micro_batches import POSITION
 
@@ -90,7 +90,7 @@ def test_a_mode_that_replaces_everything_is_refused(
     """Spark offers update mode to no Python sink; complete mode is refused by name, with the way out."""
     folder = arrive("e", range(5), 1)
     totals = events(job, folder).groupBy("id").agg(F.sum("value").alias("total"))
-    with pytest.raises(StreamingQueryException, match="overwrites nothing: use outputMode"):
+    with pytest.raises(InvalidInputError, match="overwrites nothing: use outputMode"):
         run(job, totals, tmp_path / "ck", mode="complete")
     assert list(job.coordinator.timeline.records()) == []
 
@@ -117,7 +117,7 @@ def test_a_new_checkpoint_folder_is_refused(
     """Spark would read everything again; the job knows that it already has it."""
     folder = arrive("e", range(3), 1)
     run(job, events(job, folder), tmp_path / "ck")
-    with pytest.raises(StreamingQueryException, match="adopt_after="):
+    with pytest.raises(ConflictError, match="adopt_after="):
         run(job, events(job, folder), tmp_path / "lost")
     assert len(job.coordinator.list()) == 1
     assert job.coordinator.timeline.tail().open_attempt is None
@@ -138,7 +138,7 @@ def test_a_wrong_query_does_not_disturb_the_one_that_runs(
         until(query, lambda: len(job.coordinator.list()) == 1)
         for number, take_over in ((1, "false"), (2, "true")):
             arrive(f"e{number}", range(3), number)
-            with pytest.raises(StreamingQueryException, match="adopt_after="):
+            with pytest.raises(ConflictError, match="adopt_after="):
                 run(job, events(job, folder), tmp_path / "lost", what={**STATE, "take_over": take_over})
         until(query, lambda: {row.value for row in job.read_state().collect()} == {2})
     finally:

@@ -26,9 +26,10 @@ from dstl_dagster.checkpoint import (
     FileReport,
     OperatorReport,
 )
-from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, InternalError, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
+from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.spark.files import joined
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 Outcome = dict[str, Any]
 
-_REFUSALS = {each.__name__: each for each in (InvalidInputError, ConflictError, FencedError)}
-
 
 def commit_sink(
     options: SinkOptions, schema: st.StructType, messages: Sequence[object], batch_id: int | None
@@ -64,7 +63,7 @@ def commit_sink(
         coordinator = sink_coordinator(options, store)
         spending = coordinator.spending()
         outcomes = outcomes_of(coordinator.store, messages)
-        _raise_refusal(outcomes)
+        raise_refusal(outcomes)
         if any(outcome.get("done") for outcome in outcomes):
             # An earlier commit crashed after step 5, perhaps in the middle of step 6.
             coordinator.compose_commit()
@@ -175,13 +174,6 @@ def _file_reports(
         return reports or [sink.job.write(names.uri(0), iter(()), meter)]
     heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()), meter)
     return [joined([heading, *reports])]
-
-
-def _raise_refusal(outcomes: Iterable[Outcome]) -> None:
-    for outcome in outcomes:
-        refused = outcome.get("refused")
-        if refused is not None:
-            raise _REFUSALS[refused["type"]](refused["message"], kind=ErrorKind(refused["kind"]))
 
 
 def _trigger_of(outcomes: Iterable[Outcome]) -> StepCost:

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import DstlError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import TRIGGER, open_attempt_changelog, write_range
+from dstl_dagster.spark.errors import refusal
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
 from dstl_dagster.spark.spending import TRAFFIC, counted_store
@@ -50,8 +51,7 @@ def write_partition(
 
     It holds the partition's number, the attempt (always of the first partition, and of others with rows),
     what was requested (`traffic`; of the first partition also `trigger`, what the planner did) and, if there
-    are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or `refused`: the input or
-    the query is wrong, or another attempt is open, and a retry would not help.
+    are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or a `refusal`.
     """
     if plan is None:
         _drain(batches)
@@ -77,9 +77,8 @@ def write_partition(
                 outcome["attempt"] = _begun(plan, micro_batch, meter)
             outcome |= _written(plan, micro_batch, partition, chain([first], batches), meter)
         return {**outcome, TRAFFIC: meter.traffic.to_json()}
-    except (InvalidInputError, ConflictError) as error:
-        refusal = {"type": type(error).__name__, "message": error.message, "kind": error.kind}
-        return {**outcome, "refused": refusal}
+    except DstlError as error:
+        return {**outcome, **refusal(error)}
 
 
 def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:

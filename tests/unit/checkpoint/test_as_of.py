@@ -123,7 +123,7 @@ def test_digits_of_an_argument_are_what_exists(numbered):
     """The one of both; and where both are, and differ, only a prefix says which."""
     assert numbered.at(AsOf.of_text("20240101")) == numbered.at(AsOf.of_text("4")) == 4
     assert numbered.at(AsOf.of_text("2")) == 2
-    with pytest.raises(InvalidInputError, match=r"say checkpoint:3 or partition:3$"):
+    with pytest.raises(InvalidInputError, match=r"say checkpoint:3 or partition:3"):
         numbered.at(AsOf.of_text("3"))
     assert numbered.at(AsOf.of_text("partition:3")) == 1
     assert numbered.at(AsOf.of_text("checkpoint:3")) == 3

@@ -12,7 +12,6 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import file_formats
 from dstl_dagster.spark.file_formats import checked_format, encode_lines, encoder_of
-from dstl_dagster.spark.outcomes import outcome_row, outcomes, refusal_row
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -56,16 +55,3 @@ def test_what_cannot_be_written_is_named() -> None:
         checked_format("orc")
     with pytest.raises(InvalidInputError, match="cannot write parquet with compression 'rar'"):
         encoder_of("parquet", pa.schema({"x": pa.int64()}), "rar")
-
-
-def test_a_refusal_reaches_the_driver_as_what_it_was() -> None:
-    """The driver raises a task's error with its message and kind."""
-    made = [
-        outcome_row({"n": 1}),
-        refusal_row(InvalidInputError("key (a=1) is there twice", "duplicate_key")),
-    ]
-    rows = [(batch.column(0)[0].as_py(),) for batch in made]
-    assert outcomes(rows[:1]) == [{"n": 1}]
-    with pytest.raises(InvalidInputError, match=r"key \(a=1\) is there twice") as caught:
-        outcomes(rows)
-    assert caught.value.kind == "duplicate_key"

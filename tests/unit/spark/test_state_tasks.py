@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import Attempt, OperatorReport
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions
+from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.state import StateSchema
 from dstl_dagster.state.partitioning import ranges_of_tasks
@@ -120,8 +121,9 @@ def test_a_repeated_key_is_an_outcome_and_no_failure(attempt: Attempt) -> None:
     """The first try reports invalid rows to the driver; Spark does not retry them."""
     rows = [(n, 0, False, 3) for n in [*range(30), 7]]
     outcome = outcome_of(writer_of(attempt), rows)
-    assert outcome["refused"]["kind"] == "duplicate_key"
-    assert "id=7" in outcome["refused"]["message"]
+    with pytest.raises(InvalidInputError, match="id=7") as caught:
+        raise_refusal([outcome])
+    assert caught.value.kind == "duplicate_key"
 
 
 def test_a_row_of_another_tasks_range_is_refused(attempt: Attempt) -> None:

@@ -47,7 +47,7 @@ def value(text: str, kind: pa.DataType = LONG) -> list[Any]:
 def test_a_rule_is_evaluated(text: str, expected: list[Any] | None) -> None:
     """`None`: it fails for a row."""
     if expected is None:
-        with pytest.raises(InvalidInputError, match=r"^update of 'n' by '.*': .*division by zero$"):
+        with pytest.raises(InvalidInputError, match=r"^update of 'n' by '.*': .*division by zero"):
             value(text)
     else:
         assert value(text) == expected
@@ -108,7 +108,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 def test_without_duckdb_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(
-        InvalidInputError, match=r"not installed: pip install dstl-dagster\[duckdb\]$"
+        InvalidInputError, match=r"not installed: pip install dstl-dagster\[duckdb\]"
     ) as caught:
         value("new.n + 1")
     assert caught.value.kind == "missing_extra"
