@@ -23,6 +23,7 @@ from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import (
     CommitOutcome,
     CommitState,
+    Copied,
     CopiedSource,
     compose_file,
     delete_copied,
@@ -35,6 +36,7 @@ from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
 __all__ = ["Publication", "finish_resolutions", "publish_files"]
 
 log = logging.getLogger(__name__)
+_AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen whatever has another generation
 _Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
 
 
@@ -51,6 +53,7 @@ def publish_files(
     manifest: Manifest,
     options: GSFileSystemOptions,
     *,
+    copied: Copied,
     threads: int,
     clock: Clock,
     progress: Callable[[int, int], None] | None = None,
@@ -58,7 +61,8 @@ def publish_files(
     """Publish what is not published yet. Any number of processes may do this concurrently.
 
     `threads` bounds both the files composed concurrently and the concurrent requests for each of them.
-    `progress` is called with (files done, files in total) from the calling thread.
+    `copied`: whether the store is certainly a copy. `progress` is called with (files done, files in total)
+    from the calling thread.
 
     A file that cannot be published as things are (a foreign object has its name, the store refuses the name)
     does not stop the others, and neither does an error. With a temporary bucket what was copied is deleted
@@ -68,10 +72,10 @@ def publish_files(
     """
 
     def publish(file: FileReport) -> _Composed:
-        return _compose_or_block(store, file, options, threads=threads)
+        return _compose_or_block(store, file, options, copied, threads=threads)
 
     outcomes: list[CommitOutcome] = []
-    copied: list[CopiedSource] = []
+    to_delete: list[CopiedSource] = []
     failure: Exception | None = None
     with contextlib.ExitStack() as stack:
         outcome_of = _started(stack, publish, manifest.files, threads)
@@ -79,12 +83,12 @@ def publish_files(
             try:
                 outcome, sources = outcome_of(file)
                 outcomes.append(outcome)
-                copied += sources
+                to_delete += sources
             except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
                 failure = failure or error
             if progress is not None:
                 progress(len(outcomes), len(manifest.files))
-    delete_copied(copied, clock, threads=threads)
+    delete_copied(to_delete, clock, threads=threads)
     if failure is not None:
         raise failure
     return _summarized(manifest.files, outcomes)
@@ -112,7 +116,14 @@ def finish_resolutions(
             continue
         file = files[waiting.name]
         if resolved.resolution is Resolution.KEEP:
-            discard_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+            discard_file(
+                store,
+                file.recoverable,
+                file.components,
+                options=options,
+                parallelism=threads,
+                copied=_AS_RESOLVED,
+            )
             log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
         still_blocked = _replace(store, file, resolved, options, threads, clock)
@@ -142,7 +153,7 @@ def _replace(
             # The name holds another generation by now: our file (published by a rival), or a foreign object
             # that the resolution does not cover.
             log.info("the object at %s is no longer the one that was resolved", file.object_name)
-    outcome, copied = _compose_or_block(store, file, options, threads=threads)
+    outcome, copied = _compose_or_block(store, file, options, _AS_RESOLVED, threads=threads)
     delete_copied(copied, clock, threads=threads)
     if outcome.state == "blocked":
         return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
@@ -150,7 +161,7 @@ def _replace(
 
 
 def _compose_or_block(
-    store: ObjectStore, file: FileReport, options: GSFileSystemOptions, *, threads: int
+    store: ObjectStore, file: FileReport, options: GSFileSystemOptions, copied: Copied, *, threads: int
 ) -> _Composed:
     """Publish one file, but for the source of a copy: that is the caller's to delete.
 
@@ -162,7 +173,9 @@ def _compose_or_block(
     Raises: as `compose_file`, except for those refusals.
     """
     try:
-        return compose_file(store, file.recoverable, file.components, options=options, parallelism=threads)
+        return compose_file(
+            store, file.recoverable, file.components, options=options, parallelism=threads, copied=copied
+        )
     except InvalidInputError as refusal:
         if refusal.kind == ErrorKind.NO_PERMISSION:
             raise

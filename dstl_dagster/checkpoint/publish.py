@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache, partial
 from typing import TypeVar
 
 from dstl_dagster.checkpoint.compose_commit import finish_resolutions, publish_files
@@ -83,19 +84,20 @@ class CheckpointPublisher(CheckpointReader):
                 f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
                 kind=ErrorKind.ABANDONED,
             )
-        threads = self._options.commit_threads
+        threads, origin = self._options.commit_threads, checkpoint.entry.completed.origin
         if committed is None:
             publication = publish_files(
-                self._store,
+                origin.located(self._store),
                 checkpoint.manifest,
                 self.file_options,
+                copied=cache(partial(origin.is_copied, self._store)),
                 threads=threads,
                 clock=self._clock,
                 progress=progress,
             )
         else:
             publication = finish_resolutions(
-                self._store,
+                origin.located(self._store),
                 checkpoint.manifest,
                 committed,
                 resolutions,

@@ -343,6 +343,7 @@ class CheckpointReader:
             self._store,
             checkpoint.manifest,
             checkpoint.entry.committed,
+            origin=checkpoint.entry.completed.origin,
             abandoned=checkpoint.abandoned,
             threads=self._options.commit_threads,
             progress=progress,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.keyed import Manifest, load_manifest, operator_state
@@ -174,10 +175,13 @@ def _retract(store: ObjectStore, completed: Completed, options: GSFileSystemOpti
         # Subsumed and cleaned up: only a committed checkpoint is subsumed, so no source is left, and the
         # `completed` record has all that is needed to find the final objects.
         for final in completed.files:
-            _delete_own(store, final)
+            _delete_own(completed.origin.located(store), final)
         return
+    home, copied = completed.origin.located(store), cache(partial(completed.origin.is_copied, store))
     for file in manifest.files:
-        if retract_file(store, file.recoverable, file.components, options=options, parallelism=threads):
+        if retract_file(
+            home, file.recoverable, file.components, options=options, parallelism=threads, copied=copied
+        ):
             log.info("retracted %s of checkpoint %d", file.object_name, completed.checkpoint_id)
 
 

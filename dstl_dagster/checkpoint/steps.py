@@ -50,7 +50,7 @@ from dstl_dagster.keyed import (
     store_manifest,
 )
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
-from dstl_dagster.storage import ObjectStore, at_once
+from dstl_dagster.storage import ObjectStore, Origin, RequestCost, at_once
 from dstl_dagster.timeline import (
     Attempt,
     BatchKey,
@@ -362,13 +362,20 @@ class CheckpointSteps(CheckpointPublisher):
         spending = self.spending()
         manifest = manifest or self._recorded_by(attempt) or self._read_with_tail(attempt)
         files = final_files(manifest.files)
+        name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
+        generation = manifest.generation
+        if generation is None and self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+            stored = self._store.stat(name)
+            generation = None if stored is None else stored.generation
 
         def complete(view: TimelineView) -> Completed | None:
             return decisions.to_complete(
                 view,
                 attempt,
-                manifest=self._names.manifest(attempt.checkpoint_id, attempt.attempt),
+                manifest=name,
                 manifest_crc32c=manifest.crc32c,
+                manifest_generation=generation,
+                home=Origin.home_of(self._store),
                 files=files,
                 seconds=spending.so_far().seconds,
             )

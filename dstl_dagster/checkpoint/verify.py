@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.checkpoint.integrity import (
@@ -37,9 +37,9 @@ from dstl_dagster.keyed import (
     is_keyed,
     operator_layers,
 )
-from dstl_dagster.recoverable import fingerprint_of, is_own, temporary_names
+from dstl_dagster.recoverable import Copied, fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
-from dstl_dagster.storage import BlockReads, ObjectStore, OnceRead
+from dstl_dagster.storage import BlockReads, ObjectStore, OnceRead, Origin
 from dstl_dagster.timeline import Committed
 
 __all__ = [
@@ -87,6 +87,7 @@ def verify_checkpoint(
     manifest: Manifest,
     committed: Committed | None = None,
     *,
+    origin: Origin | None = None,
     abandoned: bool = False,
     threads: int = 4,
     progress: Progress | None = None,
@@ -96,6 +97,7 @@ def verify_checkpoint(
     Args:
         manifest: as loaded; the older ones that it names are loaded here.
         committed: its newest `committed` record; `None` if step 6 is not complete.
+        origin: where its record says that it was made; files are named by the bucket that they had there.
         abandoned: a restore left it behind, and retracts its files.
         threads: objects checked concurrently. Each check holds one change set at a time, and all of them
             together 64 MiB of files, which are fetched once: small ones whole, larger ones in blocks.
@@ -105,14 +107,17 @@ def verify_checkpoint(
     the checkpoint: then nothing is known.
     """
     found = Findings()
+    origin = origin or Origin("", "", None)
+    files = origin.located(store)
     chains = _chains(store, manifest, found, threads)
     checks = _change_checks(OnceRead(store), chains, found)
     if abandoned:
         own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
         found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
-        checks += [partial(_check_retracted, store, file, found) for file in manifest.files]
+        checks += [partial(_check_retracted, files, file, found) for file in manifest.files]
     else:
-        checks += [partial(_check_file, store, file, committed, found) for file in manifest.files]
+        copied = cache(partial(origin.is_copied, store))
+        checks += [partial(_check_file, files, file, committed, copied, found) for file in manifest.files]
     _run(checks, threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
 
@@ -291,13 +296,15 @@ def _check_changes(
         found.problem(", ".join(names), f"does not hold what it should: {error.message}")
 
 
-def _check_file(store: ObjectStore, file: FileReport, committed: Committed | None, found: Findings) -> None:
+def _check_file(
+    store: ObjectStore, file: FileReport, committed: Committed | None, copied: Copied, found: Findings
+) -> None:
     name = file.object_name
     blocked = {} if committed is None else {each.name: each.reason for each in committed.blocked}
     if name in blocked:
         found.note(name, f"is not published: {blocked[name]}")
     if committed is None or name in blocked:
-        _check_components(store, file, found)
+        _check_components(store, file, copied, found)
     elif name in committed.published:
         _check_published(store, file, found)
     else:
@@ -335,7 +342,7 @@ def _check_published(store: ObjectStore, file: FileReport, found: Findings) -> N
             check_object(home, final.object_name, replace(expected, generation=None), found)
 
 
-def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> None:
+def _check_components(store: ObjectStore, file: FileReport, copied: Copied, found: Findings) -> None:
     """A file that is not published yet: its components exist, or step 6 has started composing them."""
     missing = []
     for component in file.components:
@@ -347,13 +354,13 @@ def _check_components(store: ObjectStore, file: FileReport, found: Findings) -> 
         if stat is None:
             missing.append(component.object_name)
             continue
-        if stat.generation != component.generation:
-            # What a late repeat of its upload leaves looks the same as a copy: step 6 takes neither.
+        if stat.generation != component.generation and not copied():
+            # What a late repeat of its upload leaves looks the same as a copy: a person decides.
             found.checked(component.object_name)
             found.problem(
                 component.object_name,
                 f"was copied or overwritten: it has generation {stat.generation}, not "
-                f"{component.generation}, so {file.object_name} will not be published",
+                f"{component.generation}, so {file.object_name} will be blocked",
             )
             continue
         check_object(home, component.object_name, expected, found)

@@ -194,6 +194,7 @@ class Manifest:
         cost: what steps 1 to 4 requested, as far as they were counted; `None` in manifests of earlier
             releases. The one field in which two tries of step 4 may differ: the first that is stored stays.
         crc32c: of all bytes of the object that it was stored in or loaded from; `None` before that.
+        generation: of the object that it was stored in; `None` if another try stored it, or it was loaded.
     """
 
     job: str
@@ -206,6 +207,7 @@ class Manifest:
     persist_seconds: float = 0.0
     cost: CheckpointCost | None = None
     crc32c: int | None = field(default=None, compare=False)
+    generation: int | None = field(default=None, compare=False)
 
     @property
     def positions(self) -> dict[str, Any]:
@@ -300,8 +302,10 @@ def store_manifest(store: ObjectStore, attempt: Attempt, manifest: Manifest) -> 
         except FormatError:
             return False
 
-    there = write_once(store, name, payload, otherwise=conflict, is_same=is_same)
-    return replace(manifest, crc32c=crc32c_of(there)) if there == payload else _decoded(there, name)
+    there, generation = write_once(store, name, payload, otherwise=conflict, is_same=is_same)
+    if there != payload:
+        return _decoded(there, name)
+    return replace(manifest, crc32c=crc32c_of(there), generation=generation)
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:

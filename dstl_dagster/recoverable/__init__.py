@@ -15,7 +15,7 @@ from dstl_dagster.recoverable.sweep import Leftover, plan_sweep, sweep
 from dstl_dagster.recoverable.temporary_names import temporary_names
 
 if TYPE_CHECKING:
-    from dstl_dagster.recoverable.commit import commit_file, compose_file, discard_file, retract_file
+    from dstl_dagster.recoverable.commit import Copied, commit_file, compose_file, discard_file, retract_file
     from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
     from dstl_dagster.recoverable.compose import recoverable_hash
     from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
@@ -34,6 +34,7 @@ __all__ = [
     "CommitOutcome",
     "CommitState",
     "Component",
+    "Copied",
     "CopiedSource",
     "Fingerprint",
     "GSBlobIdentifier",
@@ -62,7 +63,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "commit": ["commit_file", "compose_file", "discard_file", "retract_file"],
+        "commit": ["Copied", "commit_file", "compose_file", "discard_file", "retract_file"],
         "committer": ["GSRecoverableWriterCommitter"],
         "compose": ["recoverable_hash"],
         "fingerprint": ["Fingerprint", "fingerprint_of", "is_own"],

@@ -12,6 +12,12 @@ Any number of callers may run the same commit at the same time, be killed at any
 * A run that misses a source looks one level up for an object that is provably of this commit, and so on to
   the final one. Searching upwards finds whatever a rival has moved meanwhile.
 * A foreign object is never touched. A commit is reported as published only when no source is left.
+
+In a copy of a store every object has another generation, and tools may lose metadata. Where the caller knows
+that the store is a copy (`Copied`), components are bound to the generations that are live, and what a commit
+made is known by length and checksum, each only if these are the right ones. Nobody else may: a twin of a
+component is also what a late repeat of its upload leaves, and a zombie that took it would bring back a file
+that was retracted. There the file is blocked, for a person to decide.
 """
 
 from __future__ import annotations
@@ -21,14 +27,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
-from dstl_dagster.recoverable.fingerprint import Fingerprint, is_own
+from dstl_dagster.recoverable.fingerprint import COMMIT_KEY, Fingerprint, is_own
 from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState, blocked_by
 from dstl_dagster.recoverable.pins import CopiedSource, Pin, all_there, delete_copied, delete_exactly
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
@@ -45,12 +51,14 @@ from dstl_dagster.storage import (
     write_own,
 )
 
-__all__ = ["commit_file", "compose_file", "discard_file", "retract_file"]
+__all__ = ["Copied", "commit_file", "compose_file", "discard_file", "retract_file"]
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _ROUNDS = 4
+Copied = Callable[[], bool]
+"""Whether the store is certainly a copy. Asked where it decides, at most once for each file."""
 
 
 def commit_file(
@@ -92,15 +100,19 @@ def compose_file(
     *,
     options: GSFileSystemOptions,
     parallelism: int,
+    copied: Copied = lambda: False,
 ) -> tuple[CommitOutcome, Sequence[CopiedSource]]:
-    """`commit_file` of one of many, whose final name was free a moment ago.
+    """`commit_file` of one of many, whose final name was free a moment ago, and which nobody takes before
+    this step has ended: without components and final object it is blocked, not taken away.
 
     It is not looked up first: a foreign object is found by the last request, when a tree of composes has
     folded the components already. It is as after a commit that was killed there: no byte is lost.
 
     Returns: the outcome, and what `delete_copied` must delete before the commit is done.
     """
-    commit = _Commit(store, recoverable, components, options, None, parallelism, looks_first=False)
+    commit = _Commit(
+        store, recoverable, components, options, None, parallelism, looks_first=False, copied=copied
+    )
     return commit.run(), commit.copied
 
 
@@ -112,6 +124,7 @@ def discard_file(
     options: GSFileSystemOptions | None = None,
     fingerprint: str | None = None,
     parallelism: int = 32,
+    copied: Copied = lambda: False,
 ) -> int:
     """Delete the sources of a file that is never to be published. Idempotent.
 
@@ -120,7 +133,8 @@ def discard_file(
 
     Returns: the number of objects that this call deleted.
     """
-    return _Commit(store, recoverable, components, options, fingerprint, parallelism).delete_sources()
+    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism, copied=copied)
+    return commit.delete_sources()
 
 
 def retract_file(
@@ -131,12 +145,13 @@ def retract_file(
     options: GSFileSystemOptions | None = None,
     fingerprint: str | None = None,
     parallelism: int = 32,
+    copied: Copied = lambda: False,
 ) -> bool:
     """Undo a commit, finished or not: `discard_file`, then delete the final object if it is of this commit.
 
     Returns: True if this call deleted the final object. A foreign one stays. Idempotent.
     """
-    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism)
+    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism, copied=copied)
     commit.delete_sources()
     return commit.delete_final()
 
@@ -161,7 +176,10 @@ class _Commit:
         parallelism: int,
         *,
         looks_first: bool = True,
+        copied: Copied | None = None,
     ) -> None:
+        self._of_checkpoint = copied is not None
+        self._copied = cache(copied or (lambda: False))
         self._commit = fingerprint or recoverable_hash(recoverable)
         self._parallelism = parallelism
         self._root = plan_compose(recoverable)
@@ -196,7 +214,14 @@ class _Commit:
                 return CommitOutcome(CommitState.PUBLISHED, made)
             # A source is gone. Bytes only move upwards, so a rival's final object is visible by now.
             final = self._final_store.stat(self._final_name)
-            return self._taken_away() if final is None else self._settled(final)
+            if final is not None:
+                return self._settled(final)
+            twins = self._twins()
+            if not twins:
+                return self._taken_away()
+            if not self._copied():
+                return self._copied_or_repeated(twins)
+            self._components = [twins.get(each.object_name, each) for each in self._components or ()]
         raise UnavailableError(
             f"{self._final_uri!r} keeps appearing and disappearing during the commit; "
             "find out what else writes it, then commit again"
@@ -209,12 +234,59 @@ class _Commit:
         return not waves(self._root) if self._same_bucket else len(self._root.children) == 1
 
     def _settled(self, final: ObjectStat) -> CommitOutcome:
-        if not is_own(final, self._commit):
+        if not self._is_ours(final):
             return blocked_by(final, self._final_uri)
         self.delete_sources()
         return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
 
+    def _is_ours(self, stat: ObjectStat, node: Node | None = None) -> bool:
+        """Whether this commit wrote the object: by its metadata, or in a copy that lost them by its bytes.
+
+        An empty object proves nothing by its bytes.
+        """
+        if is_own(stat, self._commit, node):
+            return True
+        if COMMIT_KEY in stat.metadata or not stat.size or not self._components or not self._copied():
+            return False
+        part = self._components if node is None else self._components[node.first : node.end]
+        crc, size = combine_all((each.crc32c, each.size) for each in part)
+        return (stat.size, stat.crc32c) == (size, crc)
+
+    def _twins(self) -> dict[str, Component]:
+        """The components that are live with the same bytes and another generation, bound to that; by name."""
+        if not self._of_checkpoint:
+            return {}
+        known = self._components or ()
+        found = self._in_parallel([partial(self._temporary_store.stat, each.object_name) for each in known])
+        return {
+            each.object_name: replace(each, generation=stat.generation)
+            for each, stat in zip(known, found, strict=True)
+            if stat is not None
+            and stat.generation != each.generation
+            and (stat.size, stat.crc32c) == (each.size, each.crc32c)
+        }
+
+    def _copied_or_repeated(self, twins: Mapping[str, Component]) -> CommitOutcome:
+        name = min(twins)
+        return CommitOutcome(
+            CommitState.BLOCKED,
+            reason=(
+                f"{self._temporary_store.uri_of(name)!r}, of which it is composed, has another "
+                "generation and the same bytes: if it was put back from a copy, publish it (--replace), "
+                "else not (--keep)"
+            ),
+        )
+
     def _taken_away(self) -> CommitOutcome:
+        if self._copied():
+            missing = self._temporary_store.uri_of(self._names.of_components[0])
+            return CommitOutcome(
+                CommitState.BLOCKED,
+                reason=(
+                    f"{missing!r}, of which it is composed, is not in this copy of the store: copy it too, "
+                    "and publish the file (--replace), or do without it (--keep)"
+                ),
+            )
         _logger.info("final object was removed", extra={"final_object": self._final_uri})
         return CommitOutcome(
             CommitState.TAKEN_AWAY,
@@ -254,7 +326,7 @@ class _Commit:
         found = self._temporary_store.stat(name)
         if found is None:
             return None
-        if not is_own(found, self._commit, node):
+        if not self._is_ours(found, node):
             raise _Blocked(found, self._temporary_store.uri_of(name))
         self._delete(pin for pin in children if pin is not None)
         return Pin.of(found)
@@ -343,6 +415,9 @@ class _Commit:
 
     def delete_sources(self) -> int:
         """Components first, then intermediates upwards: nothing is left below to compose one again."""
+        if self._copied():
+            twins = self._twins()
+            self._components = [twins.get(each.object_name, each) for each in self._components or ()]
         deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
         if self._root is None:
             return deleted
@@ -356,7 +431,7 @@ class _Commit:
             own = [
                 Pin.of(stat)
                 for node, stat in zip(wave, found, strict=True)
-                if stat is not None and is_own(stat, self._commit, node)
+                if stat is not None and self._is_ours(stat, node)
             ]
             deleted += self._delete(own)
         return deleted
@@ -364,7 +439,7 @@ class _Commit:
     def delete_final(self) -> bool:
         """Delete the final object if it is of this commit."""
         final = self._final_store.stat(self._final_name)
-        if final is None or not is_own(final, self._commit):
+        if final is None or not self._is_ours(final):
             return False
         return delete_exactly(self._final_store, Pin.of(final))
 

@@ -40,7 +40,7 @@ from dstl_dagster.storage.base import (
 
 if TYPE_CHECKING:
     from dstl_dagster.storage.block_reads import BlockReads
-    from dstl_dagster.storage.copied import generation_of_copy
+    from dstl_dagster.storage.copied import Origin, generation_of_copy
     from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.file_ranges import FileRanges
     from dstl_dagster.storage.gcs import GCSObjectStore
@@ -102,6 +102,7 @@ __all__ = [
     "OnceRead",
     "OpeningStore",
     "Operation",
+    "Origin",
     "Precondition",
     "PrivateFile",
     "PrivateFolder",
@@ -153,11 +154,11 @@ __getattr__, __dir__ = lazy_face(
     __name__,
     {
         "block_reads": ["BlockReads"],
+        "copied": ["Origin", "generation_of_copy"],
         "deleting": ["delete_each"],
         "file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
-        "copied": ["generation_of_copy"],
         "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],

@@ -1,16 +1,36 @@
-"""Objects of a store that was copied: under other generations, and the same by length and checksum.
+"""Objects of a store that was copied or moved: the same by length and checksum, elsewhere and under other
+generations.
 
-Owns that proof. Does not own what a caller then does with the generation.
+Owns that proof, and finding objects that documents name by the bucket they were in. Does not own what a
+caller then does with an object.
 
 An object is what its length and checksum say. The generation that a document names guards against an
 overwrite while one works; in a copy of a bucket or folder, no object has it.
+
+Files are named by bucket and full name. In a copy in another bucket, or below another prefix, those that lay
+in the store have moved with it. Those that lay outside belong to the original, which may be alive: a copy
+never touches them.
 """
 
 from __future__ import annotations
 
-from dstl_dagster.storage.base import ObjectStore
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["generation_of_copy"]
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.storage.base import (
+    Buffer,
+    ObjectReader,
+    ObjectStat,
+    ObjectStore,
+    Precondition,
+    RangeReader,
+    Source,
+)
+from dstl_dagster.storage.rules import each_deleted
+from dstl_dagster.storage.wrapper import WrapperStore
+
+__all__ = ["Origin", "generation_of_copy"]
 
 
 def generation_of_copy(
@@ -24,3 +44,177 @@ def generation_of_copy(
         return None
     stat = store.stat(name)
     return stat.generation if stat is not None and (stat.size, stat.crc32c) == (size_bytes, crc32c) else None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The store in which a document was written, as the document says.
+
+    Attributes:
+        home: of that store, as `home_of`; empty if unknown.
+        witness: an object that lives as long as anybody asks.
+        generation: that it had there; `None` if unknown.
+    """
+
+    home: str
+    witness: str
+    generation: int | None
+
+    @staticmethod
+    def home_of(store: ObjectStore) -> str:
+        """The store's bucket and prefix."""
+        return f"{store.bucket_name}/{store.prefix}"
+
+    def is_elsewhere(self, store: ObjectStore) -> bool:
+        """Whether the document was written in another bucket, or below another prefix."""
+        return bool(self.home) and self.home != self.home_of(store)
+
+    def is_copied(self, store: ObjectStore) -> bool:
+        """Whether the store is certainly a copy: it is elsewhere, or the witness was written again.
+
+        At most one request. A copy that keeps generations is none here.
+        """
+        if self.is_elsewhere(store):
+            return True
+        if self.generation is None:
+            return False
+        stat = store.stat(self.witness)
+        return stat is not None and stat.generation != self.generation
+
+    def located(self, store: ObjectStore) -> ObjectStore:
+        """`store`, whose `in_bucket` takes buckets and names as the document has them."""
+        return _Elsewhere(store, self.home) if self.is_elsewhere(store) else store
+
+
+class _Elsewhere(WrapperStore):
+    """A store that gives its buckets under the names of another one."""
+
+    def __init__(self, inner: ObjectStore, home: str) -> None:
+        super().__init__(inner)
+        self._home = home
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        bucket, _, prefix = self._home.partition("/")
+        whole = self._inner.in_bucket(self._inner.bucket_name)
+        return _MovedBucket(whole, prefix if bucket == bucket_name else None, self._inner.prefix)
+
+
+class _MovedBucket(WrapperStore):
+    """A bucket in which what lay below one prefix lies below another, and nothing else is.
+
+    Args:
+        before: the prefix in names here; `None`: nothing of this bucket has moved.
+        now: the prefix in `inner`.
+    """
+
+    def __init__(self, inner: ObjectStore, before: str | None, now: str) -> None:
+        super().__init__(inner)
+        self._before, self._now = before, now
+
+    def in_bucket(self, bucket_name: str) -> ObjectStore:
+        raise InvalidInputError(f"bucket {bucket_name!r} is asked for in a moved one")
+
+    def _moved(self, name: str) -> str | None:
+        if self._before is None or not name.startswith(self._before):
+            return None
+        return self._now + name.removeprefix(self._before)
+
+    def _there(self, name: str) -> str:
+        moved = self._moved(name)
+        if moved is None:
+            raise NotFoundError(f"{name} is outside of the store that was copied: the original's")
+        return moved
+
+    def _target(self, name: str) -> str:
+        moved = self._moved(name)
+        if moved is None:
+            raise InvalidInputError(f"{name} is outside of the store that was copied: the original's")
+        return moved
+
+    def _as_named(self, stat: ObjectStat) -> ObjectStat:
+        return replace(stat, name=f"{self._before}{stat.name.removeprefix(self._now)}")
+
+    def uri_of(self, name: str) -> str:
+        moved = self._moved(name)
+        return name if moved is None else self._inner.uri_of(moved)
+
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+        moved = self._moved(name)
+        found = None if moved is None else self._inner.stat(moved, generation=generation)
+        return None if found is None else self._as_named(found)
+
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
+        return self._inner.get(self._there(name), generation=generation)
+
+    def get_range(
+        self, name: str, start: int, length: int, *, generation: int | None = None
+    ) -> bytes | memoryview:
+        return self._inner.get_range(self._there(name), start, length, generation=generation)
+
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
+        return super().open_ranges(self._there(name), generation=generation)
+
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
+        return self._inner.open_read(self._there(name), start=start, generation=generation)
+
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+        del start_offset
+        raise InvalidInputError(f"{prefix} is asked for in a moved bucket")
+
+    def put(
+        self,
+        name: str,
+        payload: Buffer,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        return self._as_named(
+            self._inner.put(self._target(name), payload, precondition=precondition, metadata=metadata)
+        )
+
+    def compose(
+        self,
+        sources: Sequence[Source],
+        target: str,
+        *,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+        delete_sources: bool = False,
+        crc32c: int | None = None,
+    ) -> ObjectStat:
+        made = self._inner.compose(
+            [replace(source, name=self._there(source.name)) for source in sources],
+            self._target(target),
+            precondition=precondition,
+            metadata=metadata,
+            delete_sources=delete_sources,
+            crc32c=crc32c,
+        )
+        return self._as_named(made)
+
+    def copy(
+        self,
+        source: Source,
+        target: str,
+        *,
+        to: ObjectStore | None = None,
+        precondition: Precondition,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStat:
+        destination = to if isinstance(to, _MovedBucket) else self
+        made = super().copy(
+            replace(source, name=self._there(source.name)),
+            destination._target(target),
+            to=to,
+            precondition=precondition,
+            metadata=metadata,
+        )
+        return destination._as_named(made)
+
+    def delete(self, name: str, *, precondition: Precondition) -> bool:
+        moved = self._moved(name)
+        return moved is not None and self._inner.delete(moved, precondition=precondition)
+
+    def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        return each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)

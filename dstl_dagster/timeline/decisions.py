@@ -228,6 +228,8 @@ def to_complete(
     files: Sequence[FinalFile],
     seconds: float,
     manifest_crc32c: int | None = None,
+    manifest_generation: int | None = None,
+    home: str = "",
 ) -> Completed | None:
     """Step 5, the commit point; `None` if this attempt has already completed its checkpoint.
 
@@ -260,6 +262,8 @@ def to_complete(
         base=attempt.base,
         seconds=seconds,
         manifest_crc32c=manifest_crc32c,
+        manifest_generation=manifest_generation,
+        home=home,
     )
 
 

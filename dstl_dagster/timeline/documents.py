@@ -32,15 +32,15 @@ def write_once(
     *,
     otherwise: ConflictError,
     is_same: Callable[[bytes], bool] = lambda _: False,
-) -> bytes:
+) -> tuple[bytes, int | None]:
     """Create the object. Succeeds if the same bytes are already there, or others for which `is_same` is true.
 
-    Returns: the bytes that are there.
+    Returns: the bytes that are there, and their generation if this call created them.
     Raises: `otherwise` if different bytes are there; UnavailableError if the outcome cannot be determined
     (call again).
     """
     try:
-        store.put(name, payload, precondition=ABSENT)
+        made = store.put(name, payload, precondition=ABSENT)
     except (ConflictError, UnavailableError) as error:
         try:
             there = store.get(name)
@@ -48,5 +48,5 @@ def write_once(
             raise in_doubt(name, error) from error
         if there != payload and not is_same(there):
             raise otherwise from error
-        return there
-    return payload
+        return there, None
+    return payload, made.generation

@@ -198,7 +198,7 @@ def _mapping(plain: Any) -> dict[str, Any]:
     return plain
 
 
-_OPTIONAL = {"parent", "base", "batch", "manifest_crc32c", "foreign_generation"}
+_OPTIONAL = {"parent", "base", "batch", "manifest_crc32c", "manifest_generation", "foreign_generation"}
 _READERS: dict[str, Any] = {
     "slot": _count,
     "decision_id": uuid.UUID,
@@ -211,6 +211,8 @@ _READERS: dict[str, Any] = {
     "reason": _text,
     "manifest": _text,
     "manifest_crc32c": _count,
+    "manifest_generation": _count,
+    "home": _text,
     "base": _count,
     "batch": BatchKey.from_json,
     "files": _finals,

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from dstl_dagster.storage import Origin
 from dstl_dagster.timeline.batch_key import BatchKey
 
 __all__ = [
@@ -98,7 +99,9 @@ class Completed(TimelineRecord):
 
     `seconds` is how long the step had taken when this record was sent. `manifest_crc32c` is the CRC-32C of
     all bytes of the manifest, which names what follows with its own checksum, and so on to every byte; `None`
-    for a manifest that its writer did not store.
+    for a manifest that its writer did not store. `home` is the bucket and prefix of the store that it was
+    completed in, and `manifest_generation` what the manifest had there, if that was known: a store where it
+    has another one is a copy.
 
     `base` is the checkpoint whose state this one builds on (0: none, the state begins here), where that is
     not its parent: its batch is the parent's, applied anew.
@@ -114,6 +117,13 @@ class Completed(TimelineRecord):
     base: int | None = None
     seconds: float = 0.0
     manifest_crc32c: int | None = None
+    home: str = ""
+    manifest_generation: int | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Where the checkpoint was made: its files are named by the bucket that they had there."""
+        return Origin(self.home, self.manifest, self.manifest_generation)
 
     @property
     def builds_on(self) -> int | None:

@@ -205,7 +205,9 @@ def unfinished_resolution_stops_nothing(monkeypatch):
 
 @caught_by("blocked-restore", "of an abandoned checkpoint is still there")
 def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
-    def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
+    def retract(
+        store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
+    ) -> bool:
         return commit._Commit(store, recoverable, components, options, None, parallelism).delete_final()
 
     monkeypatch.setattr(rollback, "retract_file", retract)
@@ -213,7 +215,9 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
 
 @caught_by("compose-commit and append after a restore:7:4:21:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
-    def retract(store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int) -> bool:
+    def retract(
+        store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
+    ) -> bool:
         running = commit._Commit(store, recoverable, components, options, None, parallelism)
         deleted = running.delete_final()
         running.delete_sources()

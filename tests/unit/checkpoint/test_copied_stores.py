@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from dstl_dagster.errors import DstlError, FormatError
-from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, LocalObjectStore, MemoryObjectStore, ObjectStore
+from dstl_dagster.storage import (
+    ABSENT,
+    ANY,
+    GCSObjectStore,
+    LocalObjectStore,
+    MemoryObjectStore,
+    ObjectStore,
+    open_store,
+)
 from dstl_dagster.testing.gcs_server import GCSServer
 from tests.contract.test_gcs_store import make_client
 
@@ -28,14 +36,23 @@ def copy_objects(source: ObjectStore, target: ObjectStore, *, metadata: bool = T
     return target
 
 
+def later_memory() -> ObjectStore:
+    """An empty store whose generations are none of a store's that has few objects."""
+    store = MemoryObjectStore()
+    for _ in range(500):
+        store.put("x", b"", precondition=ANY)
+    store.delete("x", precondition=ANY)
+    return store
+
+
 @contextmanager
 def memory(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
-    yield MemoryObjectStore(), lambda store: copy_objects(store, MemoryObjectStore())
+    yield MemoryObjectStore(), lambda store: copy_objects(store, later_memory())
 
 
 @contextmanager
 def memory_without_metadata(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
-    yield MemoryObjectStore(), lambda store: copy_objects(store, MemoryObjectStore(), metadata=False)
+    yield MemoryObjectStore(), lambda store: copy_objects(store, later_memory(), metadata=False)
 
 
 @contextmanager
@@ -52,10 +69,35 @@ def bucket(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
 
 
 @contextmanager
+def bucket_below_a_prefix(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
+    """As `gcloud storage cp -r gs://from/* gs://to/2026-11-25/` does."""
+    with GCSServer() as server:
+        server.create_bucket("from")
+        server.create_bucket("to")
+        client = make_client(server)
+        yield (
+            GCSObjectStore(client, "from"),
+            lambda store: copy_objects(store, GCSObjectStore(client, "to", "2026-11-25/")),
+        )
+        client.close()
+
+
+@contextmanager
 def folder_with_records(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
     yield (
         LocalObjectStore(folder / "from", durable=False),
         lambda store: LocalObjectStore(shutil.copytree(folder / "from", folder / "to"), durable=False),
+    )
+
+
+@contextmanager
+def folder_with_records_and_new_times(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
+    """As `cp -r` does."""
+    yield (
+        LocalObjectStore(folder / "from", durable=False),
+        lambda store: LocalObjectStore(
+            shutil.copytree(folder / "from", folder / "to", copy_function=shutil.copyfile), durable=False
+        ),
     )
 
 
@@ -69,7 +111,15 @@ def folder_of_the_job(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
     yield LocalObjectStore(folder / "from", durable=False), copied
 
 
-WAYS = [memory, memory_without_metadata, bucket, folder_with_records, folder_of_the_job]
+WAYS = [
+    memory,
+    memory_without_metadata,
+    bucket,
+    bucket_below_a_prefix,
+    folder_with_records,
+    folder_with_records_and_new_times,
+    folder_of_the_job,
+]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
@@ -137,20 +187,129 @@ def test_a_damaged_copy_is_damaged(keyed_on, job_on, stores):
         copy.coordinator.restore(3)
 
 
-def test_a_file_of_a_copy_that_was_not_published(keyed_on, job_on, stores):
-    """A copy in which step 6 was due: verify says that it cannot tell the component from a twin."""
-    store, copied = stores
-    keyed, job = keyed_on(store), job_on(store)
+def one_that_is_due(keyed, job, *parts):
+    """A completed checkpoint with state and a file that is not published yet."""
     attempt = keyed.coordinator.trigger()
-    file = job.file(attempt, "out/due.txt", b"part")
+    file = job.file(attempt, "out/due.txt", *parts)
     keyed.coordinator.record(attempt, [keyed.report(attempt, [{"tail": "a", "flights": 1}])], [file])
     keyed.coordinator.confirm(attempt)
+    return file
+
+
+def everything(store):
+    return {stat.name: (stat.generation, stat.crc32c) for stat in store.list()}
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_file_of_a_copy_that_was_not_published(keyed_on, job_on, stores, count):
+    """Step 6 was due when the store was copied: verify finds nothing, and the next batch publishes the file,
+    of one component or of a tree, in the copy and not in the original.
+    """
+    store, copied = stores
+    parts = [b"part %d" % number for number in range(count)]
+    one_that_is_due(keyed_on(store), job_on(store), *parts)
+    before = everything(store)
     target = copied(store)
     copy = keyed_on(target)
-    (component,) = file.components
-    same = (
-        target.in_bucket(component.bucket_name).stat(component.object_name).generation == component.generation
-    )
     found = copy.coordinator.verify()
-    assert [problem.object_name for problem in found.problems] == ([] if same else [component.object_name])
-    assert len(copy.rows()) == 1
+    assert (found.problems, found.notes) == ((), ())
+    copy.changes([{"tail": "b", "flights": 1}])
+    assert target.get("out/due.txt") == b"".join(parts)
+    assert copy.coordinator.audit().in_order
+    assert copy.coordinator.verify(1).ok
+    assert everything(store) == before
+
+
+def test_a_restore_in_a_copy_retracts_its_own_files(keyed_on, job_on, stores):
+    """The files of later checkpoints go in the copy; the original is as it was."""
+    store, copied = stores
+    three_checkpoints(keyed_on(store), job_on(store))
+    before = everything(store)
+    target = copied(store)
+    copy = keyed_on(target)
+    copy.coordinator.restore(1)
+    assert [stat.name for stat in target.list("out/")] == ["out/0.txt"]
+    assert len(copy.rows()) == 2
+    copy.changes([{"tail": "new", "flights": 1}])
+    assert copy.coordinator.audit().in_order
+    assert everything(store) == before
+
+
+def test_a_restore_in_a_copy_before_a_file_was_published(keyed_on, job_on, stores):
+    """The components of a file that was due go with the checkpoint that it belongs to."""
+    store, copied = stores
+    keyed = three_checkpoints(keyed_on(store), job_on(store))
+    one_that_is_due(keyed, job_on(store), b"part")
+    target = copied(store)
+    copy = keyed_on(target)
+    copy.coordinator.restore(3)
+    assert target.stat("out/due.txt") is None
+    assert [stat.name for stat in target.list() if ".inprogress/" in stat.name] == []
+
+
+def put_again(store, name):
+    """As restoring a deleted object does: the same bytes, another generation."""
+    payload, stat = store.get(name), store.stat(name)
+    store.delete(name, precondition=ANY)
+    store.put(name, payload, precondition=ABSENT, metadata=stat.metadata)
+
+
+@pytest.mark.parametrize("resolution", ["replace", "keep"])
+def test_a_component_that_was_put_back_alone(keyed_on, job_on, resolution):
+    """The store is no copy, so the component may be what a late upload left: the file is blocked with the
+    reason, and a person decides.
+    """
+    store = MemoryObjectStore()
+    keyed = keyed_on(store)
+    file = one_that_is_due(keyed, job_on(store), b"part")
+    put_again(store, file.components[0].object_name)
+    (problem,) = keyed.coordinator.verify().problems
+    assert "will be blocked" in str(problem)
+    (checkpoint,) = keyed.coordinator.compose_commit()
+    assert "if it was put back from a copy, publish it" in checkpoint.blocked[0].reason
+    keyed.coordinator.resolve(1, "out/due.txt", resolution)
+    assert (store.stat("out/due.txt") is not None) == (resolution == "replace")
+    assert store.stat(file.components[0].object_name) is None
+    assert keyed.coordinator.audit().in_order
+
+
+def test_a_copy_without_its_temporary_objects(keyed_on, job_on):
+    """The folder of the job alone was copied when step 6 was due: its file is blocked, and not called
+    published.
+    """
+    store, target = MemoryObjectStore(), later_memory()
+    one_that_is_due(keyed_on(store), job_on(store), b"part")
+    for stat in store.list("dstl/"):
+        target.put(stat.name, store.get(stat.name), precondition=ABSENT)
+    copy = keyed_on(target)
+    copy.changes([{"tail": "b", "flights": 1}])
+    (blocked,) = copy.coordinator.audit().blocked[1]
+    assert blocked == "out/due.txt"
+    assert "is not in this copy of the store" in copy.coordinator.get(1).blocked[0].reason
+    for stat in store.list(".inprogress/"):
+        target.put(stat.name, store.get(stat.name), precondition=ABSENT)
+    copy.coordinator.resolve(1, "out/due.txt", "replace")
+    assert target.get("out/due.txt") == b"part"
+
+
+def test_files_outside_of_a_copied_store_are_the_originals(keyed_on, job_on):
+    """A store below a prefix, copied to another one of the same bucket: a restore there deletes no file that
+    the original published beside its store, and publishes none.
+    """
+    whole = MemoryObjectStore()
+    store, target = (open_store(f"{whole.uri}/{each}") for each in ("live", "copy"))
+    keyed, job = keyed_on(store), job_on(whole)
+    for number in range(2):
+        attempt = keyed.coordinator.trigger()
+        reports = [keyed.report(attempt, [{"tail": str(number), "flights": number}])]
+        keyed.coordinator.record(attempt, reports, [job.file(attempt, f"out/{number}.txt", b"part")])
+        keyed.coordinator.confirm(attempt)
+        if number == 0:
+            keyed.coordinator.compose_commit()
+    before = everything(whole)
+    copy = keyed_on(copy_objects(store, target))
+    copy.coordinator.restore(1)
+    copy.changes([{"tail": "new", "flights": 1}])
+    after = everything(whole)
+    assert {name: after.get(name) for name in before} == before
+    assert "out/1.txt" not in after
