@@ -1,23 +1,30 @@
 """Is a job in order? Checks its timeline against the objects in the store.
 
-Owns the checks and the summary. Does not own whether the bytes are right (`verify`): it reads metadata only.
-Changes nothing; safe to run concurrently with anything.
+Owns the checks and the summary. Does not own whether the bytes are right (`verify`): it reads metadata only,
+so lengths, and where the store has them anyway checksums. Changes nothing; safe to run concurrently with
+anything.
+
+An attempt is on the timeline before it writes anything, and stays there. So an object of an attempt that the
+timeline does not know, read after the object was listed, says that records are missing: the last ones, since
+a gap is found by whoever reads.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.references import References, Walked
+from dstl_dagster.checkpoint.garbage import AttemptFates
+from dstl_dagster.checkpoint.references import References, Walked, Written
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStat, ObjectStore, RequestCost, concurrently
 from dstl_dagster.timeline import Opened, TimelineView
 
-__all__ = ["Audit", "Damage", "find_damage"]
+__all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt", "unexplained"]
 
 _FEW = 8
 """So many objects are looked up one by one, concurrently: a listing may have more pages than that."""
@@ -46,7 +53,8 @@ class Audit:
         uncommitted: completed checkpoints whose files are not all published yet.
         blocked: names of files that need a person's resolution, by checkpoint.
         retracting: files of abandoned checkpoints may still be there; the next trigger retracts them.
-        damage: what is missing or unreadable.
+        damage: what is missing, unreadable, or not as long as it was.
+        unexplained: an object of each attempt that no record names: the last records are lost.
         garbage: what a clean-up that subsumes nothing more would delete; `None` if that is unknown because a
             manifest is unreadable.
     """
@@ -61,10 +69,17 @@ class Audit:
     blocked: Mapping[int, tuple[str, ...]]
     retracting: bool
     damage: tuple[Damage, ...]
+    unexplained: tuple[str, ...]
     garbage: CleanUp | None
 
     @classmethod
-    def of(cls, view: TimelineView, damage: Iterable[Damage], garbage: CleanUp | None) -> Audit:
+    def of(
+        cls,
+        view: TimelineView,
+        damage: Iterable[Damage],
+        unexplained: Iterable[str],
+        garbage: CleanUp | None,
+    ) -> Audit:
         """Summarize a view and the findings. Pure."""
         return cls(
             slot=view.slot,
@@ -83,19 +98,21 @@ class Audit:
             },
             retracting=bool(view.retractions),
             damage=tuple(damage),
+            unexplained=tuple(unexplained),
             garbage=garbage,
         )
 
     @property
     def in_order(self) -> bool:
-        """Nothing is damaged, and nothing needs a person."""
-        return not self.damage and not self.blocked
+        """Nothing is damaged or lost, and nothing needs a person."""
+        return not self.damage and not self.unexplained and not self.blocked
 
 
 def find_damage(
     store: ObjectStore, names: JobNames, view: TimelineView, references: References, *, threads: int
 ) -> list[Damage]:
-    """Every missing object that a kept checkpoint needs, and every unreadable manifest.
+    """Every object that a kept checkpoint needs and that is missing or has another length, and every
+    unreadable manifest.
 
     Each object is checked once, and reported for the oldest checkpoint that needs it.
 
@@ -114,16 +131,57 @@ def find_damage(
             seen = {}  # the next one needs what is unreadable too
     unsure = [name for name in needed if not references.was_read(name)]
     there = _there(store, names, unsure, threads)
-    return damage + [Damage(needed[name], name, "is missing") for name in unsure if name not in there]
+    sums = store.capabilities.request_cost is not RequestCost.SYSTEM_CALL  # there a checksum may take reading
+    for name in unsure:
+        what = _difference(there.get(name), references.written(name), sums=sums)
+        if what is not None:
+            damage.append(Damage(needed[name], name, what))
+    return damage
 
 
-def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: int) -> set[str]:
-    """Those of these objects that exist. A listing tells of a thousand in one request."""
-    listed = [name for name in wanted if name.startswith(names.attempts_prefix)]
-    found: set[str] = set()
+def _difference(found: ObjectStat | None, written: Written, *, sums: bool) -> str | None:
+    size, crc = written
+    if found is None:
+        return "is missing"
+    if size not in (None, found.size):
+        return f"has {found.size:,} bytes, not {size:,}"
+    if sums and crc not in (None, found.crc32c):
+        return f"has other bytes: their CRC-32C is {found.crc32c:08x}, not {crc:08x}"
+    return None
+
+
+def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: int) -> dict[str, ObjectStat]:
+    """Those of these objects that exist, by name. A listing tells of a thousand in one request."""
+    listed = {name for name in wanted if name.startswith(names.attempts_prefix)}
+    found: dict[str, ObjectStat] = {}
     if len(listed) > _FEW:
-        found = set(listed).intersection(stat.name for stat in store.list(names.attempts_prefix))
+        found = {stat.name: stat for stat in store.list(names.attempts_prefix) if stat.name in listed}
     rest = [name for name in wanted if name not in found]
     looks = [partial(store.stat, name) for name in rest]
     stats = concurrently(looks, store.capabilities.lookup_threads(threads), "dstl-audit")
-    return found.union(name for name, stat in zip(rest, stats, strict=True) if stat is not None)
+    return found | {stat.name: stat for stat in stats if stat is not None}
+
+
+def first_of_each_attempt(store: ObjectStore, names: JobNames) -> dict[uuid.UUID, str]:
+    """The attempts that have objects of this job, each with the name of one."""
+    found: dict[uuid.UUID, str] = {}
+    for prefix, attempt_of in (
+        (names.attempts_prefix, names.attempt_of_folder),
+        (names.manifests_prefix, names.attempt_of_manifest),
+    ):
+        for stat in store.list(prefix):
+            attempt = attempt_of(stat.name)
+            if attempt is not None:
+                found.setdefault(attempt, stat.name)
+    return found
+
+
+def unexplained(found: Mapping[uuid.UUID, str], view: TimelineView, threads: int) -> list[str]:
+    """The objects of attempts that are not on the timeline. The view is read after they were found."""
+    fates = AttemptFates(view)
+    known = {entry.completed.attempt for entry in view.checkpoints.values()}
+    if view.open_attempt is not None:
+        known.add(view.open_attempt.attempt)
+    asked = [attempt for attempt in found if attempt not in known and fates.ended_lately(attempt) is None]
+    ended = concurrently([partial(fates.ended, attempt) for attempt in asked], threads, "dstl-audit")
+    return sorted(found[attempt] for attempt, fate in zip(asked, ended, strict=True) if fate is None)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstl_dagster.checkpoint.audit import Audit, find_damage
+from dstl_dagster.checkpoint.audit import Audit, find_damage, first_of_each_attempt, unexplained
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.references import References
@@ -21,7 +21,16 @@ from dstl_dagster.checkpoint.verify import require_undamaged
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import validated_savepoint
 from dstl_dagster.storage import at_once
-from dstl_dagster.timeline import Completed, Marks, Resolution, Restored, Subsumed, TimelineView, decisions
+from dstl_dagster.timeline import (
+    Completed,
+    Marks,
+    Resolution,
+    Restored,
+    Subsumed,
+    TimelineView,
+    decisions,
+    missing_job,
+)
 
 __all__ = ["CheckpointCoordinator"]
 
@@ -111,18 +120,25 @@ class CheckpointCoordinator(CheckpointSteps):
         """Whether the job is in order: see `Audit`. Writes nothing but a short-lived object that reads the
         server's clock.
 
-        Raises: FormatError if the timeline itself is unreadable; UnavailableError.
+        Raises: NotFoundError (kind `no_checkpoint`) if there is no such job; FormatError if the timeline
+        itself is unreadable; UnavailableError.
         """
         garbage: CleanUp | None = None
-        references = References(self._store, self._names, threads=self._options.commit_threads)
-        references.read_ahead(self.timeline.tail().kept)
+        threads = self._options.commit_threads
+        attempts = first_of_each_attempt(self._store, self._names)
+        view = self.timeline.tail()
+        if not view.slot:
+            raise missing_job(self._store, self.job)
+        references = References(self._store, self._names, threads=threads)
+        references.read_ahead(view.kept)
         try:
             garbage = self._collect(dry_run=True, references=references)
         except (FormatError, NotFoundError) as error:
             log.warning("cannot determine the garbage of job %s: %s", self.job, error)
         view = self.timeline.tail()
-        damage = find_damage(self._store, self._names, view, references, threads=self._options.commit_threads)
-        return Audit.of(view, damage, garbage)
+        damage = find_damage(self._store, self._names, view, references, threads=threads)
+        lost = unexplained(attempts, view, self._store.capabilities.lookup_threads(threads))
+        return Audit.of(view, damage, lost, garbage)
 
     def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
         """Keep a checkpoint under a name, regardless of retention, until `release`. Idempotent.

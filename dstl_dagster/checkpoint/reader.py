@@ -198,7 +198,7 @@ class CheckpointReader:
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
         wanted, view = AsOf.of(at), self.timeline.tail()
-        checkpoint_id = wanted.resolved(view, self.job, self._store.uri)
+        checkpoint_id = wanted.resolved(view, self.job, self._store)
         try:
             return self._get(view, checkpoint_id)
         except NotFoundError as error:

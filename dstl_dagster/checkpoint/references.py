@@ -21,12 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import JobNames, KeyGroupRange
+from dstl_dagster.format import JobNames, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import Manifest, ManifestLoader, OperatorEntry, OperatorReport, Uncovered
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
-__all__ = ["References", "Walked", "needed_checkpoints", "roots_of"]
+__all__ = ["References", "Walked", "Written", "needed_checkpoints", "roots_of"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ Walked = dict[tuple[str, str], Uncovered]
 """By operator and manifest: the key groups for which it and what is older was walked."""
 
 
+Written = tuple[int | None, int | None]
+"""The length of an object in bytes and its CRC-32C, as far as its writer said."""
 _Files = tuple[KeyGroupRange, tuple[str, ...]]
 """A handle: its key groups, and the names of its files."""
 
@@ -140,6 +142,7 @@ class References:
         self._unreadable: dict[str, FormatError | NotFoundError] = {}
         self._older: dict[tuple[str, ...], frozenset[str]] = {}
         self._of_others: set[str] = set()
+        self._written: dict[str, Written] = {}
 
     def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
         """The files that the manifests of these checkpoints name themselves.
@@ -208,6 +211,10 @@ class References:
         """
         return self._needed_by(manifest, {} if seen is None else seen)
 
+    def written(self, name: str) -> Written:
+        """What the manifests that were read say of a changelog file."""
+        return self._written.get(name, (None, None))
+
     def was_read(self, name: str) -> bool:
         """Whether this is a manifest that was read: it is there."""
         return name in self._named
@@ -265,6 +272,9 @@ class References:
             except (FormatError, NotFoundError) as error:
                 self._unreadable[name] = error
                 raise
+            self._written.update(
+                (stream.name, (stream.stored_bytes, stream.crc32c)) for stream in _streams(manifest)
+            )
             files = frozenset(_files(manifest))
             self._of_others.update(file for file in files if not self._is_own(name, file))
             links = {operator: _Link.of(entry) for operator, entry in manifest.operators.items()}
@@ -275,6 +285,14 @@ class References:
         # What is in no attempt's folder is never garbage.
         writer = self._job_names.attempt_of_folder(file)
         return writer is None or writer == self._job_names.attempt_of_manifest(manifest)
+
+
+def _streams(manifest: Manifest) -> Iterator[StreamStateHandle]:
+    """Every changelog file that it names, those of reports that it repeats too."""
+    for entry in manifest.operators.values():
+        for report in (entry.report, *(each.report(entry.report) for each in entry.carried)):
+            for handle in report.handles:
+                yield from handle.streams
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

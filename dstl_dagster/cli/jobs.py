@@ -21,6 +21,7 @@ from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.cli.working import open_working
+from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
 from dstl_dagster.settings import JobOptions
@@ -54,6 +55,8 @@ def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
         for each in found:
             click.echo(json.dumps(_summary_json(each)))
     elif not found:
+        if store.prefix and next(iter(store.list()), None) is None:
+            raise NotFoundError(f"there is nothing below {store.uri}: check the prefix")
         click.echo(f"there is no job in {store.uri}")
     else:
         right = ("checkpoint", "restorable", "state")

@@ -8,6 +8,7 @@ import sys
 import click
 
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.working import require_folder
 from dstl_dagster.settings import JobOptions
 
 __all__ = ["storage_group"]
@@ -95,6 +96,7 @@ def forget_taken_command(uri: str, dry_run: bool) -> None:
     store = open_store(uri)
     if not isinstance(store, LocalObjectStore):
         raise InvalidInputError(f"{uri!r} is no folder: only such a store keeps anything beside its files")
+    require_folder(store.root)
     count = 0
     for name in store.forget_taken(dry_run=dry_run):
         click.echo(name)

@@ -11,24 +11,51 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format import counted, nearest, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import NO_TRAFFIC, ObjectStore, Traffic, TrafficMeter, metered, open_store
+from dstl_dagster.storage import (
+    NO_TRAFFIC,
+    LocalObjectStore,
+    ObjectStore,
+    Traffic,
+    TrafficMeter,
+    metered,
+    open_store,
+)
 
-__all__ = ["Working", "moments", "open_working"]
+__all__ = ["Working", "moments", "open_working", "require_folder"]
 
 
 def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
-    """The store at `uri`; what is requested of it is told on stderr while the current command runs."""
+    """The store at `uri`; what is requested of it is told on stderr while the current command runs.
+
+    Raises: as `open_store`; NotFoundError if it is a folder that does not exist.
+    """
     meter = TrafficMeter()
-    store = metered(open_store(uri, options), meter)
+    store = open_store(uri, options)
+    if isinstance(store, LocalObjectStore):
+        require_folder(store.root)
+    store = metered(store, meter)
     working = Working(lambda: meter.traffic, moments(at_terminal=sys.stderr.isatty()))
     working.start()
     click.get_current_context().call_on_close(working.stop)
     return store
+
+
+def require_folder(folder: Path) -> None:
+    """No command makes a store, and a mistyped one is not an empty one."""
+    if folder.is_dir():
+        return
+    parent = next(each for each in folder.parents if each.is_dir())
+    wanted = folder.relative_to(parent).parts[0]
+    near = nearest(wanted, (each.name for each in parent.iterdir() if each.is_dir()))
+    advice = f"did you mean {near}?" if near else "it has no folder at all"
+    raise NotFoundError(f"there is no folder {folder}: {parent} has no {wanted!r}; {advice}")
 
 
 def moments(*, at_terminal: bool) -> Iterator[float]:

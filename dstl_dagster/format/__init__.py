@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         validated_job,
         validated_savepoint,
     )
-    from dstl_dagster.format.readable import counted, readable_bytes
+    from dstl_dagster.format.readable import counted, nearest, readable_bytes
     from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
     from dstl_dagster.format.state_ttl import StateTtl
 
@@ -55,6 +55,7 @@ __all__ = [
     "attempt_half",
     "attempt_of_component",
     "counted",
+    "nearest",
     "readable_bytes",
     "validated_job",
     "validated_savepoint",
@@ -78,7 +79,7 @@ __getattr__, __dir__ = lazy_face(
             "validated_job",
             "validated_savepoint",
         ],
-        "readable": ["counted", "readable_bytes"],
+        "readable": ["counted", "nearest", "readable_bytes"],
         "sequence": ["SequenceNumber", "SequenceNumberRange"],
         "state_ttl": ["StateTtl"],
     },

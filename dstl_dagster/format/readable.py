@@ -1,8 +1,10 @@
-"""Numbers as people read them. Pure."""
+"""Numbers and names as people read them. Pure."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "readable_bytes"]
+from collections.abc import Iterable
+
+__all__ = ["counted", "nearest", "readable_bytes"]
 
 _KIB = 1024
 
@@ -10,6 +12,14 @@ _KIB = 1024
 def counted(count: int, noun: str) -> str:
     """`1 file`, `2,000 files`. `noun`: the singular of one whose plural adds an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
+    """The names most like the one that was not found, in quotes, else the first ones; empty if none is."""
+    import difflib  # only the error path needs it
+
+    names = sorted(known)
+    return ", ".join(map(repr, difflib.get_close_matches(wanted, names, n=count) or names[:count]))
 
 
 def readable_bytes(count: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 from dstl_dagster.jobs.correction import Correction, correct, plan_correction
 from dstl_dagster.jobs.drop import Drop, drop_job, plan_drop
-from dstl_dagster.jobs.listing import JobSummary, job_names, list_jobs
+from dstl_dagster.jobs.listing import JobSummary, list_jobs
 from dstl_dagster.jobs.reading import read_state
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = [
     "JobSummary",
     "correct",
     "drop_job",
-    "job_names",
     "list_jobs",
     "merge_frame",
     "plan_correction",

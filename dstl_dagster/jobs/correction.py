@@ -139,9 +139,8 @@ def _first_id(coordinator: CheckpointCoordinator, view: TimelineView, batch: str
     """The first checkpoint that ever held a batch which none holds now."""
     ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
     if not ever:
-        AsOf.of(f"partition:{batch}").resolved(
-            view, coordinator.job, coordinator.store.uri
-        )  # raises, in the usual words
+        # Raises, in the usual words.
+        AsOf.of(f"partition:{batch}").resolved(view, coordinator.job, coordinator.store)
     return min(ever)
 
 

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field, replace
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, components_of
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
-from dstl_dagster.jobs.listing import job_names
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
-from dstl_dagster.timeline import DROP_WAIT_SECONDS, TimelineView
+from dstl_dagster.timeline import DROP_WAIT_SECONDS, TimelineView, missing_job
 
 __all__ = ["Drop", "drop_job", "plan_drop"]
 
@@ -137,8 +136,7 @@ class _Plan:
         names = JobNames(job)
         own = list(store.list(names.root))
         if not own:
-            known = ", ".join(job_names(store)) or "none"
-            raise NotFoundError(f"there is no job {job!r} in {store.uri}; its jobs: {known}")
+            raise missing_job(store, job)
         view, problem = None, None
         try:
             view = CheckpointCoordinator(job, store, options).timeline.tail()

@@ -1,26 +1,21 @@
-"""The jobs of a store, found without listing their objects.
+"""The jobs of a store: what the timeline and the newest manifest of each say. Reads only.
 
-Owns finding them, and what is told of each: what its timeline and its newest manifest say. Reads only.
+Does not own finding them (`timeline.existing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import cast
 
 from dstl_dagster.checkpoint import CheckpointReader
-from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
-from dstl_dagster.format import JOBS_PREFIX, validated_job
+from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.settings import JobOptions, Options
-from dstl_dagster.storage import ObjectStore, ShortListingStore, concurrently
+from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.timeline import job_names
 
-__all__ = ["JobSummary", "job_names", "list_jobs"]
-
-_AFTER_SLASH = "0"
-"""The character after `/`: no name of a folder's lies between."""
+__all__ = ["JobSummary", "list_jobs"]
 
 
 @dataclass(frozen=True)
@@ -45,24 +40,6 @@ class JobSummary:
     open_owner: str | None = None
     state_bytes: int | None = None
     problem: str | None = None
-
-
-def job_names(store: ObjectStore) -> list[str]:
-    """The jobs that have any object here, ascending. One listing for each."""
-    return sorted(_found(store))
-
-
-def _found(store: ObjectStore) -> Iterator[str]:
-    """In the order of their folders, in which `a-b/` precedes `a/`."""
-    offset = JOBS_PREFIX
-    while True:
-        name = _first_name(store, offset)
-        if name is None:
-            return
-        job, slash, _ = name.removeprefix(JOBS_PREFIX).partition("/")
-        if slash and _is_job(job):
-            yield job
-        offset = f"{JOBS_PREFIX}{job}{_AFTER_SLASH if slash else chr(0x20)}"
 
 
 def list_jobs(store: ObjectStore, options: Options | None = None) -> list[JobSummary]:
@@ -100,18 +77,3 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
         open_owner=open_owner,
         state_bytes=sum(known) if len(known) == len(sizes) else None,
     )
-
-
-def _first_name(store: ObjectStore, offset: str) -> str | None:
-    if store.capabilities.short_lists:
-        short = cast("ShortListingStore", store)
-        return next((stat.name for stat in short.list_first(JOBS_PREFIX, 1, start_offset=offset)), None)
-    return next((stat.name for stat in store.list(JOBS_PREFIX, start_offset=offset)), None)
-
-
-def _is_job(name: str) -> bool:
-    try:
-        validated_job(name)
-    except InvalidInputError:
-        return False
-    return True

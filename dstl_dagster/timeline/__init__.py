@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
     from dstl_dagster.timeline.completed import find_completed
     from dstl_dagster.timeline.documents import write_once
+    from dstl_dagster.timeline.existing import job_names, missing_job
     from dstl_dagster.timeline.grace import GraceClock
     from dstl_dagster.timeline.record_codec import record_to_plain
     from dstl_dagster.timeline.records import (
@@ -76,6 +77,8 @@ __all__ = [
     "TimelineView",
     "decisions",
     "find_completed",
+    "job_names",
+    "missing_job",
     "record_to_plain",
     "roots_digest",
     "write_once",
@@ -91,6 +94,7 @@ __getattr__, __dir__ = lazy_face(
         "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
         "completed": ["find_completed"],
         "documents": ["write_once"],
+        "existing": ["job_names", "missing_job"],
         "grace": ["GraceClock"],
         "record_codec": ["record_to_plain"],
         "records": [

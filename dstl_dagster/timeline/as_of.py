@@ -24,6 +24,8 @@ from datetime import UTC, date, datetime
 from enum import Enum, auto
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.existing import missing_job
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 __all__ = ["AsOf", "AtLike"]
@@ -128,20 +130,16 @@ class AsOf:
         """Whether it reads as a time."""
         return self._time is not None
 
-    def resolved(self, view: TimelineView, job: str, store_uri: str) -> int:
+    def resolved(self, view: TimelineView, job: str, store: ObjectStore) -> int:
         """The id of the checkpoint, which may have been cleaned up.
 
-        `job`, `store_uri`: of the timeline, for errors.
+        `job`, `store`: of the timeline, for errors.
 
         Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
         InvalidInputError if the name is that of several things, which are different checkpoints.
         """
         if not view.slot:
-            raise NotFoundError(
-                f"there is no job {job!r} in {store_uri} that has a checkpoint: check the name and the store "
-                "(`dstl jobs list` shows the jobs)",
-                kind=ErrorKind.NO_CHECKPOINT,
-            )
+            raise missing_job(store, job)
         if self._kind is _Kind.CHECKPOINT:
             return self._id
         if view.last_completed_id is None:

@@ -4,7 +4,8 @@ Owns the hint object, the search without one, which timeline the job has, and re
 newest snapshot. Does not own what records add up to (`view_builder`).
 
 Nobody is trusted about where to start, neither the hint nor a caller who knows where a snapshot was: a slot
-without a snapshot counts as no hint.
+without a snapshot counts as no hint. But a hint is written after the record that it names, so one that is
+ahead of all records says that the last of them are missing, as after half a restored backup.
 
 What does not depend on each other is asked for together. A listing has the short records themselves, as
 copies in the metadata (`record_codec`). So the tail is read in two round trips: the hint, then the snapshot
@@ -96,10 +97,13 @@ class TailReader:
             first = [*islice(self._store.list(self.names.timeline_prefix), _PAGE)]
         self._know_root(first)
         slots = self._slots_of(first)
-        if len(first) < _PAGE:
-            return self._since_snapshot(0, slots)
-        start = self._probed_tail(max(slots))
-        return self._since_snapshot(start, {start: None, **self._listed(start)}, down_to=1)
+        start = 0
+        if len(first) == _PAGE:
+            start = self._probed_tail(max(slots))
+            slots = {start: None, **self._listed(start)}
+        if found is not None and found.timeline == self.names.timeline:
+            self._refuse_lost(max(slots, default=0), found.slot)
+        return self._since_snapshot(start, slots, down_to=1 if start else None)
 
     def read(self, slot: int) -> TimelineRecord | None:
         """The record in a slot; `None` if there is none. Raises: FormatError."""
@@ -226,6 +230,17 @@ class TailReader:
         if slot > 1 and not self.names.timeline:
             return False
         return self._store.stat(self.names.slot(slot)) is not None
+
+    def _refuse_lost(self, last: int, hinted: int) -> None:
+        if last >= hinted or self._exists(hinted):
+            return
+        hint, where = self._store.uri_of(self.names.hint), self._store.uri_of(self.names.timeline_prefix)
+        raise FormatError(
+            f"the last records of job {self.names.job!r} are missing: slot {last} is the last one, but "
+            f"{hint} names slot {hinted}. Put back all of {where} from a backup; if the records are lost, "
+            "delete the hint, and the job goes on from where they end",
+            kind=ErrorKind.HISTORY_HOLE,
+        )
 
     def _refuse_holes(self, start: int, listed: Iterable[int]) -> None:
         expected = start + 1

@@ -12,6 +12,7 @@ from dstl_dagster.cli.checkpoints.rows import export_to
 from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines, plan_json, plan_lines
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
+from dstl_dagster.format import nearest
 from dstl_dagster.timeline import AsOf
 
 __all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
@@ -38,8 +39,13 @@ def savepoint_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, f
 @job_options
 def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
     """Release the savepoint NAME; retention then applies to its checkpoint again."""
-    released = coordinator.release(name)
-    click.echo(f"savepoint {name!r} is released" if released else f"there is no savepoint {name!r}")
+    if not coordinator.release(name):
+        known = nearest(name, coordinator.timeline.seen().savepoints)
+        said = f"did you mean {known}?" if known else "it has none"
+        raise NotFoundError(
+            f"job {coordinator.job!r} has no savepoint {name!r}; {said}", kind=ErrorKind.NO_CHECKPOINT
+        )
+    click.echo(f"savepoint {name!r} is released")
 
 
 @click.command("restore")

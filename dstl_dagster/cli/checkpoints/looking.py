@@ -22,8 +22,6 @@ from dstl_dagster.cli.checkpoints.tables import (
     verification_lines,
 )
 from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
-from dstl_dagster.errors import NotFoundError
-from dstl_dagster.jobs import job_names
 from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
 __all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
@@ -50,10 +48,6 @@ def progress_of(what: str) -> Callable[[int, int], None]:
 def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     """List the checkpoints that can be restored, oldest first; with --json, one object a line."""
     checkpoints = coordinator.list()
-    known = [] if checkpoints else job_names(coordinator.store)
-    if known and coordinator.job not in known:  # a typo; an empty store is an answer
-        where = coordinator.store.uri
-        raise NotFoundError(f"there is no job {coordinator.job!r} in {where}; its jobs: {', '.join(known)}")
     if as_json:
         for checkpoint in checkpoints:
             click.echo(json.dumps(checkpoint_json(checkpoint)))

@@ -15,7 +15,7 @@ from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.timeline import AsOf
+from dstl_dagster.timeline import AsOf, missing_job
 
 __all__ = ["AT", "as_json_option", "id_argument", "job_options", "user_name"]
 
@@ -39,7 +39,10 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--store`, `--job` and the job's options, and passes on a `coordinator` in their place."""
+    """Adds `--store`, `--job` and the job's options, and passes on a `coordinator` in their place.
+
+    No command begins a job: one that the store does not have is an error, and so is a store without a folder.
+    """
 
     @click.option(
         "--store",
@@ -60,6 +63,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         coordinator = CheckpointCoordinator(
             job, open_working(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
         )
+        if not coordinator.timeline.tail().slot:
+            raise missing_job(coordinator.store, job)
         return command(coordinator=coordinator, **others)
 
     return with_coordinator

@@ -184,6 +184,11 @@ def audit_lines(audit: Audit) -> Iterator[str]:
             yield f"BLOCKED {name} of checkpoint {checkpoint_id}: {resolve}"
     for damage in audit.damage:
         yield f"DAMAGED checkpoint {damage.checkpoint_id}: {damage.object_name} {damage.what}"
+    for name in audit.unexplained:
+        yield f"LOST a record: {name} is of an attempt that the timeline does not know"
+    if audit.unexplained:
+        yield "the last records are missing: put back the whole timeline from a backup. If they are lost, the"
+        yield "job goes on from where they end; then delete these objects, which no checkpoint needs"
     if audit.garbage is None:
         yield "garbage: unknown while a manifest is unreadable"
     else:
@@ -209,6 +214,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
             {"checkpoint_id": each.checkpoint_id, "object": each.object_name, "what": each.what}
             for each in audit.damage
         ],
+        "unexplained": list(audit.unexplained),
         "garbage": None if audit.garbage is None else clean_up_json(audit.garbage),
         "in_order": audit.in_order,
     }

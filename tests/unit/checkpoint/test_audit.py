@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import FormatError
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted, Past
 
 
@@ -86,3 +87,86 @@ def test_an_audit_reads_each_manifest_once_and_lists_the_rest(checkpoints):
     for name in gone:
         store.delete(name, precondition=ANY)
     assert sorted(each.object_name for each in coordinator.audit().damage) == gone
+
+
+def changelog_file(job):
+    return next(name for name in job.names("dstl/orders/attempts/") if "/changelog/" in name)
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_cut_or_emptied_object_is_damage(job, kept):
+    """Its length is compared, and nothing is read for it."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    name = changelog_file(job)
+    job.store.put(name, job.store.get(name)[:kept], precondition=ANY)
+    (damage,) = coordinator.audit().damage
+    assert (damage.object_name, damage.what) == (name, f"has {kept} bytes, not 7")
+
+
+def test_other_bytes_of_the_same_length_are_damage(job):
+    """A bucket has the checksum at hand."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    name = changelog_file(job)
+    job.store.put(name, b"Changes", precondition=ANY)
+    (damage,) = coordinator.audit().damage
+    assert damage.what.startswith("has other bytes")
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_cut_file_of_a_folder_is_damage(job_on, tmp_path, kept):
+    """Also by a process that has not seen it whole."""
+    job = job_on(LocalObjectStore(tmp_path / "store", durable=False))
+    job.checkpoint(job.coordinator(), 1)
+    name = changelog_file(job)
+    path = tmp_path / "store" / name
+    path.write_bytes(path.read_bytes()[:kept])
+    fresh = job_on(LocalObjectStore(tmp_path / "store", durable=False)).coordinator()
+    (damage,) = fresh.audit().damage
+    assert (damage.object_name, damage.what) == (name, f"has {kept} bytes, not 7")
+
+
+def test_lost_last_records_are_found(job):
+    """Half a backup put back: an older job is not in order, since objects are there that no record names."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    for name in job.names("dstl/orders/timeline/")[3:]:
+        job.store.delete(name, precondition=ANY)
+    audit = job.coordinator().audit()
+    assert audit.latest == 1
+    assert not audit.in_order
+    (lost,) = audit.unexplained
+    assert str(coordinator.get(2).attempt) in lost
+
+
+def test_dead_and_open_attempts_are_explained(job):
+    """Also those that only the archive knows, and one that opens while the audit runs."""
+    coordinator = job.coordinator(snapshot_interval=8)
+    for _ in range(12):
+        dead = coordinator.trigger()
+        job.changes(dead)
+        coordinator.abort(dead)
+    job.changes(coordinator.trigger())
+    assert job.coordinator().audit().unexplained == ()
+
+
+def test_a_hint_ahead_of_all_records(job):
+    """Readers, audit and trigger refuse to go on at the older job, and say what is missing; deleting the hint
+    is the word of a person who knows that the records are lost.
+    """
+    coordinator = job.coordinator(snapshot_interval=8)
+    for position in range(6):
+        job.checkpoint(coordinator, position)
+    for name in job.names("dstl/orders/timeline/")[5:]:
+        job.store.delete(name, precondition=ANY)
+    fresh = job.coordinator()
+    for step in (fresh.latest, fresh.audit, fresh.trigger, fresh.list):
+        with pytest.raises(
+            FormatError, match="the last records of job 'orders' are missing: slot 5"
+        ) as caught:
+            step()
+        assert caught.value.kind == "history_hole"
+    job.store.delete("dstl/orders/hint", precondition=ANY)
+    assert job.coordinator().latest().checkpoint_id == 2

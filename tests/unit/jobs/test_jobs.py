@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError, UnavailableError
-from dstl_dagster.jobs import drop_job, job_names, list_jobs, plan_drop
+from dstl_dagster.jobs import drop_job, list_jobs, plan_drop
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.timeline import job_names
 
 OWNER = "dstl-jobs-drop:me"
 
@@ -152,7 +153,7 @@ def test_a_damaged_job_is_dropped_by_force_alone(job):
 def test_a_job_that_is_not_there_is_named_with_those_that_are(job):
     """A typo is no success."""
     job.checkpoint(job.coordinator(), 1)
-    with pytest.raises(NotFoundError, match=r"no job 'order' in memory://.*; its jobs: orders"):
+    with pytest.raises(NotFoundError, match=r"no job 'order' in memory://.*; did you mean 'orders'"):
         plan_drop(job.store, "order")
 
 
