@@ -6,8 +6,9 @@ Owns the messages; does not own any state (`writer`).
 from __future__ import annotations
 
 import operator
+from typing import Final
 
-from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, UnavailableError
+from dstl_dagster.errors import DstlError, ErrorKind, InternalError, InvalidInputError, UnavailableError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
 from dstl_dagster.format.sequence import SequenceNumber
 
@@ -53,11 +54,26 @@ def check_position(what: str, sqn: object) -> None:
         )
 
 
+_BUGS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""A wrong call or a library of another version: the same call fails the same way."""
+
+
 def as_dstl_error(error: BaseException) -> DstlError:
     """An upload's error as a DstlError, with the original as its cause."""
     if isinstance(error, DstlError):
         return error
-    failure = UnavailableError(f"the upload failed: {type(error).__name__}: {error}", ErrorKind.UPLOAD_FAILED)
+    text = f"{type(error).__name__}: {error}"
+    failure: DstlError = UnavailableError(f"the upload failed: {text}", ErrorKind.UPLOAD_FAILED)
+    if isinstance(error, _BUGS):
+        failure = InternalError(f"the upload failed, and not for the storage's sake: {text}")
     failure.__cause__ = error
     return failure
 

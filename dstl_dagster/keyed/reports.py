@@ -155,8 +155,17 @@ class OperatorReport:
 
     def unchanged(self) -> OperatorReport:
         """The report of a later checkpoint that adds nothing."""
-        nothing = replace(self, handles=(), upserts=0, deletes=0, base=False, base_range=None)
-        return replace(nothing, compaction=None, base_rows=None)
+        # At once: a compaction without handles is refused.
+        return replace(
+            self,
+            handles=(),
+            upserts=0,
+            deletes=0,
+            base=False,
+            base_range=None,
+            compaction=None,
+            base_rows=None,
+        )
 
     @property
     def is_waiting(self) -> bool:

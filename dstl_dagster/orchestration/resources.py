@@ -287,8 +287,9 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
     options: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Options of the writers made here: gs.*, for example {'gs.writer.chunk.size': '1 mb'}. What "
-            "`batch.write_files` writes follows the job's, and takes these as `job_options=files.options`."
+            "The same keys as `ChangelogStorageResource` takes; those of gs.* act on the writers made here, "
+            "for example {'gs.writer.chunk.size': '1 mb'}. What `batch.write_files` writes follows the "
+            "job's, and takes these as `job_options=files.options`."
         ),
     )
     gcs: dg.ResourceDependency[Any] = Field(
@@ -303,7 +304,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
     def get_resource_definition(self) -> Any:
         """As of `ChangelogStorageResource`."""
         _require_uri(self, "uri")
-        GSFileSystemOptions.from_mapping(_literal(self, "options"), alone=True)
+        JobOptions.resolve(None, _literal(self, "options"))
         return super().get_resource_definition()
 
     def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
@@ -328,7 +329,6 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            GSFileSystemOptions.from_mapping(self.options, alone=True)  # no other would act
             given = None if work is None else HandWork.of(work)
             if given is None or given.options is None:
                 options = JobOptions.resolve(None, self.options)

@@ -120,16 +120,15 @@ class GSFileSystemOptions:
             )
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue], *, alone: bool = False) -> GSFileSystemOptions:
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
         """Options from upstream's keys (`gs.writer.chunk.size`) or the attribute names here.
 
-        Keys of other components are ignored, unless the mapping is for this one `alone`; an unknown key
-        under these prefixes is always an error.
+        Keys of other components are ignored; an unknown key under these prefixes is an error.
 
         Raises: InvalidInputError naming the key.
         """
-        ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.", "gs.read.")
-        refuse_unknown(mapping, GS_KEYS.spellings, ("",) if alone else ours)
+        ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.")
+        refuse_unknown(mapping, GS_KEYS.spellings, ours)
         return cls(**GS_KEYS.values(mapping))
 
     def to_mapping(self) -> dict[str, str]:

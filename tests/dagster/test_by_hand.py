@@ -165,18 +165,32 @@ def test_a_writer_follows_the_batch_and_its_own_options(
     [
         ({"gs.writer.temporary.bucket.name": "other"}, "cannot be changed for one call"),
         ({"gs.writer.chunk.sise": "1 mb"}, "did you mean gs.writer.chunk.size"),
-        ({"dstl.dfs.upload.timeout": "1 s"}, "dstl.dfs.upload.timeout is not an option"),
+        ({"gs.writers.chunk": "1 mb"}, "gs.writers.chunk is not an option"),
     ],
 )
 def test_a_writers_option_that_cannot_act_is_refused(
     place: str, options: dict[str, str], message: str
 ) -> None:
-    """Its batch's places, a slip, and an option of something else."""
+    """Its batch's places, a slip, and a key that nothing has."""
     files = RecoverableWriterResource(uri=place, options=options)
     with CheckpointBatch(ChangelogStorageResource(uri=place).coordinator("job")) as batch:
         with pytest.raises(dg.Failure) as refused, files.writer(batch):
             pass
         assert message in str(refused.value.description)
+
+
+def test_one_set_of_keys_configures_both_resources(place: str) -> None:
+    """A writer takes a changelog's options, and follows its own among them."""
+    options = {"dstl.dfs.upload.timeout": "5 min", NUM_RETAINED: "3", "gs.writer.chunk.size": "256 kb"}
+    changelog = ChangelogStorageResource(uri=place, options=options)
+    files = RecoverableWriterResource(uri=place, options=changelog.options)
+    dg.Definitions.validate_loadable(dg.Definitions(resources={"changelog": changelog, "files": files}))
+    with CheckpointBatch(changelog.coordinator("job")) as batch, files.writer(batch) as writer:
+        with writer.open(files.uri_of("x")) as stream:
+            stream.write(b"x")
+            batch.add(stream.close_for_commit())
+    complete(changelog.coordinator("job"), batch.attempt)
+    assert changelog.store().get("x") == b"x"
 
 
 def test_the_fields_of_a_resource_are_one_set(place: str) -> None:

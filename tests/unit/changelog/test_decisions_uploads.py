@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.errors import ClosedError, UnavailableError
+from dstl_dagster.errors import ClosedError, InternalError, UnavailableError
 from dstl_dagster.format import (
     SequenceNumber,
     StateChange,
@@ -22,7 +22,7 @@ from dstl_dagster.format import (
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import MemoryObjectStore, ObjectWriter
+from dstl_dagster.storage import MemoryObjectStore, ObjectStat, ObjectWriter
 from dstl_dagster.testing.uploads import (
     CallerExecutor,
     HeldScheduler,
@@ -353,3 +353,21 @@ class TestBatches:
             future = writer.persist(SequenceNumber.of(0), 1)
             assert isinstance(future.exception(DEADLINE_SECONDS), ClosedError)
             assert scheduler.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("mistake", [TypeError("buffers"), ValueError("flag"), ImportError("pandas")])
+def test_a_mistake_inside_an_attempt_is_no_failure_of_the_storage(mistake: Exception) -> None:
+    """Made once, and named: a wrong call or another version of a library fails the same way again."""
+    attempts = []
+
+    class Mistaken(MemoryObjectStore):
+        def put(self, *_: Any, **__: Any) -> ObjectStat:
+            attempts.append(1)
+            raise mistake
+
+    with open_writer(Mistaken()) as (_, writer):
+        writer.append(1, b"x")
+        with pytest.raises(InternalError, match=type(mistake).__name__) as failed:
+            persisted(writer)
+    assert failed.value.__cause__ is mistake
+    assert attempts == [1]

@@ -14,6 +14,7 @@ from dstl_dagster.checkpoint.verify import verify_checkpoint, verify_state
 from dstl_dagster.errors import FormatError
 from dstl_dagster.keyed import (
     MAX_CARRIED_BYTES,
+    Compaction,
     KeyedState,
     Manifest,
     OperatorEntry,
@@ -116,6 +117,15 @@ def test_operators_share_the_room(keyed: KeyedJob) -> None:
     assert all(len(keyed.state(last, name).handles) == 12 for name in names)
     repeated = [len(entry(each.manifest, "op0").carried) for each in keyed.coordinator.list()]
     assert 0 < max(repeated) <= 4
+
+
+def test_nothing_new_after_a_compaction(keyed: KeyedJob) -> None:
+    """The report of a batch that leaves the operator idle has no compaction: that is of its parent."""
+    parent = entry(grown(keyed, 1).coordinator.latest().manifest).report  # type: ignore[union-attr]
+    compacted = dataclasses.replace(parent, compaction=Compaction(len(parent.handles), 0))
+    idle = compacted.unchanged()
+    assert (idle.handles, idle.compaction) == ((), None)
+    assert idle.key_columns == parent.key_columns
 
 
 def test_what_an_idle_operator_repeats_is_not_lost(keyed: KeyedJob) -> None:
