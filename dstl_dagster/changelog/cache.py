@@ -2,7 +2,7 @@
 
 Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own their folder,
 which no other user can enter (`storage.PrivateFolder`), nor what is in them; readers verify every change set
-as if it came from the store.
+as if it came from the store. A file is compared with its handle's checksum before it is kept.
 
 A file is kept as stored, compressed or not, so that its size on disk is known before the download.
 
@@ -27,6 +27,7 @@ from typing import Final
 from dstl_dagster.changelog.sources import StoreSource, bound_again
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ClosedError, DstlError, FormatError, NotFoundError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import (
     FileRanges,
@@ -158,7 +159,11 @@ class ChangelogFileCache:
             return None
         file = None
         try:
-            file = self._copy(store, handle, size_bytes)
+            try:
+                file = self._copy(store, handle, size_bytes)
+            except FormatError:
+                # Damaged on its way here, it is right the next time.
+                file = self._copy(store, handle, size_bytes)
         finally:
             if file is None:
                 with self._lock:
@@ -276,7 +281,7 @@ class ChangelogFileCache:
 def _pieces(
     store: ObjectStore, handle: StreamStateHandle, size_bytes: int
 ) -> Generator[bytes | memoryview, None, None]:
-    copied = 0
+    copied, crc = 0, EMPTY_CRC32C
     try:
         with closing(read_parts(store, handle.name, size_bytes, handle.generation)) as parts:
             for piece in parts:
@@ -286,7 +291,12 @@ def _pieces(
                     raise FormatError(
                         f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
                     )
+                crc = extend(crc, piece)
                 yield piece
+        if handle.crc32c not in (None, crc):
+            raise FormatError(
+                f"{store.uri_of(handle.name)} has CRC-32C {crc:08x}, and not {handle.crc32c:08x}"
+            )
     except NotFoundError:
         bound = bound_again(store, handle)
         if copied or bound is handle:

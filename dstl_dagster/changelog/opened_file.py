@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 
 from dstl_dagster.changelog.read_plan import FileRead
 from dstl_dagster.changelog.sources import StoreSource, Submit
@@ -30,7 +31,8 @@ class OpenedFile:
 
     Args:
         wanted: what is needed of it; its change sets are read in this order.
-        sources: ways to open it, the nearest first.
+        sources: ways to open it, the nearest first; the last one is the durable file.
+        again: opens the durable file once more, with nothing that was read of it before.
         footer: what is known of it, and filled; `None`: nothing, and nothing is kept.
     """
 
@@ -39,9 +41,12 @@ class OpenedFile:
         wanted: FileRead,
         sources: list[Callable[[], RangeReader]],
         footer: ReadFooter | None = None,
+        *,
+        again: Callable[[], RangeReader] | None = None,
     ) -> None:
         self.wanted = wanted
         self._sources = sources
+        self._again = again
         self.footer = footer
         self._source: RangeReader | None = None
         self._reader: ChangelogFileReader | None = None
@@ -85,6 +90,10 @@ class OpenedFile:
                 place = self._source.place if self._source is not None else self.wanted.stream.name
                 self.close()
                 self._sources.pop(0)
+                if not self._sources and self._again is not None and isinstance(error, FormatError):
+                    # Damaged on its way here, it is right the next time; stored wrong, it stays wrong.
+                    self._sources.append(self._again)
+                    self._again = None
                 if not self._sources:
                     raise _placed(error, place, offset) from error
                 # A copy is only a shortcut; the durable file decides.
@@ -102,10 +111,20 @@ class OpenedFile:
         # Of a copy, everything is verified while there is another one.
         if framed and key_groups is not None and len(self._sources) == 1:
             place = source.place
-            found = reader.framed_changes_of(offset, key_groups, lambda error: _placed(error, place, offset))
+            found = reader.framed_changes_of(
+                offset, key_groups, self._fetch_again, lambda error: _placed(error, place, offset)
+            )
             if found is not None:
                 return found
         return reader.change_set_of(offset, key_groups)
+
+    def _fetch_again(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | memoryview] | None:
+        """These bytes of the durable file, asked for once more; `None` if they were."""
+        again, self._again = self._again, None
+        if again is None:
+            return None
+        with closing(again()) as source:
+            return [source.read_range(start, length) for start, length in ranges]
 
     def _wait(self) -> None:
         """Until what `begin_with` was given is over, well or not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ from dstl_dagster.format.handles import (
     StreamStateHandle,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
+from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader, forget_reads
 
 __all__ = ["ChangelogReader"]
 
@@ -200,7 +201,12 @@ class ChangelogReader:
 
     def _file(self, wanted: FileRead) -> OpenedFile:
         footer = None if self._known is None else self._known.of(wanted.stream)
-        return OpenedFile(wanted, self._sources(wanted.stream), footer)
+        again = None if isinstance(wanted.stream, LocalStateHandle) else partial(self._again, wanted.stream)
+        return OpenedFile(wanted, self._sources(wanted.stream), footer, again=again)
+
+    def _again(self, handle: StreamStateHandle) -> RangeReader:
+        forget_reads(self._store, handle.name, handle.generation)
+        return StoreSource(self._store, handle)
 
     def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
         """Ways to open the file, the nearest first."""

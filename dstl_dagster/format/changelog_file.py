@@ -126,12 +126,17 @@ class ChangelogFileReader:
         self,
         offset: int,
         key_groups: Sequence[KeyGroupRange],
+        again: Callable[[Sequence[tuple[int, int]]], Sequence[bytes | memoryview] | None],
         explained: Callable[[FormatError], BaseException],
     ) -> FramedChanges | None:
         """What `change_set_of` gives, of which little is needed; `None` where its changes are small, or
         cannot be read in part: call `change_set_of`.
 
-        `explained`: what is raised in place of an error that shows later.
+        Args:
+            offset: of the change set.
+            key_groups: those wanted.
+            again: reads these (start, length) once more, for an error that shows later; `None` if it cannot.
+            explained: what is raised in place of such an error.
         """
         if self.index() is None:
             return None
@@ -143,11 +148,10 @@ class ChangelogFileReader:
         part = self._part(entry, layout, key_groups, most=1)
         if part is None or not has_large_changes(part.layout):
             return None
-        stored = [
-            _whole(self._range(entry.stored_offset + start, length), length)
-            for start, length in part.stored_ranges()
-        ]
-        return FramedChanges(self._required_index.compression, layout, part, stored, explained)
+        ranges = [(entry.stored_offset + start, length) for start, length in part.stored_ranges()]
+        stored = [_whole(self._range(*each), each[1]) for each in ranges]
+        compression = self._required_index.compression
+        return FramedChanges(compression, layout, part, stored, lambda: again(ranges), explained)
 
     def layout_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
         """What `stored_ranges` of these change sets will read, as (start, length); the file's end is read.

@@ -87,6 +87,7 @@ class FramedChanges:
     Args:
         part: what was read of the change set, which is the change set `layout`.
         stored: the bytes of each of the part's runs, as stored.
+        again: reads them once more, where they turn out to be damaged; `None` if it cannot.
         explained: what to raise in place of an error, with the place of the file.
     """
 
@@ -96,11 +97,12 @@ class FramedChanges:
         layout: ChangeSetLayout,
         part: ChangeSetPart,
         stored: Sequence[Octets],
+        again: Callable[[], Sequence[Octets] | None] = lambda: None,
         explained: Callable[[FormatError], BaseException] = lambda error: error,
     ) -> None:
         frames = part.frames
         self._compression, self._frames, self._layout, self._part = compression, frames, layout, part
-        self._stored, self._explained = stored, explained
+        self._stored, self._again, self._explained = stored, again, explained
         counts = [stop - first for first, stop in part.runs]
         self._held = np.concatenate([np.arange(first, stop) for first, stop in part.runs])
         self._run_of = np.repeat(np.arange(len(counts)), counts)
@@ -173,11 +175,22 @@ class FramedChanges:
         frame, run = int(self._held[first]), int(self._run_of[first])
         at = int(self._stored_at[first])
         size = int(self._frames.stored_sizes[frame : frame + stop - first].sum())
-        try:
+
+        def verified() -> pa.Buffer:
             stored = memoryview(self._stored[run])[at : at + size]
-            body = verified_frames(self._compression, self._frames, frame, frame + stop - first, stored)
+            return verified_frames(self._compression, self._frames, frame, frame + stop - first, stored)
+
+        try:
+            body = verified()
         except FormatError as error:
-            raise self._explained(error) from error
+            try:
+                anew = self._again()
+                if anew is None:
+                    raise
+                self._stored = anew
+                body = verified()
+            except FormatError:
+                raise self._explained(error) from error
         start = int(self._ends[first - 1]) if first else 0
         self._octets[start : start + body.size] = np.frombuffer(body, np.uint8)
         self._filled.update(range(first, stop))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.lookups import Check, at_once, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.metering import metered
-    from dstl_dagster.storage.once_read import OnceRead, ReadMemory, shared_reads
+    from dstl_dagster.storage.once_read import OnceRead, ReadMemory, forget_reads, shared_reads
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
@@ -132,6 +132,7 @@ __all__ = [
     "concurrently",
     "delete_each",
     "each_deleted",
+    "forget_reads",
     "generation_of_copy",
     "let_settle",
     "metered",
@@ -162,7 +163,7 @@ __getattr__, __dir__ = lazy_face(
         "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
         "metering": ["metered"],
-        "once_read": ["OnceRead", "ReadMemory", "shared_reads"],
+        "once_read": ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"],
         "open": ["open_store", "require_store_uri", "require_within"],
         "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],

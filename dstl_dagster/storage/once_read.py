@@ -17,7 +17,7 @@ from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.capabilities import RequestCost
 from dstl_dagster.storage.wrapper import WrapperStore
 
-__all__ = ["OnceRead", "ReadMemory", "shared_reads"]
+__all__ = ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"]
 
 _MOST_BYTES = 64 << 20
 _SMALL_BYTES = 8 << 20
@@ -106,6 +106,12 @@ class ReadMemory:
             del self._kept[key]
         del self._by_use[key, start]
 
+    def forget(self, key: _Object) -> None:
+        """Drop all pieces of the object."""
+        with self._lock:
+            for start in list(self._kept.get(key, ())):
+                self._drop(key, start)
+
     @contextmanager
     def one_at_a_time(self, request: _Request) -> Iterator[None]:
         """Whoever makes the same request waits: the first one's answer may be kept."""
@@ -177,8 +183,23 @@ class OnceRead(WrapperStore):
         """Whether this generation, or a part of it, is kept at the moment: it was there."""
         return self._memory.holds(self._key(name, generation))
 
+    def forget(self, name: str, generation: int | None) -> None:
+        """Ask for it again the next time: what was read of it is damaged."""
+        self._memory.forget(self._key(name, generation))
+
     def _key(self, name: str, generation: int | None) -> _Object:
         return (f"{self._service} {self.uri_of(name)}", generation)
+
+
+def forget_reads(store: ObjectStore, name: str, generation: int | None) -> None:
+    """Let no store around `store` answer from memory for this object: its bytes do not match their checksums.
+
+    A part of an object cannot be checked where it is kept, so whoever checks it calls this, and asks again.
+    """
+    while isinstance(store, WrapperStore):
+        if isinstance(store, OnceRead):
+            store.forget(name, generation)
+        store = store.inner
 
 
 _process_memory = ReadMemory()

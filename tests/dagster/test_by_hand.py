@@ -185,10 +185,13 @@ def test_one_set_of_keys_configures_both_resources(place: str) -> None:
     changelog = ChangelogStorageResource(uri=place, options=options)
     files = RecoverableWriterResource(uri=place, options=changelog.options)
     dg.Definitions.validate_loadable(dg.Definitions(resources={"changelog": changelog, "files": files}))
-    with CheckpointBatch(changelog.coordinator("job")) as batch, files.writer(batch) as writer:
-        with writer.open(files.uri_of("x")) as stream:
-            stream.write(b"x")
-            batch.add(stream.close_for_commit())
+    with (
+        CheckpointBatch(changelog.coordinator("job")) as batch,
+        files.writer(batch) as writer,
+        writer.open(files.uri_of("x")) as stream,
+    ):
+        stream.write(b"x")
+        batch.add(stream.close_for_commit())
     complete(changelog.coordinator("job"), batch.attempt)
     assert changelog.store().get("x") == b"x"
 
