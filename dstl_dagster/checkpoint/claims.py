@@ -22,8 +22,8 @@ from dstl_dagster.timeline import BatchKey
 __all__ = ["Claim", "refuse_unmoved"]
 
 _MEANT = (
-    "if both are meant, say so once: option execution.state-recovery.ignore-unclaimed-state=true, in Dagster "
-    "also the run's tag dstl/ignore_unclaimed_state: true"
+    "option execution.state-recovery.ignore-unclaimed-state=true, in Dagster also the run's tag "
+    "dstl/ignore_unclaimed_state: true"
 )
 
 
@@ -67,12 +67,8 @@ class Claim:
         if known is None:
             self._check_new(sources, job)
             return
-        if known.by != self.by and self.is_defined(known.by):
-            raise ConflictError(
-                f"source {self.source!r} of job {job!r} is {known.by}, which is defined beside {self.by}: "
-                "one of them would take the other one's batches for its own. Give each a source of its own",
-                kind=ErrorKind.SHARED_SOURCE,
-            )
+        if known.by not in ("", self.by):
+            self._check_writer(known.by, job)
         self._check_measure(known, job)
         left = [] if self.operators is None else sorted({*known.operators}.difference(self.operators))
         if left and not self.ignore_unclaimed:
@@ -101,6 +97,21 @@ class Claim:
             f"defined nowhere here: nothing was read. {_ways_out('source', name, self.source)}",
             kind=ErrorKind.UNCLAIMED_SOURCE,
         )
+
+    def _check_writer(self, before: str, job: str) -> None:
+        if self.is_defined(before):
+            raise ConflictError(
+                f"source {self.source!r} of job {job!r} is {before}, which is defined beside {self.by}: "
+                "one of them would take the other one's batches for its own. Give each a source of its own",
+                kind=ErrorKind.SHARED_SOURCE,
+            )
+        if not self.ignore_unclaimed:
+            raise ConflictError(
+                f"source {self.source!r} of job {job!r} is {before}, which is defined nowhere here, and this "
+                f"is {self.by}: nothing was read. If there are both, give each a source of its own; if it is "
+                f"{before} under a new name, say so once: {_MEANT}",
+                kind=ErrorKind.SHARED_SOURCE,
+            )
 
     def _check_measure(self, known: Source, job: str) -> None:
         before, now = known.measure, self.measure
@@ -173,7 +184,7 @@ def _ways_out(what: str, old: str, new: str) -> str:
     command = f"dstl checkpoints {what}"
     return (
         f"If it has another name now: {command} --rename {shlex.quote(f'{old}={new}')}; if it goes: "
-        f"{command} --drop {shlex.quote(old)}; {_MEANT}"
+        f"{command} --drop {shlex.quote(old)}; if both are meant, say so once: {_MEANT}"
     )
 
 

@@ -248,7 +248,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         parent=attempt.parent,
         operators={name: _with_rows(before.get(name), entry) for name, entry in entries.items()},
         files=report.files,
-        sources=merged_sources({} if parent is None else parent.sources, report.sources),
+        sources=merged_sources({} if parent is None else parent.sources, report.sources, attempt.builds_on),
         persist_seconds=report.seconds,
         cost=report.cost,
     )

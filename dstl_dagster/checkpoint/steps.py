@@ -47,6 +47,7 @@ from dstl_dagster.keyed import (
     Source,
     Spending,
     as_operator_reports,
+    source_id,
     store_manifest,
 )
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
@@ -69,6 +70,15 @@ log = logging.getLogger(__name__)
 _RECORDS_OF_STEP_1 = 3
 """`fenced`, perhaps a snapshot, `opened`."""
 _UNPINNED = object()
+
+
+def _identified(batch: BatchKey | None, parent: Checkpoint | None) -> BatchKey | None:
+    """The batch as the timeline knows it: a source's name may be another one's by now."""
+    if batch is None or not batch.source:
+        return batch
+    sources = {} if parent is None else parent.manifest.sources
+    on = None if parent is None else parent.checkpoint_id
+    return replace(batch, source=source_id(sources, batch.source, on))
 
 
 class CheckpointSteps(CheckpointPublisher):
@@ -105,9 +115,14 @@ class CheckpointSteps(CheckpointPublisher):
         Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
         it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
         """
-        return self._when_finished(
-            lambda: self._begin(self._finish(), take_over, idempotency_key, expected_parent), from_seen=True
-        )
+
+        def begin() -> Attempt:
+            retracted, batch = self._finish(), BatchKey.of(idempotency_key)
+            if batch is not None and batch.source:
+                batch = _identified(batch, self._parent(self.timeline.seen()))
+            return self._begin(retracted, take_over, batch, expected_parent)
+
+        return self._when_finished(begin, from_seen=True)
 
     def open(
         self,
@@ -136,13 +151,16 @@ class CheckpointSteps(CheckpointPublisher):
             view = self.timeline.seen()
             last = view.last_completed
             on = None if last is None else last.checkpoint_id
-            again = anew and last is not None and last.completed.batch == BatchKey.of(idempotency_key)
+            parent = self._parent(view)
+            batch = _identified(BatchKey.of(idempotency_key), parent)
+            again = anew and last is not None and last.completed.batch == batch
             base = (last.completed.builds_on or 0) if again and last is not None else None
-            parent = self._parent(view) if base is None else self._base(view, base)
+            if base is not None:
+                parent = self._base(view, base)
             self._require_fit(parent, claim)
             if check is not None:
                 check(parent)
-            return self._begin(retracted, take_over, idempotency_key, on, base), parent
+            return self._begin(retracted, take_over, batch, on, base), parent
 
         return self._when_finished(begin, from_seen=True)
 
@@ -152,9 +170,11 @@ class CheckpointSteps(CheckpointPublisher):
 
         Raises: as `Claim.check`.
         """
+        latest = self.latest()
+        key = _identified(key, latest)
         applied = None if key is None else self.applied_attempt(key)
         if applied is not None:
-            self._require_fit(self.latest(), claim)
+            self._require_fit(latest, claim)
         return applied
 
     def _require_fit(self, parent: Checkpoint | None, claim: Claim | None) -> None:
@@ -231,12 +251,12 @@ class CheckpointSteps(CheckpointPublisher):
         self,
         retracted: int,
         take_over: bool | uuid.UUID,
-        idempotency_key: BatchKeyLike,
+        batch: BatchKey | None,
         on: int | object | None,
         base: int | None = None,
     ) -> Attempt:
         """Fence the open attempt if allowed, then open. `on`: the expected parent, or `_UNPINNED`."""
-        attempt, batch = self._new_id(), BatchKey.of(idempotency_key)
+        attempt = self._new_id()
 
         def next_record(view: TimelineView) -> Fenced | Opened:
             return decisions.to_fence(view, self._owner, take_over) or decisions.to_open(

@@ -50,7 +50,7 @@ from dstl_dagster.keyed.reports import (
     load_report,
     store_report,
 )
-from dstl_dagster.keyed.sources import Measure, NameChange, Source, merged_sources
+from dstl_dagster.keyed.sources import Measure, NameChange, Source, merged_sources, source_id
 from dstl_dagster.keyed.state_rows import StateRows
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ __all__ = [
     "require_same_manifest",
     "schema_of",
     "small_from_outcome",
+    "source_id",
     "split_count",
     "store_manifest",
     "store_report",

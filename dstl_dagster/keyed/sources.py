@@ -15,7 +15,7 @@ from typing import Any
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 
-__all__ = ["Measure", "NameChange", "Source", "merged_sources"]
+__all__ = ["Measure", "NameChange", "Source", "merged_sources", "source_id"]
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,15 @@ class Source:
         measure: by what that is counted.
         by: the asset, op, query or sink that wrote last; empty for a driver that does not say.
         operators: those whose state it writes, ascending.
+        id: by which the timeline knows its batches, see `source_id`; a rename leaves it. Empty for one that
+            is in no checkpoint yet.
     """
 
     position: Any = None
     measure: Measure = field(default_factory=Measure)
     by: str = ""
     operators: tuple[str, ...] = ()
+    id: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,6 +70,7 @@ class Source:
             "measure": self.measure.to_json(),
             "by": self.by,
             "operators": list(self.operators),
+            "id": self.id,
         }
 
     @classmethod
@@ -76,19 +80,34 @@ class Source:
             Measure.from_json(fields["measure"]),
             str(fields["by"]),
             tuple(str(each) for each in fields["operators"]),
+            str(fields["id"]),
         )
 
 
-def merged_sources(before: Mapping[str, Source], moved: Mapping[str, Source]) -> dict[str, Source]:
+def source_id(sources: Mapping[str, Source], name: str, parent: int | None) -> str:
+    """The id of source `name`, or the one that it will have as it begins on checkpoint `parent`.
+
+    Another one may have had its name before: renamed or dropped since, with batches that are not this one's.
+    """
+    known = sources.get(name)
+    if known is not None:
+        return known.id
+    return name if parent is None else f"{name}@{parent}"
+
+
+def merged_sources(
+    before: Mapping[str, Source], moved: Mapping[str, Source], parent: int | None
+) -> dict[str, Source]:
     """The sources of a checkpoint: those of its parent, and on top what its batch moved.
 
     A driver that says nothing but positions leaves the rest as it is.
     """
     merged = dict(before)
     for name, source in moved.items():
-        known = merged.get(name)
-        silent = known is not None and source == Source(source.position)
-        merged[name] = replace(known, position=source.position) if known is not None and silent else source
+        known = before.get(name)
+        if known is not None and source == Source(source.position):
+            source = replace(known, position=source.position)
+        merged[name] = replace(source, id=source_id(before, name, parent))
     return merged
 
 
@@ -129,12 +148,13 @@ class NameChange:
 
     def renamed_sources(self, before: Mapping[str, Source]) -> dict[str, Source]:
         """The sources by their new names, with the new names of the operators that they write."""
-        names = {name: self.sources.get(name, name) for name in before}
-        return {
-            new: replace(before[old], operators=self._renamed(before[old].operators))
-            for old, new in names.items()
-            if new is not None
-        }
+        renamed = {}
+        for old, source in before.items():
+            new = self.sources.get(old, old)
+            if new is not None:  # an asset that named no source is its own
+                by = new if source.by == old else source.by
+                renamed[new] = replace(source, by=by, operators=self._renamed(source.operators))
+        return renamed
 
     def _renamed(self, operators: Iterable[str]) -> tuple[str, ...]:
         names = (self.operators.get(name, name) for name in operators)

@@ -73,8 +73,8 @@ def checkpointed_asset(
         operator: where the rows are kept; the function's name by default.
         ttl: how long rows live, as in `batch.merge_state`.
         partitions_def: each is applied once: time partitions in order, others in any.
-        source: the name under which the checkpoints hold how far the asset is; by default its key. Give the
-            former one to an asset whose key has changed.
+        source: the name under which the checkpoints hold how far the asset is; by default its key. Two
+            assets do not share one.
         retry_policy: of all ops.
         changelog: where the job lives; without it, the resource named `changelog`.
         asset_arguments: passed on to `build_state_asset`: `sources`, `kinds`, `owners`, `tags`,

@@ -6,6 +6,7 @@ life (`checkpoint.Batch`), merging (`spark`), or the forms that state is read in
 
 # No postponed annotations: Dagster reads the types of a resource's fields as objects.
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyedStateIOManager"]
 
 _PREFIX: Final = "dstl/"
+_HANDED_ON: Final = "dstl/handed on"
 _KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator", "ttl", "ttl_column")
 
 
@@ -87,6 +89,9 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     Time partitions are applied in order, each once: let the asset depend on its own previous partition. A
     partition that a checkpoint holds is not applied again.
 
+    An output that is no asset, such as the reference between the ops of a job, is plain JSON and goes with
+    the run's events.
+
     An input is the state at the checkpoint that holds its partition (without partitions: at the last one), in
     the form of its type hint: a DataFrame of Spark, pandas or Polars, a Polars LazyFrame, a `pyarrow.Table`;
     without a hint a `StateScan`.
@@ -99,6 +104,9 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Complete a checkpoint with the rows."""
+        if not context.has_asset_key:
+            context.add_output_metadata({_HANDED_ON: dg.MetadataValue.json(_plain(context, obj))})
+            return
         target = _Target.of(context.asset_key, context.definition_metadata)
         if not target.rule.keys:
             raise InvalidInputError(
@@ -154,6 +162,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         """The state of the upstream asset, in the form that the input's type asks for."""
         upstream = context.upstream_output
+        if upstream is not None and not context.has_asset_key:
+            return _handed_on(upstream, context.instance)
         metadata = {} if upstream is None else upstream.definition_metadata
         target = _Target.of(context.asset_key, metadata)
         coordinator = self.changelog.coordinator(target.job)
@@ -182,6 +192,27 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         return read_state(
             session, checkpoint, operator, store=coordinator.store, job_options=coordinator.job_options
         )
+
+
+def _plain(context: dg.OutputContext, obj: Any) -> Any:
+    try:
+        return json.loads(json.dumps(obj))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"output {context.name!r} of step {context.step_key} is no asset, and {type(obj).__name__} is no "
+            "plain JSON: give that output an IO manager of its own (io_manager_key)"
+        ) from error
+
+
+def _handed_on(upstream: dg.OutputContext, instance: dg.DagsterInstance) -> Any:
+    """What an op returned, in the run that it was last executed in."""
+    events = instance.all_logs(upstream.run_id, of_type=dg.DagsterEventType.HANDLED_OUTPUT)
+    for event in reversed(events):
+        handled = event.get_dagster_event()
+        about = handled.event_specific_data
+        if handled.step_key == upstream.step_key and about.output_name == upstream.name:  # type: ignore[union-attr]
+            return about.metadata[_HANDED_ON].value  # type: ignore[union-attr]
+    raise NotFoundError(f"output {upstream.name!r} of step {upstream.step_key} is not in the run's events")
 
 
 def _written(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:

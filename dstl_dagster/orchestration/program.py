@@ -14,6 +14,7 @@ import dagster as dg
 from dagster_shared.check import CheckError
 
 from dstl_dagster.checkpoint import Claim, Measure
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.partitions import window_key
 
@@ -45,9 +46,14 @@ def claim_of_op(
         source: the name that the program chose; `None`: that of the asset or op.
         own_key: the batch has a key of the program's own, and not the run's partition.
         ordered: time partitions follow one another.
+
+    Raises: InvalidInputError in a run of a part of what the op makes.
     """
-    by = asset_source(min(context.assets_def.keys)) if context.has_assets_def else f"op:{context.op_handle}"
-    target = context.assets_def if context.has_assets_def else context.job_def
+    if context.has_assets_def:
+        target: dg.AssetsDefinition | dg.JobDefinition = context.assets_def
+        by = asset_source(_whole_asset(context.assets_def))
+    else:
+        target, by = context.job_def, f"op:{context.op_handle}"
     definition = target.partitions_def
     measure = Measure(_KEYS) if own_key else _measure(definition, ordered=ordered)
     return Claim(
@@ -58,6 +64,20 @@ def claim_of_op(
         is_defined=_is_defined(context),
         ignore_unclaimed=context.run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
     )
+
+
+def _whole_asset(definition: dg.AssetsDefinition) -> dg.AssetKey:
+    """The asset that stands for all that the op makes. A batch is all of it: of a part, the rest of the rows
+    would count as applied.
+    """
+    made = {*definition.node_keys_by_output_name.values(), *definition.keys}
+    left = sorted(each.to_user_string() for each in made.difference(definition.keys))
+    if left:
+        raise InvalidInputError(
+            f"this run leaves out {left[0]}, which the same op makes, and a batch is all that an op makes: "
+            "select all of its assets, or make an asset of its own of what writes the state"
+        )
+    return min(made)
 
 
 def claim_of_asset(context: dg.OutputContext, operator: str) -> Claim:
@@ -101,12 +121,19 @@ def _measure(definition: dg.PartitionsDefinition[Any] | None, *, ordered: bool) 
     return Measure(kind)
 
 
+def _unselected(job: dg.JobDefinition) -> dg.JobDefinition:
+    """The job that the run selects its assets or ops from."""
+    while (selected := job.asset_selection_data or job.op_selection_data) is not None:
+        job = selected.parent_job_def
+    return job
+
+
 def _is_defined(context: Any) -> Callable[[str], bool]:
     """Whether the asset or op of this name is in the run's code location, or in its job if there is none."""
 
     def is_defined(by: str) -> bool:
         kind, _, name = by.partition(":")
-        jobs = [context.job_def]
+        jobs = [_unselected(context.job_def)]
         with contextlib.suppress(CheckError):  # an in-process execution has no code location
             jobs += context.repository_def.get_all_jobs()
         if kind == "asset":

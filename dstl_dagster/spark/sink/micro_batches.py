@@ -44,7 +44,8 @@ class MicroBatch:
     def claim(self, operators: tuple[str, ...] | None) -> Claim:
         """Of its query, which writes these operators; `None`: as it goes."""
         measure = Measure("micro-batches of a query")
-        return Claim(POSITION, f"query {self.query_id}", measure, operators, self.position)
+        # Which query it is stands in the position, and `require_after` says which one may follow.
+        return Claim(POSITION, "a streaming query", measure, operators, self.position)
 
     @property
     def owner(self) -> str:

@@ -1,0 +1,386 @@
+"""What a job is stands in its checkpoints: a program that does not fit is refused, and loses no row.
+
+Programs as users write them: assets, ops, resources. Rows are of day or run, and each is there once.
+"""
+
+# No postponed annotations: Dagster reads them as objects.
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import dstl_dagster as dstl
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.cli import main
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import write_rows
+from dstl_dagster.state import StateSchema
+from dstl_dagster.storage import open_store
+
+pytestmark = pytest.mark.dagster
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
+ROWS = pa.schema([("id", pa.string())])
+
+
+class Shop:
+    """A store, an instance, and what stands in the store."""
+
+    def __init__(self, uri: str, instance: dg.DagsterInstance) -> None:
+        self.uri = uri
+        self.changelog = dstl.ChangelogStorageResource(uri=uri)
+        self._instance = instance
+
+    def kept(self, name: str, job: str, operator: str, **more: Any) -> dg.AssetsDefinition:
+        """An asset that returns its rows."""
+        metadata = {"dstl/keys": ["id"], "dstl/job": job, "dstl/operator": operator}
+
+        @dg.asset(name=name, metadata=metadata, **more)
+        def rows(context: dg.AssetExecutionContext) -> pa.Table:
+            return _rows(name, context)
+
+        return rows
+
+    def decorated(self, job: Any, operator: str, **more: Any) -> dg.AssetsDefinition:
+        """An asset that writes by its batch."""
+
+        @dstl.checkpointed_asset(job, **more)
+        def rows(context: dg.OpExecutionContext, batch: Any) -> None:
+            _write(batch, operator, _rows(operator, context))
+
+        return rows
+
+    def plain(self, name: str, job: str, operator: str, source: str | None = None, **more: Any) -> Any:
+        """An asset of Dagster's that opens a batch."""
+        changelog = self.changelog
+
+        @dg.asset(name=name, **more)
+        def rows(context: dg.AssetExecutionContext) -> None:
+            with changelog.checkpoint(context.op_execution_context, job, source=source) as batch:
+                if batch.already_in is None:
+                    _write(batch, operator, _rows(name, context))
+
+        return rows
+
+    def run(self, assets: list[Any], selected: list[str] | None = None, **more: Any) -> str:
+        """Run some of the assets of a code location; what went wrong, or nothing."""
+        resources = {
+            "io_manager": dstl.KeyedStateIOManager(changelog=self.changelog),
+            "changelog": self.changelog,
+        }
+        defs = dg.Definitions(assets=assets, resources=resources, executor=dg.in_process_executor)
+        job = defs.resolve_implicit_global_asset_job_def()
+        keys = None if selected is None else [dg.AssetKey(each.split("/")) for each in selected]
+        return _said(
+            job.execute_in_process(
+                instance=self._instance, asset_selection=keys, raise_on_error=False, **more
+            )
+        )
+
+    def rows(self, job: str) -> dict[str, list[str]]:
+        """By operator."""
+        coordinator = CheckpointCoordinator(job, open_store(self.uri))
+        latest = coordinator.latest()
+        operators = {} if latest is None else latest.manifest.operators
+        return {
+            each: sorted(row["id"] for row in coordinator.read_state(each).to_arrow().to_pylist())
+            for each in operators
+        }
+
+    def command(self, *words: str) -> str:
+        """Of `dstl`, which must succeed."""
+        found = CliRunner().invoke(main, [*words, "--store", self.uri])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+
+def _rows(of: str, context: Any) -> pa.Table:
+    key = context.partition_key if context.has_partition_key else context.run.run_id
+    return pa.table({"id": [f"{of} {key}"]}, ROWS)
+
+
+def _write(batch: Any, operator: str, rows: pa.Table) -> None:
+    schema = StateSchema.of(ROWS, ("id",))
+    batch.add(write_rows(open_store(batch.attempt.store_uri), batch.attempt, operator, schema, rows))
+
+
+def _said(result: dg.ExecuteInProcessResult) -> str:
+    if result.success:
+        return ""
+    data = [event.step_failure_data for event in result.get_step_failure_events()]
+    return " ".join(
+        (each.user_failure_data and each.user_failure_data.description) or each.error.message for each in data
+    )
+
+
+def of_days(of: str, *days: int) -> list[str]:
+    return [f"{of} 2024-01-{day:02}" for day in days]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Shop(tmp_path.as_uri(), instance)
+
+
+def test_assets_of_one_job_are_each_applied(shop: Shop) -> None:
+    """Of an IO manager and of the decorator, whose references go by that manager too, with one name."""
+    assets = [
+        shop.kept("orders", "orders", "kept", partitions_def=DAYS),
+        shop.kept("sales", "orders", "kept", partitions_def=DAYS),
+        shop.decorated("orders", "written", partitions_def=DAYS),
+    ]
+    for day in ("2024-01-01", "2024-01-02"):
+        for each in ("orders", "orders/state", "sales"):
+            assert shop.run(assets, [each], partition_key=day) == ""
+    assert shop.run(assets, ["orders", "sales"], partition_key="2024-01-03") == ""
+    assert shop.run(assets, ["orders/state"], partition_key="2024-01-03") == ""
+    days = (1, 2, 3)
+    assert shop.rows("orders") == {
+        "kept": of_days("orders", *days) + of_days("sales", *days),
+        "written": of_days("written", *days),
+    }
+
+
+def test_two_outputs_of_one_asset_are_each_applied(shop: Shop) -> None:
+    """Also where they are one operator, and where only one of them is selected."""
+    metadata = {"dstl/keys": ["id"], "dstl/job": "orders", "dstl/operator": "kept"}
+    outs = {name: dg.AssetOut(metadata=metadata, is_required=False) for name in ("one", "two")}
+
+    @dg.multi_asset(outs=outs, can_subset=True, partitions_def=DAYS)
+    def both(context: dg.AssetExecutionContext) -> Any:
+        for each in sorted(context.op_execution_context.selected_output_names):
+            yield dg.Output(_rows(each, context), output_name=each)
+
+    assert shop.run([both], partition_key="2024-01-01") == ""
+    assert shop.run([both], ["one"], partition_key="2024-01-02") == ""
+    assert shop.run([both], ["two"], partition_key="2024-01-02") == ""
+    assert shop.rows("orders") == {"kept": of_days("one", 1, 2) + of_days("two", 1, 2)}
+
+
+def test_a_part_of_what_an_op_makes_is_no_batch(shop: Shop) -> None:
+    """The rest would count as applied."""
+    changelog = shop.changelog
+    specs = [dg.AssetSpec(name, skippable=True) for name in ("one", "two")]
+
+    @dg.multi_asset(specs=specs, can_subset=True, partitions_def=DAYS)
+    def both(context: dg.AssetExecutionContext) -> Any:
+        with changelog.checkpoint(context.op_execution_context, "orders") as batch:
+            for each in sorted(key.to_user_string() for key in context.selected_asset_keys):
+                _write(batch, each, _rows(each, context))
+        for key in context.selected_asset_keys:
+            yield dg.MaterializeResult(asset_key=key)
+
+    said = shop.run([both], ["one"], partition_key="2024-01-01")
+    assert "leaves out two, which the same op makes" in said
+    assert shop.run([both], partition_key="2024-01-01") == ""
+    assert shop.rows("orders") == {"one": of_days("one", 1), "two": of_days("two", 1)}
+
+
+def test_one_source_is_not_two_assets(shop: Shop) -> None:
+    """In one code location and in two: refused before a row is read, and once it is meant it goes on."""
+    one = shop.plain("one", "orders", "kept", "feed", partitions_def=DAYS)
+    two = shop.plain("two", "orders", "kept", "feed", partitions_def=DAYS)
+    assert shop.run([one], partition_key="2024-01-01") == ""
+    assert "source 'feed' of job 'orders' is asset:one, which is defined beside asset:two" in shop.run(
+        [one, two], ["two"], partition_key="2024-01-01"
+    )
+    for day in ("2024-01-01", "2024-01-02"):
+        said = shop.run([two], partition_key=day)
+        assert "is asset:one, which is defined nowhere here, and this is asset:two" in said
+        assert "tag dstl/ignore_unclaimed_state: true" in said
+    meant = {"dstl/ignore_unclaimed_state": "true"}
+    assert shop.run([two], partition_key="2024-01-02", tags=meant) == ""
+    assert shop.run([two], partition_key="2024-01-03") == ""
+    assert "is asset:two, which is defined nowhere here" in shop.run([one], partition_key="2024-01-04")
+    assert shop.rows("orders") == {"kept": of_days("one", 1) + of_days("two", 2, 3)}
+
+
+def test_one_source_of_two_decorated_assets_is_refused_as_they_load(shop: Shop) -> None:
+    """They need not run for it."""
+    shop.decorated(dstl.JobAssets("twice", state="one"), "kept", source="feed")
+    with pytest.raises(InvalidInputError, match="source 'feed' of job 'twice' is asset:twice/one"):
+        shop.decorated(dstl.JobAssets("twice", state="two"), "kept", source="feed")
+
+
+Other = dg.TimeWindowPartitionsDefinition
+START = DAYS.start
+REDEFINED: dict[str, tuple[dg.PartitionsDefinition[str], str, str, str]] = {
+    "weekly at no boundary": (
+        dg.WeeklyPartitionsDefinition(START, day_offset=1),
+        "2024-01-08",
+        "stands at 2024-01-04T00:00:00+00:00, where none of its partitions begins",
+        "",
+    ),
+    "monthly": (dg.MonthlyPartitionsDefinition(START), "2024-03-01", "where none of its partitions", ""),
+    "hourly": (dg.HourlyPartitionsDefinition(START), "2024-01-04-00:00", "", "2024-01-04-00:00"),
+    "hourly, not the next": (dg.HourlyPartitionsDefinition(START), "2024-01-04-01:00", "out of order", ""),
+    "another format": (dg.DailyPartitionsDefinition(START, fmt="%Y%m%d"), "20240104", "", "20240104"),
+    "another format, applied": (
+        dg.DailyPartitionsDefinition(START, fmt="%Y%m%d"),
+        "20240103",
+        "is in the state already",
+        "",
+    ),
+    "another zone": (
+        dg.DailyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"),
+        "2024-01-04",
+        "where none of its partitions begins",
+        "",
+    ),
+    "an exclusion of the past": (
+        dg.DailyPartitionsDefinition(START, exclusions=[START + timedelta(days=1)]),
+        "2024-01-04",
+        "",
+        "2024-01-04",
+    ),
+    "an exclusion of the next": (
+        dg.DailyPartitionsDefinition(START, exclusions=[START + timedelta(days=3)]),
+        "2024-01-05",
+        "",
+        "2024-01-05",
+    ),
+    "keys": (
+        dg.StaticPartitionsDefinition(["2024-01-04"]),
+        "2024-01-04",
+        "is applied by time partitions",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["kept", "decorated"])
+@pytest.mark.parametrize("name", REDEFINED)
+def test_partitions_redefined_over_standing_state_go_by_the_instant(name: str, way: str, shop: Shop) -> None:
+    """Three days are in; another definition goes on where the state stands, or is refused in a sentence."""
+    definition, key, refusal, row = REDEFINED[name]
+
+    def asset(partitions: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+        if way == "kept":
+            return shop.kept("orders", "orders", "kept", partitions_def=partitions)
+        return shop.decorated("orders", "orders", partitions_def=partitions)
+
+    for day in (1, 2, 3):
+        assert shop.run([asset(DAYS)], partition_key=f"2024-01-0{day}") == ""
+    said = shop.run([asset(definition)], partition_key=key)
+    assert refusal in said
+    assert bool(refusal) == bool(said)
+    (rows,) = shop.rows("orders").values()
+    assert rows == of_days("orders", 1, 2, 3) + ([f"orders {row}"] if row else [])
+
+
+def test_weekly_partitions_become_daily_at_the_end_of_a_week(shop: Shop) -> None:
+    """No day of the week is counted twice, and none is passed over."""
+    weeks = dg.WeeklyPartitionsDefinition(START, day_offset=1)
+    assert (
+        shop.run([shop.kept("orders", "orders", "kept", partitions_def=weeks)], partition_key="2024-01-01")
+        == ""
+    )
+    daily = [shop.kept("orders", "orders", "kept", partitions_def=DAYS)]
+    assert "in the state already" in shop.run(daily, partition_key="2024-01-07")
+    assert "out of order" in shop.run(daily, partition_key="2024-01-09")
+    assert shop.run(daily, partition_key="2024-01-08") == ""
+    assert shop.rows("orders") == {"kept": of_days("orders", 1, 8)}
+
+
+def _renamed_as_told(shop: Shop, said: str) -> None:
+    """Run the command that a refusal names."""
+    command = re.search(r"dstl (checkpoints (source|operator) --rename \S+);", said)
+    assert command is not None, said
+    shop.command(*command[1].split(), "--job", "orders", "--yes")
+
+
+@pytest.mark.parametrize("way", ["kept", "plain"])
+def test_an_asset_under_a_new_name_goes_on_after_the_command(way: str, shop: Shop) -> None:
+    """It is refused until then; what was applied under the former name is not applied again."""
+
+    def asset(name: str) -> dg.AssetsDefinition:
+        make = shop.kept if way == "kept" else shop.plain
+        return make(name, "orders", "rows", partitions_def=DAYS)
+
+    assert shop.run([asset("one")], partition_key="2024-01-01") == ""
+    renamed = [asset("two")]
+    said = shop.run(renamed, partition_key="2024-01-02")
+    assert "source 'asset:two' (asset:two) is new to job 'orders'" in said
+    _renamed_as_told(shop, said)
+    for day in ("2024-01-01", "2024-01-02"):
+        assert shop.run(renamed, partition_key=day) == ""
+    assert shop.rows("orders") == {"rows": of_days("one", 1) + of_days("two", 2)}
+    # The former name is free: what has it now is another source.
+    assert shop.run([*renamed, asset("one")], ["one"], partition_key="2024-01-01") == ""
+    shown = shop.command("jobs", "show", "orders", "--json")
+    assert {"asset:one", "asset:two"} == json.loads(shown)["sources"].keys()
+
+
+def test_an_operator_under_a_new_name_goes_on_after_the_command(shop: Shop) -> None:
+    """Until then nothing is written, and no total begins at zero."""
+
+    def asset(operator: str) -> dg.AssetsDefinition:
+        return shop.kept("orders", "orders", operator, partitions_def=DAYS)
+
+    assert shop.run([asset("totals")], partition_key="2024-01-01") == ""
+    said = shop.run([asset("sums")], partition_key="2024-01-02")
+    assert "operator 'totals' of job 'orders' has state that source 'asset:orders'" in said
+    assert shop.rows("orders") == {"totals": of_days("orders", 1)}
+    _renamed_as_told(shop, said)
+    assert shop.run([asset("sums")], partition_key="2024-01-02") == ""
+    assert shop.rows("orders") == {"sums": of_days("orders", 1, 2)}
+
+
+@pytest.mark.parametrize("way", ["kept", "plain"])
+def test_what_was_dropped_begins_anew(way: str, shop: Shop) -> None:
+    """A batch that the dropped source had applied is not taken for one of the new source's."""
+    make = shop.kept if way == "kept" else shop.plain
+    assets = [make("orders", "orders", "rows", partitions_def=DAYS)]
+    for day in ("2024-01-01", "2024-01-02"):
+        assert shop.run(assets, partition_key=day) == ""
+    for what, name in (("operator", "rows"), ("source", "asset:orders")):
+        shop.command("checkpoints", what, "--drop", name, "--job", "orders", "--yes")
+    assert shop.rows("orders") == {}
+    for _ in range(2):
+        assert shop.run(assets, partition_key="2024-01-01") == ""
+    assert shop.rows("orders") == {"rows": of_days("orders", 1)}
+
+
+def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
+    """It writes as it goes, so a new operator beside an idle one may be meant."""
+    assert (
+        shop.run([shop.plain("orders", "orders", "totals", partitions_def=DAYS)], partition_key="2024-01-01")
+        == ""
+    )
+    renamed = [shop.plain("orders", "orders", "sums", partitions_def=DAYS)]
+    assert shop.run(renamed, partition_key="2024-01-02") == ""
+    latest = CheckpointCoordinator("orders", open_store(shop.uri)).latest()
+    assert latest is not None
+    (noted,) = latest.manifest.begun_beside_idle
+    assert "wrote the first rows of sums, and none of totals" in noted
+
+
+def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
+    """In an op of a plain job; in a run of that op alone of a job of steps."""
+    changelog = shop.changelog
+
+    @dg.op(out=dg.Out(dict))
+    def update(context: dg.OpExecutionContext) -> dict[str, Any]:
+        with changelog.checkpoint(context, "orders") as batch:
+            if batch.already_in is None:
+                _write(batch, "kept", _rows("op", context))
+        return batch.reference
+
+    @dg.job
+    def plain() -> None:
+        update()
+
+    assert plain.execute_in_process().success
+    steps = dstl.build_checkpoint_job("steps", update, resource_defs={"changelog": changelog})
+    assert steps.execute_in_process(op_selection=["update"]).success
+    assert steps.execute_in_process().success
+    assert [len(each) for each in shop.rows("orders").values()] == [3]
