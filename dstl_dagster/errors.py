@@ -219,7 +219,7 @@ class ErrorKind(StrEnum):
     BAD_CURSOR = "bad_cursor"
     """The cursor is not one that this sensor wrote. Set it as the message says, or clear it."""
     TIMELINE_REPLACED = "timeline_replaced"
-    """The store was emptied or replaced behind the sensor's cursor. Clear it, or restore the store."""
+    """The store is not the one that Dagster was shown. Mount or restore that, or start over by tag."""
     WRONG_CONFIG = "wrong_config"
     """The run's config names a different checkpoint than its tags. Use `commit_run_config`."""
     NOT_APPLIED = "not_applied"

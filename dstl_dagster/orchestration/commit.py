@@ -15,6 +15,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_us
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = ["CommitConfig", "build_commit_job", "commit_run_config"]
 
@@ -62,6 +63,7 @@ def build_commit_job(
         with without_useless_retries(f"step 6 of checkpoint {config.checkpoint_id}, job {config.job!r}"):
             _require_same_work(context, config, assets)
             step = Step(context, assets, changelog.coordinator(assets.job))
+            require_shown_timeline(context.run, context.instance, step.coordinator)
             compose_commit(step, config.checkpoint_id, report=False)
         return config.checkpoint_id
 
@@ -76,7 +78,9 @@ def build_commit_job(
         context: dg.OpExecutionContext, checkpoint_id: int, changelog: ChangelogStorageResource
     ) -> None:
         with without_useless_retries(f"step 7 after checkpoint {checkpoint_id}, job {assets.job!r}"):
-            clean_up(Step(context, assets, changelog.coordinator(assets.job)))
+            step = Step(context, assets, changelog.coordinator(assets.job))
+            require_shown_timeline(context.run, context.instance, step.coordinator)
+            clean_up(step)
 
     @dg.graph(name=job_name)
     def steps() -> None:

@@ -25,7 +25,7 @@ def complete_unless_later(
     """
     if _is_completed_later(context):
         return
-    step = Step(context, JobAssets.of(coordinator.job), coordinator)
+    step = Step(context, JobAssets.defined(coordinator.job), coordinator)
     persist(step, attempt)
     confirm(step, attempt)
     compose_commit(step, attempt.checkpoint_id, attempt=attempt)

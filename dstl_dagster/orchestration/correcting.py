@@ -31,6 +31,7 @@ from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.restore_job import report_restore
 from dstl_dagster.orchestration.steps import Step, match_partitions
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = ["build_correct_job"]
 
@@ -93,6 +94,7 @@ def _correct(
     if partition is None:
         raise InvalidInputError("no partition chosen: launch this job for the partition to correct")
     coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
+    require_shown_timeline(context.run, context.instance, coordinator)
     plan = plan_correction(coordinator, partition)
     _log_plan(context, plan)
     definition = day_job()

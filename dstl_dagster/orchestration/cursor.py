@@ -33,12 +33,16 @@ class CheckpointCursor:
         decision: the id of the record in `slot`; reveals a timeline that was replaced.
         owner: of the open attempt, or of the attempt that made `uncommitted`; `None` after a commit.
         uncommitted: `None` where the last completed checkpoint is committed.
+        timeline: the id of the timeline; empty where a person set the cursor.
+        start_over: a person says that the store is right, though it is not the one that was followed.
     """
 
     slot: int = 0
     decision: uuid.UUID | None = None
     owner: str | None = None
     uncommitted: Uncommitted | None = None
+    timeline: str = ""
+    start_over: bool = False
 
     def after(self, record: TimelineRecord) -> CheckpointCursor:
         """The cursor after this record, which must be the next one."""
@@ -64,6 +68,10 @@ class CheckpointCursor:
         """One line of JSON."""
         pending = self.uncommitted
         fields: dict[str, object] = {"slot": self.slot}
+        if self.timeline:
+            fields["timeline"] = self.timeline
+        if self.start_over:
+            fields["start_over"] = True
         if self.decision is not None:
             fields["decision"] = str(self.decision)
         if self.owner is not None:
@@ -78,13 +86,15 @@ class CheckpointCursor:
 
     @classmethod
     def from_text(cls, text: str) -> CheckpointCursor:
-        """The cursor that `to_text` wrote, or a person typed: `{"slot": 42}` is enough.
+        """The cursor that `to_text` wrote, or a person typed: `{"slot": 42}` or `{"start_over": true}`.
 
         Raises: InvalidInputError (kind `bad_cursor`): silently starting over would hide a mistake.
         """
         try:
             fields = json.loads(text)
-            slot, decision, owner = fields["slot"], fields.get("decision"), fields.get("owner")
+            start_over = fields.get("start_over") is True
+            slot, decision, owner = fields.get("slot"), fields.get("decision"), fields.get("owner")
+            slot = 0 if start_over else slot
             pending = fields.get("uncommitted")
             if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0:
                 raise ValueError(f"slot {slot!r}")
@@ -92,6 +102,8 @@ class CheckpointCursor:
                 raise ValueError(f"owner {owner!r}")
             return cls(
                 slot=slot,
+                timeline=str(fields.get("timeline", "")),
+                start_over=start_over,
                 decision=None if decision is None else uuid.UUID(decision),
                 owner=owner,
                 uncommitted=None

@@ -23,7 +23,6 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.cursor import CheckpointCursor
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB, JobAssets
-from dstl_dagster.orchestration.lineage import timeline_mark
 from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.sensors import with_changelog
@@ -120,9 +119,10 @@ class _Asking:
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
         """Raises: as `TimelineFollower.start`."""
+        follower = TimelineFollower(self.instance, self.assets, self.coordinator, SystemClock())
+        start = follower.start(cursor_text)
         if cursor_text is not None:
-            clock = SystemClock()
-            return TimelineFollower(self.instance, self.assets, self.coordinator, clock).start(cursor_text)
+            return start
         retained = self.coordinator.timeline.tail().retained
         return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
 
@@ -168,8 +168,7 @@ class _Asking:
             partition = self._partition(completed)
             if partition is None:
                 return
-        mark = timeline_mark(self.assets, self.coordinator.store.uri)
-        asked = f"{self.target}/{mark}/{checkpoint_id}/{completed.attempt}"
+        asked = f"{self.target}/{self._view.timeline_id}/{checkpoint_id}/{completed.attempt}"
         runs = self.instance.get_runs(dg.RunsFilter(tags={TAG_DOWNSTREAM: asked}), limit=1)
         if any(run.status is not dg.DagsterRunStatus.NOT_STARTED for run in runs):
             return

@@ -30,6 +30,7 @@ from dstl_dagster.orchestration.partitions import (
 )
 from dstl_dagster.orchestration.program import claim_of_asset
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
 if TYPE_CHECKING:
@@ -116,8 +117,11 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         with without_useless_retries(f"state of asset {context.asset_key.to_user_string()}"):
             owner = owner_of(context.step_context.dagster_run)
             coordinator = self.changelog.coordinator(target.job, owner=owner)
+            step = context.step_context
+            require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
             checkpoint = self._complete(context, coordinator, target.rule, obj)
-        context.add_output_metadata(state_metadata(checkpoint, coordinator.prices))
+        said = {**state_metadata(checkpoint, coordinator.prices), **shown_metadata(coordinator, checkpoint)}
+        context.add_output_metadata(said)
 
     def _complete(
         self, context: dg.OutputContext, coordinator: CheckpointCoordinator, rule: MergeRule, rows: Any

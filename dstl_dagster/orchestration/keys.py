@@ -25,6 +25,7 @@ __all__ = [
     "TAG_REPORTER",
     "TAG_RESTORED",
     "TAG_SLOT",
+    "TAG_START_OVER",
     "TAG_STEP",
     "TAG_TAKE_OVER",
     "TAG_TIMELINE",
@@ -41,7 +42,7 @@ TAG_STEP = "dstl/step"
 TAG_SLOT = "dstl/slot"
 """The slot of the `completed` record on the timeline."""
 TAG_TIMELINE = "dstl/timeline"
-"""The timeline of the checkpoint, as `timeline_mark` names it."""
+"""The id of the checkpoint's timeline; as metadata its slot and attempt follow."""
 TAG_VERSION = "dagster/data_version"
 """Dagster's own tag, one of the few that its storage can search: what an event says is in here."""
 TAG_RESTORED = "dstl/restored_in"
@@ -60,12 +61,14 @@ TAG_FAIL_IF_APPLIED = "dstl/fail_if_applied"
 """A run with this tag set to `true` fails if a checkpoint holds its batch already."""
 TAG_IGNORE_UNCLAIMED = "dstl/ignore_unclaimed_state"
 """A run with this tag set to `true` leaves state as it is that nothing here claims, once."""
+TAG_START_OVER = "dstl/start_over"
+"""A run with this tag set to `true` begins the job on a store that is not the one that was shown."""
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 
 _sources: dict[tuple[str, str], str] = {}
 """Which asset each source is whose definition was built in this process, by the names of job and source."""
-_jobs_by_group: dict[str, str] = {}
+_defined: dict[str, JobAssets] = {}
 """Each job whose definitions were built in this process, by the name of its group."""
 _DAGSTER_NAME = re.compile(r"[A-Za-z0-9_]+")
 _PARTITION = re.compile(r"chk-(\d{8,})")
@@ -108,6 +111,13 @@ class JobAssets:
         """The `job` argument of every builder: asset keys, or a job's name, which has the default keys."""
         return job if isinstance(job, JobAssets) else cls(job)
 
+    @classmethod
+    def defined(cls, job: str) -> JobAssets:
+        """Those of the job's definitions in this process, for an op that is given the job's name alone."""
+        assets = cls(job)
+        known = _defined.get(assets.group_name)
+        return known if known is not None and known.job == job else assets
+
     @property
     def group_name(self) -> str:
         """The job's name in the letters, digits and underscores that Dagster allows in a group's name."""
@@ -118,12 +128,14 @@ class JobAssets:
 
         Raises: InvalidInputError if another job has the same: they would show as one, mixed up.
         """
-        other = _jobs_by_group.setdefault(self.group_name, self.job)
-        if other != self.job:
+        known = _defined.setdefault(self.group_name, self)
+        if known.job != self.job:
             raise InvalidInputError(
-                f"jobs {other!r} and {self.job!r} are both {self.group_name!r} in Dagster, which allows only "
-                "letters, digits and underscores: rename one of them in its program"
+                f"jobs {known.job!r} and {self.job!r} are both {self.group_name!r} in Dagster, which allows "
+                "only letters, digits and underscores: rename one of them in its program"
             )
+        if self.operators:  # the asset of the state need not name them
+            _defined[self.group_name] = self
 
     def require_own_source(self, source: str, by: str) -> None:
         """Claim a source of the job in this process, for the asset `by`.

@@ -6,7 +6,6 @@ objects are (`places`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -59,7 +58,6 @@ __all__ = [
     "state_version",
     "store_location",
     "subsumed_materialization",
-    "timeline_mark",
 ]
 
 STATE = "state size"
@@ -72,7 +70,8 @@ _UPDATED = "dagster/last_updated_timestamp"
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, and the prices there.
+    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, the timeline's id, and the
+    prices there.
 
     `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
     the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
@@ -81,6 +80,7 @@ class Reporter:
 
     kind: str
     store_uri: str
+    timeline: str
     prices: StoragePrices = field(default_factory=StoragePrices)
     owner: str | None = None
     restored_in: int | None = None
@@ -123,7 +123,7 @@ def checkpoint_materialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
         description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, on {parent}",
-        tags=_tags(assets, checkpoint.entry.completed, reporter),
+        tags=_tags(checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
 
@@ -152,7 +152,7 @@ def subsumed_materialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(completed.checkpoint_id),
         description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; subsumed since",
-        tags=_tags(assets, completed, reporter),
+        tags=_tags(completed, reporter),
         metadata={
             "files": len(completed.files),
             "checkpoint": str(completed.checkpoint_id),
@@ -189,7 +189,7 @@ def operator_materialization(
     return dg.AssetMaterialization(
         asset_key=assets.operator_key(operator),
         description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(assets, checkpoint.entry.completed, reporter),
+        tags=_tags(checkpoint.entry.completed, reporter),
         metadata=metadata,
     )
 
@@ -226,7 +226,7 @@ def files_event(
         partition=partition,
         description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
         tags={
-            **_tags(assets, checkpoint.entry.completed, reporter, step="6"),
+            **_tags(checkpoint.entry.completed, reporter, step="6"),
             TAG_VERSION: files_version(checkpoint.attempt, commit),
         },
         metadata=metadata,
@@ -269,7 +269,7 @@ def state_materialization(
         asset_key=assets.state_key,
         partition=partition,
         description=f"state at checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(assets, checkpoint.entry.completed, reporter),
+        tags=_tags(checkpoint.entry.completed, reporter),
         metadata={
             **state_metadata(checkpoint, reporter.prices),
             **_when_and_who(checkpoint.entry.completed, reporter),
@@ -332,18 +332,13 @@ def _parent(checkpoint_id: int | None) -> str:
     return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
 
 
-def timeline_mark(assets: JobAssets, store_uri: str) -> str:
-    """Names a timeline where Dagster allows only letters and digits: a digest of its store and job."""
-    return hashlib.sha256(f"{store_uri.rstrip('/')}\n{assets.job}".encode()).hexdigest()[:16]
-
-
-def _tags(assets: JobAssets, completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
+def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
     tags = {
         TAG_CHECKPOINT: str(completed.checkpoint_id),
         TAG_STEP: step,
         TAG_ATTEMPT: str(completed.attempt),
         TAG_SLOT: str(completed.slot),
-        TAG_TIMELINE: timeline_mark(assets, reporter.store_uri),
+        TAG_TIMELINE: reporter.timeline,
         TAG_REPORTER: reporter.kind,
         TAG_VERSION: state_version(completed.attempt),
     }

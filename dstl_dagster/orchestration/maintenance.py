@@ -16,6 +16,7 @@ from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagste
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, materialize, verify
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = [
     "build_cleanup_job",
@@ -138,6 +139,7 @@ def _build_job(
         with without_useless_retries(f"{work.name} of job {assets.job!r}", {"store": changelog.uri}):
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
+            require_shown_timeline(context.run, context.instance, coordinator)
             work.run(Step(context, assets, coordinator))
 
     @dg.graph(name=job_name)

@@ -14,7 +14,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
 from dstl_dagster.orchestration.partitions import (
     interval,
@@ -24,6 +24,8 @@ from dstl_dagster.orchestration.partitions import (
     window_of,
 )
 from dstl_dagster.orchestration.program import claim_of_op
+from dstl_dagster.orchestration.steps import Step, show_again
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey
 
 __all__ = ["BatchRequest", "Check", "may_take_over", "request_batch"]
@@ -67,7 +69,8 @@ def request_batch(
         ordered: time partitions follow one another.
         operators: all that the op or asset writes, where it says so.
 
-    Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several.
+    Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several;
+    ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
     """
     run, job = context.run, coordinator.job
     partition = partition_of(context)
@@ -101,6 +104,8 @@ def request_batch(
             check(parent)
 
     take_over = may_take_over(run, context.instance, coordinator)
+    if require_shown_timeline(run, context.instance, coordinator).difference is not None:
+        show_again(Step(context, JobAssets.defined(job), coordinator))
     return BatchRequest(coordinator, key, claim, take_over, check_all)
 
 

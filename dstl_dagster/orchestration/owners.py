@@ -74,6 +74,10 @@ class OwnerRuns:
         """The owner is a run of this instance, and it or one of its re-executions did all its steps."""
         return any(run.is_success for run in self._of(owner))
 
+    def are_tagged(self, owner: str, tag: str) -> bool:
+        """The owner is a run of this instance, and it or one of its re-executions has this tag as `true`."""
+        return any(run.tags.get(tag) == "true" for run in self._of(owner))
+
     def _of(self, owner: str) -> list[dg.DagsterRun]:
         root = run_of_owner(owner)
         if root is None:

@@ -19,7 +19,6 @@ from dstl_dagster.orchestration.follow_ups import child_follow_up, files_follow_
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
-    TAG_TIMELINE,
     TAG_VERSION,
     JobAssets,
 )
@@ -32,7 +31,6 @@ from dstl_dagster.orchestration.lineage import (
     operator_materialization,
     state_materialization,
     state_version,
-    timeline_mark,
 )
 from dstl_dagster.orchestration.marks import Mark
 from dstl_dagster.timeline import Committed, Completed, TimelineView
@@ -56,8 +54,6 @@ _NEWEST_EVENTS = 25
 """Of earlier releases: enough, because a step or a tick that is repeated is repeated soon."""
 _CHECKPOINT = "checkpoint"
 """The metadata by which the state's own events have always named their checkpoint."""
-_STALE_AT_ONCE = 200
-"""Each costs a query. The newest first; the next call finds the rest."""
 
 
 def unreported_checkpoint(
@@ -217,7 +213,7 @@ class PartitionChanges:
 
     Attributes:
         missing: keys of retained checkpoints that have no partition, oldest first.
-        stale: keys of partitions whose checkpoint is not retained, and that are no other timeline's.
+        stale: keys of partitions whose checkpoint is not retained.
     """
 
     missing: list[str]
@@ -231,27 +227,8 @@ def partition_changes(
     # The partitions are read first: each existing one has a checkpoint on a timeline that is read later, so
     # a checkpoint that completes in between is never taken for a stale one.
     existing = set(instance.get_dynamic_partitions(assets.partitions_name))
-    mark = timeline_mark(assets, coordinator.store.uri)
     retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
     return PartitionChanges(
         missing=[key for key in retained if key not in existing],
-        stale=[
-            key
-            for key in sorted(existing.difference(retained), reverse=True)[:_STALE_AT_ONCE]
-            if not _is_anothers(instance, assets, key, mark)
-        ],
-    )
-
-
-def _is_anothers(instance: dg.DagsterInstance, assets: JobAssets, partition: str, mark: str) -> bool:
-    """Whether a job of the same name on another store reported it: they share the asset."""
-    found = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=assets.checkpoints_key, asset_partitions=[partition]),
-        limit=_NEWEST_EVENTS,
-    )
-    # Events of earlier releases do not say whose they are.
-    return any(
-        record.asset_materialization is not None
-        and (record.asset_materialization.tags or {}).get(TAG_TIMELINE, mark) != mark
-        for record in found.records
+        stale=sorted(existing.difference(retained), reverse=True),
     )

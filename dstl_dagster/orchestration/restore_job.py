@@ -23,6 +23,7 @@ from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.restores import tell_restore
 from dstl_dagster.orchestration.steps import Step, match_partitions, report_checks
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import Restored
 
 __all__ = ["RestoreConfig", "build_restore_job", "report_restore", "restore_run_config"]
@@ -90,6 +91,7 @@ def build_restore_job(
             _refuse_backfill(context)
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
+            require_shown_timeline(context.run, context.instance, coordinator)
             restore(Step(context, assets, coordinator), config, partitions_def)
 
     @dg.graph(name=job_name)

@@ -39,7 +39,7 @@ from dstl_dagster.orchestration.owners import in_words, owner_link
 from dstl_dagster.orchestration.reporting import names_checkpoint, sizes_shown
 from dstl_dagster.timeline import Completed, Restored
 
-__all__ = ["RestoreEvent", "ToldRestore", "is_restore_told", "tell_restore"]
+__all__ = ["RestoreEvent", "ToldRestore", "is_restore_told", "newest_again", "tell_restore"]
 
 RestoreEvent = dg.AssetMaterialization | dg.AssetObservation
 
@@ -198,22 +198,8 @@ def _back(
     reporter: Reporter,
 ) -> list[RestoreEvent]:
     """The checkpoint that counts again, as the newest event of each asset of the job. Its own comes last."""
-    events: list[RestoreEvent] = []
-    batch = checkpoint.idempotency_key
-    if _was_shown(instance, assets.state_key, batch):
-        where = _partition_shown(instance, assets.state_key, batch)
-        events.append(state_materialization(assets, checkpoint, reporter, where))
-    events += [
-        operator_materialization(assets, checkpoint, operator, reporter)
-        for operator in assets.operators
-        if operator in checkpoint.manifest.operators
-    ]
-    if checkpoint.manifest.files and checkpoint.committed:
-        where = _partition_shown(instance, assets.files_key, batch)
-        events.append(files_event(assets, checkpoint, reporter, where))
+    *events, own = newest_again(instance, assets, checkpoint, reporter)
     lacking = [event for event in events if not _is_newest(instance, event.asset_key, restored)]
-    sizes = {} if reporter.view is None else sizes_shown(instance, assets, reporter.view)
-    own = checkpoint_materialization(assets, checkpoint, reporter, sizes)
     days = [completed.idempotency_key or f"checkpoint {completed.checkpoint_id}" for completed in left]
     said: dict[str, Any] = {
         "rolled back at": in_words(restored.recorded_at),
@@ -229,6 +215,27 @@ def _back(
         metadata={**said, **own.metadata},
     )
     return [*lacking, told]
+
+
+def newest_again(
+    instance: dg.DagsterInstance, assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
+) -> list[RestoreEvent]:
+    """The events by which each asset of the job shows this checkpoint as the newest. Its own comes last."""
+    events: list[RestoreEvent] = []
+    batch = checkpoint.idempotency_key
+    if _was_shown(instance, assets.state_key, batch):
+        where = _partition_shown(instance, assets.state_key, batch)
+        events.append(state_materialization(assets, checkpoint, reporter, where))
+    events += [
+        operator_materialization(assets, checkpoint, operator, reporter)
+        for operator in assets.operators
+        if operator in checkpoint.manifest.operators
+    ]
+    if checkpoint.manifest.files and checkpoint.committed:
+        where = _partition_shown(instance, assets.files_key, batch)
+        events.append(files_event(assets, checkpoint, reporter, where))
+    sizes = {} if reporter.view is None else sizes_shown(instance, assets, reporter.view)
+    return [*events, checkpoint_materialization(assets, checkpoint, reporter, sizes)]
 
 
 def _was_shown(instance: dg.DagsterInstance, key: dg.AssetKey, batch: str | None) -> bool:

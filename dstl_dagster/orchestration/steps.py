@@ -42,6 +42,7 @@ from dstl_dagster.orchestration.reporting import (
     unreported_files,
     unreported_state,
 )
+from dstl_dagster.orchestration.restores import newest_again
 
 __all__ = [
     "Step",
@@ -54,6 +55,7 @@ __all__ = [
     "report_checkpoint",
     "report_checks",
     "report_files",
+    "show_again",
     "verify",
 ]
 
@@ -73,7 +75,7 @@ class Step:
     def reporter(self) -> Reporter:
         coordinator, owner = self.coordinator, owner_of(self.context.run)
         view = coordinator.timeline.seen()
-        return Reporter("run", coordinator.store.uri, coordinator.prices, owner, view=view)
+        return Reporter("run", coordinator.store.uri, view.timeline_id, coordinator.prices, owner, view=view)
 
     def show(self, metadata: Mapping[str, Any]) -> None:
         """On the output of the step's op. One with several outputs, or none, has no place for it."""
@@ -232,6 +234,16 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
     )
     for event in evaluations(step.context.instance, step.assets, found):
         step.context.log_event(event)  # type: ignore[arg-type] # it does take one
+
+
+def show_again(step: Step) -> None:
+    """Let the job's assets show what the store has, after they have shown another store."""
+    last = step.coordinator.timeline.seen().last_completed
+    if last is not None:
+        checkpoint = step.coordinator.get(last.checkpoint_id)
+        for event in newest_again(step.context.instance, step.assets, checkpoint, step.reporter):
+            step.context.log_event(event)
+    match_partitions(step)
 
 
 def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:

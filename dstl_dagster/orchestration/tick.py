@@ -41,7 +41,8 @@ from dstl_dagster.orchestration.reporting import (
     unreported_files,
     unreported_state,
 )
-from dstl_dagster.orchestration.restores import is_restore_told, tell_restore
+from dstl_dagster.orchestration.restores import is_restore_told, newest_again, tell_restore
+from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -57,6 +58,7 @@ __all__ = ["Limits", "StateShown", "Tick", "TimelineFollower"]
 
 _SENSOR = "sensor"
 _EVENTS_SEARCHED = 50
+_BY_CURSOR = ', or set this cursor to `{"start_over": true}`'
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class TimelineFollower:
         self._partitions_def = partitions_def
         self._state = state
         self._patience = patience
-        self._reporter = Reporter(_SENSOR, coordinator.store.uri, coordinator.prices)
+        self._shows_other = False
         self._owners = OwnerRuns(instance)
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
@@ -139,21 +141,32 @@ class TimelineFollower:
 
         Raises: InvalidInputError (kind `bad_cursor`), ConflictError (kind `timeline_replaced`).
         """
-        if cursor_text is None:
-            return self._before_last_report() or CheckpointCursor()
-        cursor = CheckpointCursor.from_text(cursor_text)
-        if cursor.slot == 0:
-            return cursor
-        there = self._record_at(cursor.slot)
-        if there is None or cursor.decision not in (None, there.decision_id):
-            found = "nothing is there" if there is None else f"there is another {there.kind!r} record"
-            raise ConflictError(
-                f"the sensor followed the timeline of job {self._assets.job!r} up to slot {cursor.slot}, but "
-                f"now {found}: the store was emptied or replaced. If the job was started over on purpose, "
-                "clear the sensor's cursor; otherwise restore the store from a backup",
-                kind=ErrorKind.TIMELINE_REPLACED,
-            )
-        return cursor
+        cursor = None if cursor_text is None else CheckpointCursor.from_text(cursor_text)
+        slot = 0 if cursor is None else cursor.slot
+        there = self._record_at(slot)
+        known = cursor is not None and slot and there and cursor.decision in (None, there.decision_id)
+        found = compare_timeline(self._instance, self._coordinator, followed_to=slot if known else 0)
+        start_over = cursor is not None and cursor.start_over
+        if found.away is not None and not start_over:
+            raise ConflictError(f"{found.away}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED)
+        self._shows_other = found.difference is not None
+        timeline = self._coordinator.timeline.names.timeline
+        if cursor is None or start_over:
+            cursor = self._before_last_report() or CheckpointCursor()
+        elif slot and not known:
+            if not found.known or cursor.timeline in ("", timeline):
+                what = "it has nothing" if there is None else f"it has another {there.kind!r} record"
+                difference = f"{what} in slot {slot}, up to which this sensor followed it"
+                raise ConflictError(
+                    f"{found.sentence(difference)}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED
+                )
+            cursor = CheckpointCursor()  # a run has started the job over
+        return replace(cursor, timeline=timeline)
+
+    @property
+    def _reporter(self) -> Reporter:
+        coordinator, timeline = self._coordinator, self._coordinator.timeline
+        return Reporter(_SENSOR, coordinator.store.uri, timeline.names.timeline, coordinator.prices)
 
     def follow(self, start: CheckpointCursor, limits: Limits) -> Tick:
         """Everything that happened after `start`, up to the limits. Writes nothing."""
@@ -167,7 +180,17 @@ class TimelineFollower:
                 return tick
             tick.cursor = tick.cursor.after(record)
         tick.at_end = True
+        self._show_again(tick)
         return tick
+
+    def _show_again(self, tick: Tick) -> None:
+        """After another store: the last checkpoint, which was reported long ago, as the newest once more."""
+        last = self._coordinator.timeline.seen().last_completed_id if self._shows_other else None
+        if self._shows_other:
+            tick.restorable_changed = True
+        if last is not None and last not in tick.reported:
+            checkpoint = self._coordinator.get(last)
+            tick.events += newest_again(self._instance, self._assets, checkpoint, self._reporter)
 
     def _take(self, record: TimelineRecord, tick: Tick) -> bool:
         """Add to the tick what follows from the record; False where the tick has to end before it."""

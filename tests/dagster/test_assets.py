@@ -108,7 +108,7 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     """A file's name is relative to its bucket, not to the store's prefix within it."""
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    event = files_event(days.code.JOB, checkpoint, Reporter("run", "gs://box/job"), None)
+    event = files_event(days.code.JOB, checkpoint, Reporter("run", "gs://box/job", "00ff"), None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
     assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
@@ -127,7 +127,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
     days.run("2024-01-01")
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
-    reporter = Reporter("run", "gs://box/dstl")
+    reporter = Reporter("run", "gs://box/dstl", "00ff")
     events = {
         "5": [
             checkpoint_materialization(assets, checkpoint, reporter),

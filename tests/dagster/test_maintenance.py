@@ -177,19 +177,6 @@ def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     assert "left by a dead attempt" in said
 
 
-def test_a_job_of_the_same_name_on_another_store_keeps_its_partitions(days: Days) -> None:
-    """Two environments on one instance share the asset: neither takes the other's checkpoints for stale."""
-    three_days(days)
-    staging = dataclasses.replace(days, uri=f"{days.uri}-staging")
-    staging.run("2024-01-01")
-    assert run_job(staging, build_cleanup_job).success
-    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002", "chk-00000003"]
-    days.options = {"execution.checkpointing.num-retained": "1"}
-    assert run_job(days, build_cleanup_job).success
-    # The first is the other's, too.
-    assert days.shown_checkpoints() == ["chk-00000001", "chk-00000003"]
-
-
 def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result names a thousand objects at most; the log says how many there were."""
     days.run("2024-01-01")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -216,14 +215,3 @@ def test_a_step_killed_while_it_tells_is_repeated_without_a_double(
     assert three.retries(result) == ["restore"]
     assert failed_partitions(three, "state") == {SECOND, THIRD}
     assert [event.partition for event in three.events("checkpoints")].count("chk-00000001") == 2
-
-
-def test_a_job_on_another_store_is_not_told(three: Days) -> None:
-    """Two environments share the assets by name: a restore in one takes no day from the other."""
-    staging = dataclasses.replace(three, uri=f"{three.uri}-staging")
-    for day in (FIRST, SECOND):
-        assert staging.run(day).success
-    three.coordinator().restore(1)
-    assert launch(three, 1, restore_run_config(1, 1)).success
-    # The second day's newest materialization is the other store's.
-    assert failed_partitions(three, "state") == set()

@@ -182,12 +182,14 @@ def test_another_timeline_under_the_cursor_is_noticed(days: Days, daemon: Daemon
     daemon.tick()
     for stat in list(days.store.list()):
         days.store.delete(stat.name, precondition=ANY)
-    with pytest.raises(ConflictError, match="nothing is there"):
+    with pytest.raises(ConflictError, match="it has no checkpoint of that job"):
         daemon.tick()
     days.code.make_outside(days.uri, "2024-01-01")
-    with pytest.raises(ConflictError, match="another 'committed' record"):
-        daemon.tick()
-    daemon.cursor = None
+    for cursor in (daemon.cursor, None, '{"slot": 0}'):
+        daemon.cursor = cursor
+        with pytest.raises(ConflictError, match="it has the timeline"):
+            daemon.tick()
+    daemon.cursor = '{"start_over": true}'
     daemon.tick()
     assert reported(days) == ["chk-00000001", "chk-00000001"], "two checkpoints of two timelines"
 

@@ -1,0 +1,192 @@
+"""Whether a store holds what this Dagster instance was shown of a job: if not, no run begins there.
+
+A volume that is not mounted, a wrong variable, an emptied bucket, an older copy: each looks like a job
+without checkpoints, or with other ones, and its next run would begin a second history in silence.
+
+Owns the comparison, and the sentence. Does not own what is shown where a run goes on (`steps.show_again`).
+
+The instance's own events are the memory: the newest one of the job's checkpoints names its timeline and its
+slot there. So an instance that never showed the job compares nothing, and one that was wiped begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_RESTORED,
+    TAG_SLOT,
+    TAG_START_OVER,
+    TAG_TIMELINE,
+    TAG_VERSION,
+    JobAssets,
+)
+from dstl_dagster.orchestration.owners import OwnerRuns, owner_in
+from dstl_dagster.timeline import Completed, Restored, TimelineRecord
+
+__all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_metadata"]
+
+_NEWEST_EVENTS = 25
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a store holds of a job, beside what this instance was shown of it.
+
+    Attributes:
+        known: the instance was shown the job.
+        difference: what the store has in place of that; `None` if it has it, or nothing was shown.
+        started_over: a run that is tagged to start over is at work there, or made what was never shown.
+    """
+
+    coordinator: CheckpointCoordinator
+    known: bool
+    difference: str | None = None
+    started_over: bool = False
+
+    @property
+    def away(self) -> str | None:
+        """Why nothing may begin there, and what to do about it, in one sentence; `None` if it may."""
+        if self.difference is None or self.started_over:
+            return None
+        return self.sentence(self.difference)
+
+    def sentence(self, difference: str) -> str:
+        """The same, for a difference that somebody else found."""
+        return (
+            f"the store {self.coordinator.store.uri} is not the one that this Dagster instance knows of job "
+            f"{self.coordinator.job!r}: {difference}. Nothing was changed. Mount the right store, correct "
+            "the URI, or restore the store from its newest backup; if the job is to start over there on "
+            f"purpose, launch one run with the tag `{TAG_START_OVER}: true`"
+        )
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A checkpoint that this instance was shown. `restored`: the slot of the restore that went back to it."""
+
+    event: int
+    timeline: str
+    slot: int
+    attempt: str
+    restored: int | None = None
+
+    @classmethod
+    def in_event(cls, record: dg.EventLogRecord) -> _Shown | None:
+        made = record.asset_materialization
+        said: dict[str, str] = {} if made is None else {**(made.tags or {})}
+        if made is not None and TAG_TIMELINE in made.metadata:
+            said |= dict(zip(_SAID, str(made.metadata[TAG_TIMELINE].value).split(), strict=True))
+        if TAG_TIMELINE not in said:
+            return None
+        restored = said.get(TAG_RESTORED)
+        return cls(
+            record.storage_id,
+            said[TAG_TIMELINE],
+            int(said[TAG_SLOT]),
+            said[TAG_ATTEMPT],
+            None if restored is None else int(restored),
+        )
+
+
+_SAID = (TAG_TIMELINE, TAG_SLOT, TAG_ATTEMPT)
+
+
+def shown_metadata(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> Mapping[str, str]:
+    """For an event whose tags are Dagster's: by this a later run knows the timeline."""
+    completed = checkpoint.entry.completed
+    timeline = coordinator.timeline.seen().timeline_id
+    return {TAG_TIMELINE: f"{timeline} {completed.slot} {completed.attempt}"}
+
+
+def require_shown_timeline(
+    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator, *keys: dg.AssetKey
+) -> Comparison:
+    """Refuse a run on a store that does not hold what this instance was shown of the job.
+
+    Arguments as of `compare_timeline`.
+
+    Raises: ConflictError (kind `timeline_replaced`), unless the run is tagged `dstl/start_over: true`.
+    """
+    found = compare_timeline(instance, coordinator, *keys)
+    if found.away is not None and run.tags.get(TAG_START_OVER) != "true":
+        raise ConflictError(found.away, kind=ErrorKind.TIMELINE_REPLACED)
+    return found
+
+
+def compare_timeline(
+    instance: dg.DagsterInstance, coordinator: CheckpointCoordinator, *keys: dg.AssetKey, followed_to: int = 0
+) -> Comparison:
+    """Compare. At most two requests while there is no difference, and none for a view that was read before.
+
+    Args:
+        keys: of assets that show the job's checkpoints by `shown_metadata`.
+        followed_to: the slot up to which the store is known to have what it had (inclusive).
+    """
+    shown = _newest(instance, (JobAssets.defined(coordinator.job).checkpoints_key, *keys))
+    if shown is None:
+        return Comparison(coordinator, known=False)
+    difference = _difference(coordinator, shown, followed_to)
+    started_over = difference is not None and _is_started_over(instance, coordinator)
+    return Comparison(coordinator, True, difference, started_over)
+
+
+def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> _Shown | None:
+    found: list[_Shown] = []
+    for key in keys:
+        records = instance.fetch_materializations(key, limit=_NEWEST_EVENTS).records
+        found += [*filter(None, map(_Shown.in_event, records))][:1]
+    return max(found, key=lambda each: each.event, default=None)
+
+
+def _difference(coordinator: CheckpointCoordinator, shown: _Shown, followed_to: int) -> str | None:
+    timeline = coordinator.timeline
+    if not timeline.names.timeline:
+        next(timeline.records(), None)
+    now = timeline.names.timeline
+    if not now:
+        return "it has no checkpoint of that job"
+    if now != shown.timeline:
+        return f"it has the timeline {now} of it, not {shown.timeline}"
+    if max(shown.slot, shown.restored or 0) <= followed_to:
+        return None
+    slot, found = shown.slot, _completed_at(coordinator, shown.slot)
+    same = isinstance(found, Completed) and str(found.attempt) == shown.attempt
+    if same and shown.restored is not None:
+        slot, found = shown.restored, next(timeline.records(shown.restored - 1), None)
+        same = isinstance(found, Restored)
+    if same:
+        return None
+    if found is None:
+        return f"its timeline ends before slot {slot}, as in an older backup"
+    return f"its timeline has another record in slot {slot}, as in a copy that went on by itself"
+
+
+def _completed_at(coordinator: CheckpointCoordinator, slot: int) -> TimelineRecord | None:
+    timeline = coordinator.timeline
+    known = timeline.seen().checkpoints.values() if timeline.was_read else ()
+    seen = next((each.completed for each in known if each.completed.slot == slot), None)
+    return seen or next(timeline.records(slot - 1), None)
+
+
+def _is_started_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
+    """A run that was tagged so is at work there, or made the last checkpoint, which was never shown."""
+    timeline, owners = coordinator.timeline, OwnerRuns(instance)
+    view = timeline.seen()
+    if view.open_attempt is not None:
+        owner = view.open_attempt.owner
+        return owners.are_alive(owner) and owners.are_tagged(owner, TAG_START_OVER)
+    if view.last_completed is None:
+        return False
+    completed = view.last_completed.completed
+    key = JobAssets.defined(coordinator.job).checkpoints_key
+    if instance.get_event_tags_for_asset(key, {TAG_VERSION: str(completed.attempt)}):
+        return False  # something else was shown since
+    maker = owner_in(timeline, completed)
+    return maker is not None and owners.are_tagged(maker, TAG_START_OVER)

@@ -1,0 +1,104 @@
+"""Which days Dagster shows as failed: those that were tried or taken away, not those of a refused run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from tests.dagster.shown import failed_partitions, materialized_partitions
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Daemon, Days
+
+pytestmark = pytest.mark.dagster
+
+FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
+
+
+def _fails(*_: Any) -> None:
+    raise dg.Failure("the source is not there", allow_retries=False)
+
+
+def marks(days: Days) -> list[dg.DagsterRun]:
+    """The runs that are none, oldest first."""
+    return [*reversed(days.instance.get_runs(dg.RunsFilter(job_name="days_mark")))]
+
+
+def test_a_day_out_of_order_is_left_missing(days: Days) -> None:
+    """The run fails, and says why; the day was not tried, so it is not shown as failed."""
+    assert days.run(FIRST).success
+    refused = days.run(THIRD)
+    assert "out of order" in days.failure(refused)[1]
+    assert failed_partitions(days, "state") == set()
+    assert materialized_partitions(days, "state") == {FIRST}
+    (mark,) = marks(days)
+    assert mark.status is dg.DagsterRunStatus.CANCELED
+    assert mark.tags["dstl/mark"] == "left as they were, by runs that were refused"
+    assert not days.run(THIRD).success
+    assert failed_partitions(days, "state") == set()
+    assert len(marks(days)) == 1, "one for all"
+
+
+def test_a_held_day_that_is_refused_stays_green(days: Days) -> None:
+    """Such as a second run of it that fails because nothing would change."""
+    assert days.run(FIRST).success
+    assert not days.run(FIRST, tags={"dstl/fail_if_applied": "true"}).success
+    assert materialized_partitions(days, "state") == {FIRST}
+
+
+def test_a_run_beside_an_open_attempt_leaves_its_day(days: Days) -> None:
+    """The second of two runs of a day."""
+    days.code.make_outside(days.uri, FIRST, until="opened")
+    assert "is being made by attempt" in days.failure(days.run(FIRST))[1]
+    assert failed_partitions(days, "state") == set()
+
+
+def test_a_day_that_failed_stays_failed(days: Days) -> None:
+    """Tried, then refused: what was shown before the refused run is shown after it."""
+    days.body = _fails
+    assert not days.run(FIRST).success
+    days.body = days.code._nothing
+    days.code.make_outside(days.uri, FIRST, until="opened")
+    assert not days.run(FIRST).success
+    assert failed_partitions(days, "state") == {FIRST}
+    days.coordinator("spark-submit").trigger()  # ends the attempt that was open
+    assert days.run(FIRST, tags={"dstl/take_over": "true"}).success
+    assert failed_partitions(days, "state") == set()
+
+
+def test_a_held_day_that_failed_is_green_after_another_run(days: Days) -> None:
+    """Its state is materialized although nothing changed: nothing else takes the red away."""
+    assert days.run(FIRST).success
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dstl_dagster.orchestration.resources.log_opened", _fails)
+        assert not days.run(FIRST).success
+    assert failed_partitions(days, "state") == {FIRST}
+    assert days.run(FIRST).success
+    assert materialized_partitions(days, "state") == {FIRST}
+
+
+def test_a_mark_of_a_restore_has_an_end_and_is_settled(days: Days, daemon: Daemon) -> None:
+    """It says of which days it is, ends when it begins, and succeeds once all of them ran again."""
+    for day in (FIRST, SECOND, THIRD):
+        assert days.run(day).success
+    days.coordinator().restore(1)
+    daemon.tick()
+    (mark,) = marks(days)
+    about = "run again after the restore to checkpoint 1: 2024-01-02, 2024-01-03"
+    assert (mark.status, mark.tags["dstl/mark"]) == (dg.DagsterRunStatus.FAILURE, about)
+    (record,) = days.instance.get_run_records(dg.RunsFilter(run_ids=[mark.run_id]))
+    assert record.start_time is not None
+    assert record.end_time is not None
+    assert not days.run(THIRD).success
+    assert failed_partitions(days, "state") == {SECOND, THIRD}, "out of order: as it was"
+    assert days.run(SECOND).success
+    daemon.tick()
+    assert marks(days)[0].status is dg.DagsterRunStatus.FAILURE
+    assert days.run(THIRD).success
+    daemon.tick()
+    (settled,) = marks(days)
+    assert (settled.status, settled.tags["dstl/mark"]) == (dg.DagsterRunStatus.SUCCESS, f"settled; {about}")
+    assert failed_partitions(days, "state") == set()
+    assert not [each for each in days.instance.all_logs(mark.run_id) if each.dagster_event.is_failure]
