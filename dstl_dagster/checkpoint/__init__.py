@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dstl_dagster.checkpoint.batch import Batch
     from dstl_dagster.checkpoint.claims import Claim
     from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
+    from dstl_dagster.checkpoint.compose_commit import SUCCESS_FILE
     from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
     from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
     from dstl_dagster.checkpoint.rollback import RestorePlan
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dstl_dagster.checkpoint.verify import Problem, Verification
 
 __all__ = [
+    "SUCCESS_FILE",
     "Attempt",
     "AttemptReport",
     "Audit",
@@ -76,6 +78,7 @@ __getattr__, __dir__ = lazy_face(
         "batch": ["Batch"],
         "claims": ["Claim"],
         "cleanup": ["CleanUp", "components_of"],
+        "compose_commit": ["SUCCESS_FILE"],
         "coordinator": ["CheckpointCoordinator"],
         "reader": ["Checkpoint", "CheckpointReader"],
         "rollback": ["RestorePlan"],

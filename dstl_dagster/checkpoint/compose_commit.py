@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
@@ -33,11 +34,15 @@ from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
 
-__all__ = ["Publication", "finish_resolutions", "publish_files"]
+__all__ = ["SUCCESS_FILE", "Publication", "finish_resolutions", "publish_files"]
 
 log = logging.getLogger(__name__)
 _AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen whatever has another generation
 _Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
+
+SUCCESS_FILE: Final = "_SUCCESS"
+"""The last part of a name whose file is published after all others of its checkpoint, if none is blocked."""
+_WAITS: Final = "it is published last, and another file of its checkpoint is blocked"
 
 
 @dataclass(frozen=True)
@@ -74,24 +79,29 @@ def publish_files(
     def publish(file: FileReport) -> _Composed:
         return _compose_or_block(store, file, options, copied, threads=threads)
 
-    outcomes: list[CommitOutcome] = []
+    outcomes: dict[str, CommitOutcome] = {}
     to_delete: list[CopiedSource] = []
     failure: Exception | None = None
-    with contextlib.ExitStack() as stack:
-        outcome_of = _started(stack, publish, manifest.files, threads)
-        for file in manifest.files:
-            try:
-                outcome, sources = outcome_of(file)
-                outcomes.append(outcome)
-                to_delete += sources
-            except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
-                failure = failure or error
-            if progress is not None:
-                progress(len(outcomes), len(manifest.files))
+    last = [file for file in manifest.files if _is_last(file.object_name)]
+    for files in ([file for file in manifest.files if file not in last], last):
+        if files is last and any(each.state == "blocked" for each in outcomes.values()):
+            waits = CommitOutcome(CommitState.BLOCKED, reason=_WAITS)
+            outcomes |= {file.object_name: waits for file in last}
+        elif files and failure is None:
+            with contextlib.ExitStack() as stack:
+                outcome_of = _started(stack, publish, files, threads)
+                for file in files:
+                    try:
+                        outcomes[file.object_name], sources = outcome_of(file)
+                        to_delete += sources
+                    except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
+                        failure = failure or error
+                    if progress is not None:
+                        progress(len(outcomes), len(manifest.files))
     delete_copied(to_delete, clock, threads=threads)
     if failure is not None:
         raise failure
-    return _summarized(manifest.files, outcomes)
+    return _summarized(manifest.files, [outcomes[file.object_name] for file in manifest.files])
 
 
 def finish_resolutions(
@@ -106,16 +116,17 @@ def finish_resolutions(
 ) -> Publication:
     """Carry out the resolutions, and return the outcome for all files of the checkpoint. Idempotent."""
     published = list(committed.published)
-    blocked = []
+    blocked: list[BlockedFile] = []
     by_name = {resolved.name: resolved for resolved in resolutions}
     files = {file.object_name: file for file in manifest.files}
-    for waiting in committed.blocked:
+    # Those that wait for others come last.
+    for waiting in sorted(committed.blocked, key=lambda each: _is_last(each.name)):
         resolved = by_name.get(waiting.name)
-        if resolved is None:
+        if resolved is None and (waiting.reason != _WAITS or blocked):
             blocked.append(waiting)
             continue
         file = files[waiting.name]
-        if resolved.resolution is Resolution.KEEP:
+        if resolved is not None and resolved.resolution is Resolution.KEEP:
             discard_file(
                 store,
                 file.recoverable,
@@ -126,7 +137,8 @@ def finish_resolutions(
             )
             log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
-        still_blocked = _replace(store, file, resolved, options, threads, clock)
+        foreign = None if resolved is None else resolved.foreign_generation
+        still_blocked = _replace(store, file, foreign, options, threads, clock)
         if still_blocked is None:
             published.append(waiting.name)
         else:
@@ -134,19 +146,23 @@ def finish_resolutions(
     return Publication(tuple(published), tuple(blocked))
 
 
+def _is_last(name: str) -> bool:
+    return name.rpartition("/")[2] == SUCCESS_FILE
+
+
 def _replace(
     store: ObjectStore,
     file: FileReport,
-    resolved: Resolved,
+    foreign_generation: int | None,
     options: GSFileSystemOptions,
     threads: int,
     clock: Clock,
 ) -> BlockedFile | None:
     final = file.recoverable.final_blob_identifier
     home = store.in_bucket(final.bucket_name)
-    if resolved.foreign_generation is not None:
+    if foreign_generation is not None:
         try:
-            if home.delete(final.object_name, precondition=Generation(resolved.foreign_generation)):
+            if home.delete(final.object_name, precondition=Generation(foreign_generation)):
                 # The name may not change again so soon where the store limits that.
                 clock.sleep_seconds(home.capabilities.seconds_between_updates)
         except ConflictError:

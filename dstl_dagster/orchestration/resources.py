@@ -11,6 +11,7 @@ of a `gs://` bucket.
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -311,8 +312,10 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
 
     def uri_of(self, name: str) -> str:
-        """The URI of a file in the folder."""
-        return f"{self.uri.rstrip('/')}/{name.lstrip('/')}"
+        """The URI of a file in the folder, whose name is taken as it is."""
+        within = name.lstrip("/")
+        # Of these URIs alone, what is percent-encoded is decoded.
+        return f"{self.uri.rstrip('/')}/{quote(within) if self.uri.startswith('file:') else within}"
 
     @contextmanager
     def writer(

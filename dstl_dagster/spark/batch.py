@@ -28,6 +28,7 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
+from dstl_dagster.spark.file_formats import FileMode
 from dstl_dagster.spark.files import write_files
 from dstl_dagster.spark.merge import merge_state
 from dstl_dagster.spark.progress import Progress
@@ -258,6 +259,8 @@ class CheckpointBatch:
         *,
         format: str = "jsonl",  # noqa: A002 - Spark's own word
         single_file: bool | None = None,
+        mode: FileMode = "error",
+        success: bool = False,
         options: Mapping[str, str] | None = None,
         job_options: Options | None = None,
     ) -> tuple[FileReport, ...]:
@@ -272,6 +275,8 @@ class CheckpointBatch:
             attempt=self._open,
             format=format,
             single_file=single_file,
+            mode=mode,
+            success=success,
             options=options,
             job_options=self._coordinator.job_options.with_call(job_options),
             progress=self._progress,

@@ -1,15 +1,15 @@
 """Arrow record batches as the bytes of a file, on any stream. Owns formats and encoders, not names or Spark.
 
 Line formats (`jsonl`, `csv`, `text`) arrive as one text column, a line per row, written by Spark SQL, so
-their bytes are Spark's own. They can be joined: two files concatenated are a file. `parquet` and `arrow`
-are encoded by Arrow from the rows themselves, and cannot be joined.
+their bytes are Spark's own. They can be joined: two files concatenated are a file, compressed ones too.
+`parquet` and `arrow` are encoded by Arrow from the rows themselves, and cannot be joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,24 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["EXTENSIONS", "LINE_FORMATS", "Encoder", "checked_format", "encode_lines", "encoder_of"]
+__all__ = [
+    "EXTENSIONS",
+    "LINE_FORMATS",
+    "Encoder",
+    "FileMode",
+    "check_mode",
+    "check_name",
+    "checked_compression",
+    "checked_format",
+    "compressed",
+    "encode_lines",
+    "encoder_of",
+    "extension_of",
+    "is_one_file",
+]
+
+FileMode = Literal["error", "append"]
+"""What happens if a folder of parts holds files already."""
 
 LINE_FORMATS: Final = ("jsonl", "csv", "text")
 EXTENSIONS: Final = {
@@ -27,6 +44,16 @@ EXTENSIONS: Final = {
     "parquet": ".parquet",
     "arrow": ".arrow",
 }
+
+_LINE_CODECS: Final = ("gzip", "zstd")
+_CODECS: Final = {
+    **dict.fromkeys(LINE_FORMATS, _LINE_CODECS),
+    "parquet": ("snappy", "gzip", "brotli", "lz4", "zstd"),
+    "arrow": ("lz4", "zstd"),
+}
+_NO_CODEC: Final = ("none", "uncompressed")
+_SUFFIXES: Final = {"gzip": ".gz", "zstd": ".zst"}
+"""As Spark names compressed files of lines, and finds out how to read them."""
 
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Arrow bytes buffered for one Parquet row group, or one record batch of an Arrow file; approximate."""
@@ -49,6 +76,90 @@ def checked_format(file_format: str) -> str:
     return file_format
 
 
+def is_one_file(file_format: str, single_file: bool | None) -> bool:
+    """Whether all tasks write parts of one file; `None`: if the format can. Raises: InvalidInputError."""
+    joins = checked_format(file_format) in LINE_FORMATS
+    if single_file and not joins:
+        raise InvalidInputError(
+            f"{file_format} files cannot be joined from parts: leave out single_file, or write one of "
+            f"{', '.join(LINE_FORMATS)}"
+        )
+    return joins if single_file is None else single_file
+
+
+def check_mode(mode: str, *, one_file: bool, success: bool) -> None:
+    """Pass if these go together. Raises: InvalidInputError."""
+    if mode not in ("error", "append"):
+        raise InvalidInputError(
+            f"mode is error or append, not {mode!r}: a published file is never overwritten"
+        )
+    if one_file and (success or mode == "append"):
+        what = "success=True" if success else 'mode="append"'
+        raise InvalidInputError(f"{what} is of a folder of parts, and this is one file: leave it out")
+    if success and mode == "append":
+        raise InvalidInputError(
+            "a folder that is appended to may have its _SUCCESS already: leave out success"
+        )
+
+
+def checked_compression(file_format: str, compression: str | None) -> str:
+    """The codec in lower case; `none`: not compressed. By default as in Spark: Parquet has `snappy`.
+
+    Raises: InvalidInputError naming those that the format has.
+    """
+    given = (compression or ("snappy" if file_format == "parquet" else "none")).lower()
+    if given not in (*_NO_CODEC, *_CODECS[file_format]):
+        raise InvalidInputError(
+            f"cannot write {file_format} with compression {compression!r}: use none, "
+            f"{', '.join(_CODECS[file_format])}"
+        )
+    return "none" if given in _NO_CODEC else given
+
+
+def extension_of(file_format: str, compression: str) -> str:
+    """Of a file of this format, with its dot."""
+    joined = _SUFFIXES.get(compression, "") if file_format in LINE_FORMATS else ""
+    return EXTENSIONS[file_format] + joined
+
+
+def check_name(name: str, file_format: str, compression: str) -> None:
+    """Pass if the name of a file of lines says how it is compressed, since readers go by it.
+
+    Raises: InvalidInputError.
+    """
+    says = next((codec for codec, suffix in _SUFFIXES.items() if name.endswith(suffix)), "none")
+    if says != compression:
+        way = f"end it with {_SUFFIXES.get(compression)}" if compression != "none" else f"set {says}"
+        raise InvalidInputError(
+            f"by its name, {name!r} has compression {says}, and this {file_format} file has {compression}: "
+            f"{way}"
+        )
+
+
+@contextmanager
+def compressed(stream: ByteStream, file_format: str, compression: str) -> Iterator[ByteStream]:
+    """The stream to write a file to, which is not closed. Parquet and Arrow compress by themselves."""
+    if file_format not in LINE_FORMATS or compression == "none":
+        yield stream
+        return
+    with pa.CompressedOutputStream(pa.PythonFile(_Unclosed(stream), mode="w"), compression) as compressing:
+        yield compressing
+
+
+class _Unclosed:
+    """A stream that is closed by somebody else."""
+
+    closed = False
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.write = stream.write
+
+    def flush(self) -> None:
+        """Nothing is held here."""
+
+    close = flush
+
+
 def encode_lines(stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
     """Write the first column, a line per value; null is an empty line."""
     rows = 0
@@ -67,18 +178,16 @@ def encode_lines(stream: ByteStream, batches: Iterator[pa.RecordBatch]) -> int:
     return rows
 
 
-def encoder_of(file_format: str, schema: pa.Schema, compression: str | None) -> Encoder:
-    """An encoder of rows of `schema` as a Parquet or Arrow file.
+def encoder_of(file_format: str, schema: pa.Schema, compression: str) -> Encoder:
+    """An encoder of rows of `schema` as a Parquet or Arrow file. `compression`: a checked one.
 
-    Raises: InvalidInputError for a compression that the format does not have.
+    Raises: InvalidInputError for a codec that this Arrow was built without.
     """
     opened = _parquet_writer if file_format == "parquet" else _arrow_writer
     try:
         opened(pa.MockOutputStream(), schema, compression).close()
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise InvalidInputError(
-            f"cannot write {file_format} with compression {compression!r}: {error}"
-        ) from error
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInputError(f"cannot write {file_format} with {compression} here: {error}") from error
     return _TableEncoder(opened, schema, compression)
 
 
@@ -87,9 +196,9 @@ class _TableEncoder:
 
     def __init__(
         self,
-        opened: Callable[[Any, pa.Schema, str | None], AbstractContextManager[Any]],
+        opened: Callable[[Any, pa.Schema, str], AbstractContextManager[Any]],
         schema: pa.Schema,
-        compression: str | None,
+        compression: str,
     ) -> None:
         self._opened = opened
         self._schema = schema
@@ -104,14 +213,15 @@ class _TableEncoder:
         return rows
 
 
-def _parquet_writer(stream: Any, schema: pa.Schema, compression: str | None) -> Any:
+def _parquet_writer(stream: Any, schema: pa.Schema, compression: str) -> Any:
     import pyarrow.parquet as pq  # a fifth of what a task imports, and few write this format
 
-    return pq.ParquetWriter(stream, schema, compression=compression or "snappy")
+    return pq.ParquetWriter(stream, schema, compression=compression)
 
 
-def _arrow_writer(stream: Any, schema: pa.Schema, compression: str | None) -> Any:
-    return pa.ipc.new_file(stream, schema, options=pa.ipc.IpcWriteOptions(compression=compression))
+def _arrow_writer(stream: Any, schema: pa.Schema, compression: str) -> Any:
+    codec = None if compression == "none" else compression
+    return pa.ipc.new_file(stream, schema, options=pa.ipc.IpcWriteOptions(compression=codec))
 
 
 def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

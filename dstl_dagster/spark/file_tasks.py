@@ -19,7 +19,7 @@ from dstl_dagster.keyed import FileReport
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.file_formats import Encoder
+from dstl_dagster.spark.file_formats import Encoder, compressed
 from dstl_dagster.spark.outcomes import outcome_row
 from dstl_dagster.spark.spending import TRAFFIC, counted_store
 from dstl_dagster.storage import TrafficMeter
@@ -38,12 +38,14 @@ class FileJob:
     Attributes:
         file_format: recorded in the report.
         encoder: rows to bytes.
+        compression: a checked one, of the format.
         header: written before the rows; may be empty.
         options: of the job: names of temporary objects, chunk size, requests.
     """
 
     attempt: Attempt
     file_format: str
+    compression: str
     encoder: Encoder
     header: bytes
     options: JobOptions
@@ -55,10 +57,10 @@ class FileJob:
         """
         with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
             writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
-            with writer.open(uri) as stream:
+            with writer.open(uri) as stream, compressed(stream, self.file_format, self.compression) as inner:
                 if self.header:
-                    stream.write(self.header)
-                rows = self.encoder(stream, batches)
+                    inner.write(self.header)
+                rows = self.encoder(inner, batches)
             recoverable = stream.close_for_commit().recoverable
             return FileReport(recoverable, stream.components, rows=rows, format=self.file_format)
 
@@ -74,8 +76,10 @@ class FileNames:
         return cls(uri)
 
     @classmethod
-    def numbered(cls, folder_uri: str, extension: str) -> FileNames:
-        return cls(f"{folder_uri.rstrip('/')}/part-{_PARTITION}{extension}")
+    def numbered(cls, folder_uri: str, extension: str, *, appended_by: Attempt | None = None) -> FileNames:
+        """`appended_by`: with a name that no other attempt has, since the folder holds files of others."""
+        whose = "" if appended_by is None else f"-{appended_by.attempt}"
+        return cls(f"{folder_uri.rstrip('/')}/part-{_PARTITION}{whose}{extension}")
 
     def uri(self, partition: int) -> str:
         return self.pattern.replace(_PARTITION, f"{partition:05d}")

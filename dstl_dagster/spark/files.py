@@ -6,23 +6,32 @@ Does not own the work inside a task (`file_tasks`), bytes (`file_formats`), or p
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, FileReport
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.checkpoint import SUCCESS_FILE, Attempt, Batch, FileReport
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.file_formats import (
-    EXTENSIONS,
     LINE_FORMATS,
     Encoder,
-    checked_format,
+    FileMode,
+    check_mode,
+    check_name,
+    checked_compression,
     encode_lines,
     encoder_of,
+    extension_of,
+    is_one_file,
 )
 from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.outcomes import run_tasks
@@ -32,7 +41,34 @@ from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
 from dstl_dagster.storage import TrafficMeter
 
-__all__ = ["absolute_uri", "joined", "lines", "write_files"]
+__all__ = [
+    "absolute_uri",
+    "check_free",
+    "joined",
+    "lines",
+    "names_in",
+    "success_file",
+    "table_encoder",
+    "write_files",
+]
+
+_DATES: Final = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale")
+_OF_SPARK: Final = {
+    "jsonl": ("ignoreNullFields", "pretty", *_DATES),
+    "csv": (
+        *("sep", "delimiter", "quote", "quoteAll", "escape", "escapeQuotes", "charToEscapeQuoteEscaping"),
+        *("nullValue", "emptyValue", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "header"),
+        *_DATES,
+    ),
+    "text": (),
+    "parquet": (),
+    "arrow": (),
+}
+"""Beside those of every format. Spark ignores the case, and in functions an option that it does not know."""
+_OF_EVERY_FORMAT: Final = ("compression", "codec")
+_FIXED: Final = {"encoding": "UTF-8", "charset": "UTF-8", "linesep": "\n"}
+"""What files of lines have in any case."""
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def write_files(
@@ -42,6 +78,8 @@ def write_files(
     attempt: Attempt | Batch,
     format: str = "jsonl",  # noqa: A002 - Spark's own word
     single_file: bool | None = None,
+    mode: FileMode = "error",
+    success: bool = False,
     options: Mapping[str, str] | None = None,
     job_options: Options | None = None,
     progress: Progress | None = None,
@@ -55,45 +93,86 @@ def write_files(
 
     Args:
         df: in the order of the file, within and across partitions.
-        uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store.
+        uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store, as it is.
         attempt: from step 1; or the batch that holds it, which then counts what is requested.
         format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
         single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined.
-        options: of Spark's `to_json` or `to_csv` (so null fields are left out of JSON unless
-            `ignoreNullFields` is `false`); for `csv` also `header`; for `parquet` and `arrow` only
-            `compression` (default: `snappy` for `parquet`, none for `arrow`).
+        mode: of a folder of parts that holds files already: `error`, or `append`, for which the parts' names
+            carry the attempt.
+        success: also an empty file `_SUCCESS` in the folder of parts, published after all other files of the
+            checkpoint.
+        options: in any case of letters: `compression` (or `codec`), which is `gzip` or `zstd` for lines, and
+            is in the name of a file of lines (`.gz`, `.zst`); and for lines those of Spark's `to_json` or
+            `to_csv` (so null fields are left out of JSON unless `ignoreNullFields` is `false`), and `header`.
         job_options: of the job, the same as the coordinator's: temporary objects, chunk size, requests.
         progress: called with (finished tasks, known tasks) while they run.
 
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
-    wrong with the call), UnavailableError.
+    wrong with the call), ConflictError (kind `target_exists`, before anything runs), UnavailableError.
     """
     meter = TrafficMeter()
+    earlier: Sequence[FileReport] = ()
     if isinstance(attempt, Batch):
-        meter = attempt.meter
+        meter, earlier = attempt.meter, attempt.report().files
         attempt = attempt.attempt
-    checked_format(format)
-    one_file = format in LINE_FORMATS if single_file is None else single_file
-    if one_file and format not in LINE_FORMATS:
-        raise InvalidInputError(
-            f"{format} files cannot be joined from parts: leave out single_file, or write one of "
-            f"{', '.join(LINE_FORMATS)}"
-        )
-    given = dict(options or {})
+    one_file = is_one_file(format, single_file)
+    check_mode(mode, one_file=one_file, success=success)
+    given = _options_of(format, options)
+    compression = checked_compression(format, given.pop("compression", None))
+    if not df.columns:
+        raise InvalidInputError("a DataFrame without columns cannot be written to a file")
     header = _header(df, given) if format == "csv" else b""
-    rows, encoder = _rows_and_encoder(df, format, given)
+    if format in LINE_FORMATS:
+        encoder: Encoder = encode_lines
+        rows = df.select(_line(df, format, given).alias("line"))
+    else:
+        # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
+        rows = df.toDF(*[f"c{place}" for place in range(len(df.columns))])
+        encoder = table_encoder(df.schema, format, compression)
     wanted = JobOptions.of(job_options)
     target = absolute_uri(uri, attempt.store_uri, wanted)
-    names = FileNames.one_file(target) if one_file else FileNames.numbered(target, EXTENSIONS[format])
-    job = FileJob(attempt, format, encoder, b"" if one_file else header, wanted)
+    names = names_in(
+        target, format, compression, one_file=one_file, appended_by=attempt if mode == "append" else None
+    )
+    if mode == "error":
+        check_free(target, attempt.store_uri, wanted, one_file=one_file, earlier=earlier)
+    job = FileJob(attempt, format, compression, encoder, b"" if one_file else header, wanted)
     found = run_tasks(rows, WriteFileTask(job, names), progress)
     meter.add(traffic_of(found))
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:
-        heading = FileJob(attempt, format, encoder, header, wanted).write(target, iter(()), meter)
+        heading = replace(job, header=header).write(target, iter(()), meter)
         return (joined([heading, *reports]),)
-    return tuple(reports) or (job.write(names.uri(0), iter(()), meter),)
+    reports = reports or [job.write(names.uri(0), iter(()), meter)]
+    return (*reports, *([success_file(job, target, meter)] if success else []))
+
+
+def names_in(
+    target: str, file_format: str, compression: str, *, one_file: bool, appended_by: Attempt | None
+) -> FileNames:
+    """The names of the files at this URI. Raises: InvalidInputError for one that belies the compression."""
+    if not one_file:
+        return FileNames.numbered(target, extension_of(file_format, compression), appended_by=appended_by)
+    check_name(target.rpartition("/")[2], file_format, compression)
+    return FileNames.one_file(target)
+
+
+def success_file(job: FileJob, folder: str, meter: TrafficMeter) -> FileReport:
+    """The empty file in this folder of parts that `checkpoint` publishes last."""
+    empty = FileJob(job.attempt, "text", "none", encode_lines, b"", job.options)
+    return empty.write(f"{folder.rstrip('/')}/{SUCCESS_FILE}", iter(()), meter)
+
+
+def table_encoder(schema: st.StructType, file_format: str, compression: str) -> Encoder:
+    """The encoder of rows of this schema, which Spark reads back from Parquet as it is, with its comments.
+
+    Raises: InvalidInputError.
+    """
+    columns = arrow_schema(schema, f"{file_format} file")
+    if file_format == "parquet":
+        columns = columns.with_metadata({"org.apache.spark.sql.parquet.row.metadata": schema.json()})
+    return encoder_of(file_format, columns, compression)
 
 
 def lines(
@@ -113,30 +192,42 @@ def lines(
         raise InvalidInputError(f"a format of lines is one of {', '.join(LINE_FORMATS)}, not {format!r}")
     if not df.columns:
         raise InvalidInputError("a DataFrame without columns has no lines")
-    return df.select(_line(df, format, dict(options or {})).alias("value"))
+    given = _options_of(format, options)
+    if "compression" in given or "header" in given:
+        raise InvalidInputError("options compression and header are of the sink: compression, header_line")
+    return df.select(_line(df, format, given).alias("value"))
 
 
-def _rows_and_encoder(df: DataFrame, file_format: str, options: dict[str, str]) -> tuple[DataFrame, Encoder]:
-    if not df.columns:
-        raise InvalidInputError("a DataFrame without columns cannot be written to a file")
-    if file_format in LINE_FORMATS:
-        return df.select(_line(df, file_format, options).alias("line")), encode_lines
-    compression = options.pop("compression", None)
-    if options:
-        raise InvalidInputError(
-            f"{file_format} takes only option compression, not {', '.join(sorted(options))}"
-        )
-    encoder = encoder_of(file_format, arrow_schema(df.schema, f"{file_format} file"), compression)
-    # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
-    return df.toDF(*[f"c{place}" for place in range(len(df.columns))]), encoder
+def _options_of(file_format: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    """The options as they are spelled here, without what files of lines have anyway.
+
+    Raises: InvalidInputError for one that has no effect here, or that is given twice.
+    """
+    known = (*_OF_SPARK[file_format], *_OF_EVERY_FORMAT)
+    spelled = {each.lower(): each for each in known} | {"codec": "compression", "delimiter": "sep"}
+    found: dict[str, str] = {}
+    for given, value in (options or {}).items():
+        name = given.lower()
+        if file_format in LINE_FORMATS and name in _FIXED:
+            if str(value).upper() != _FIXED[name]:
+                raise InvalidInputError(
+                    f"{file_format} has {given} {_FIXED[name]!r}, not {value!r}: leave the option out"
+                )
+            continue
+        if name not in spelled:
+            near = difflib.get_close_matches(name, spelled, n=1)
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"it takes {', '.join(known)}"
+            raise InvalidInputError(f"{file_format} does not take option {given!r}; {hint}")
+        if spelled[name] in found:
+            raise InvalidInputError(f"option {spelled[name]} is given twice, as {given!r} the second time")
+        found[spelled[name]] = value
+    return found
 
 
 def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
     if file_format == "text":
         if len(df.columns) != 1 or not isinstance(df.schema[0].dataType, st.StringType):
             raise InvalidInputError(f"text needs exactly one text column, not {df.schema.simpleString()}")
-        if options:
-            raise InvalidInputError(f"text takes no options, but got {', '.join(sorted(options))}")
         return exact_column(df.columns[0])
     arrow_schema(st.StructType([st.StructField(name, st.StringType()) for name in df.columns]), file_format)
     row = F.struct("*")
@@ -161,14 +252,47 @@ def _header(df: DataFrame, options: dict[str, str]) -> bytes:
 
 
 def absolute_uri(uri: str, store_uri: str, options: JobOptions) -> str:
-    """The URI that tasks open; a name without a scheme is resolved in the job's store."""
-    store = open_shared_store(store_uri, options)
-    try:
+    """The URI that tasks open; a name without a scheme is resolved in the job's store, as it is.
+
+    Raises: InvalidInputError for a place outside of the store, or a scheme that it does not have.
+    """
+    if "://" not in uri and _SCHEME.match(uri):
+        scheme, _, path = uri.partition(":")
+        if scheme != "file":
+            raise InvalidInputError(
+                f"{uri!r} names no place in the store {store_uri}: give a name in it, or a whole URI"
+            )
+        uri = f"file://{path}"  # Hadoop's spelling
+    with closing(open_shared_store(store_uri, options)) as store:
         absolute = uri if "://" in uri else store.uri_of(uri.rstrip("/"))
-        store.locate(absolute)
-    finally:
-        store.close()
+        store.locate(absolute.rstrip("/"))
     return absolute
+
+
+def check_free(
+    target: str, store_uri: str, options: JobOptions, *, one_file: bool, earlier: Sequence[FileReport] = ()
+) -> None:
+    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already.
+
+    Raises: ConflictError (kind `target_exists`).
+    """
+    with closing(open_shared_store(store_uri, options)) as store:
+        bucket, name = store.locate(target.rstrip("/"))
+        within = store.in_bucket(bucket)
+        there = within.stat(name) if one_file else next(within.list(f"{name}/"), None)
+    final = [each.recoverable.final_blob_identifier for each in earlier]
+    taken = [each.object_name for each in final if each.bucket_name == bucket]
+    if there is not None:
+        taken.append(there.name)
+    if one_file and name in taken:
+        raise ConflictError(f"{name} exists already: write to another name", kind=ErrorKind.TARGET_EXISTS)
+    within_it = [] if one_file else [each for each in taken if each.startswith(f"{name}/")]
+    if within_it:
+        raise ConflictError(
+            f"folder {name} holds {within_it[0]} already: write to another one, or append to it with "
+            'mode="append"',
+            kind=ErrorKind.TARGET_EXISTS,
+        )
 
 
 def joined(parts: Sequence[FileReport]) -> FileReport:

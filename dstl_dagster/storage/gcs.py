@@ -35,7 +35,7 @@ from dstl_dagster.storage.base import (
 from dstl_dagster.storage.gcs_batch import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs_client import shared_client, told_time
 from dstl_dagster.storage.gcs_reading import GCSReading
-from dstl_dagster.storage.gcs_resources import CONTENT_TYPE, GCSNames, generation_match, stat_of_resource
+from dstl_dagster.storage.gcs_resources import GCSNames, content_type_of, generation_match, stat_of_resource
 from dstl_dagster.storage.gcs_streams import GCSWriter
 from dstl_dagster.storage.gcs_transport import GCSTransport
 from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
@@ -186,7 +186,7 @@ class GCSObjectStore:
             blob = self._names.blob(name, metadata=pairs)
             blob.upload_from_string(
                 octets,
-                content_type=CONTENT_TYPE,
+                content_type=content_type_of(name),
                 if_generation_match=generation_match(precondition),
                 checksum="crc32c",
                 timeout=self._transport.timeout_seconds(attempt),
@@ -216,7 +216,7 @@ class GCSObjectStore:
                 Operation.INSERT,
                 lambda attempt: str(
                     self._names.blob(name, metadata=pairs).create_resumable_upload_session(
-                        content_type=CONTENT_TYPE,
+                        content_type=content_type_of(name),
                         if_generation_match=generation_match(precondition),
                         timeout=self._transport.timeout_seconds(attempt),
                         checksum=None,

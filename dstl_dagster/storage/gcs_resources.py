@@ -20,12 +20,27 @@ from dstl_dagster.storage.cleaned import cleaned
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["CONTENT_TYPE", "AskCRC32C", "GCSNames", "generation_match", "stat_of_resource"]
+__all__ = ["AskCRC32C", "GCSNames", "content_type_of", "generation_match", "stat_of_resource"]
 
 AskCRC32C = Callable[[str, int], int]
 """The checksum of an object of this name and generation, by a request. Raises: NotFoundError."""
 
-CONTENT_TYPE: Final = "application/octet-stream"
+_CONTENT_TYPES: Final = {
+    ".jsonl": "application/x-ndjson",
+    ".json": "application/json",
+    ".csv": "text/csv",
+    ".txt": "text/plain; charset=utf-8",
+    ".parquet": "application/vnd.apache.parquet",
+    ".arrow": "application/vnd.apache.arrow.file",
+    ".gz": "application/gzip",
+    ".zst": "application/zstd",
+}
+
+
+def content_type_of(name: str) -> str:
+    """What a browser takes an object of this name for."""
+    extension = name[name.rfind(".") :] if "." in name else ""
+    return _CONTENT_TYPES.get(extension, "application/octet-stream")
 
 
 class GCSNames:
@@ -56,7 +71,7 @@ class GCSNames:
         blob = self.bucket.blob(self.full_name(name), generation=generation)
         if metadata is not None:
             blob.metadata = dict(metadata)
-            blob.content_type = CONTENT_TYPE
+            blob.content_type = content_type_of(name)
         return blob
 
 

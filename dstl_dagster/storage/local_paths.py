@@ -186,4 +186,9 @@ def _occupied(path: Path, error: OSError) -> Exception:
         return InvalidInputError(
             f"{path} would be both a file and a folder; choose another name", ErrorKind.FILE_AND_FOLDER
         )
+    there = status_of(path)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        # No object, so no read sees it, and a caller that looks for what is in the way finds nothing.
+        what = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "no regular file"
+        return InvalidInputError(f"{path} is {what}, which no object of this store is: move it away")
     return ConflictError(f"{path} is there already, put there by hand", ErrorKind.PRECONDITION_FAILED)

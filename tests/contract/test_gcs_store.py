@@ -8,6 +8,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from dstl_dagster.storage import ABSENT, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
@@ -55,6 +56,33 @@ class TestGCS(ObjectStoreConformance):
     @pytest.fixture
     def raw_read(self, server: GCSServer, bucket: str) -> RawRead:
         return lambda name: server.raw_read(bucket, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a/x.csv", "text/csv"),
+        ("x.jsonl", "application/x-ndjson"),
+        ("part-00000.parquet", "application/vnd.apache.parquet"),
+        ("x.jsonl.gz", "application/gzip"),
+        ("no extension", "application/octet-stream"),
+        (f"{'d' * 36}", "application/octet-stream"),
+    ],
+)
+def test_the_content_type_is_that_of_the_name(shared_server: GCSServer, name: str, kind: str) -> None:
+    """Put at once, written in parts, and composed."""
+    client = make_client(shared_server)
+    bucket = f"c{abs(hash(name))}"
+    shared_server.create_bucket(bucket)
+    store = GCSObjectStore(client, bucket)
+    put = store.put(name, b"x", precondition=ABSENT)
+    writer = store.open_write(f"2/{name}", precondition=ABSENT)
+    writer.write(b"y")
+    writer.close()
+    store.compose([Source(name, put.generation)], f"3/{name}", precondition=ABSENT)
+    found = {blob.name: blob.content_type for blob in client.list_blobs(bucket)}
+    assert found == {name: kind, f"2/{name}": kind, f"3/{name}": kind}
+    client.close()
 
 
 class TestGCSBelowAPrefixWithErrors(TestGCS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -266,3 +267,12 @@ def test_the_schedule_ends_with_the_last_day(days: Days) -> None:
     skipped = _tick(days.uri)
     assert isinstance(skipped, dg.SkipReason)
     assert "all of 2013" in str(skipped.skip_message)
+
+
+@pytest.mark.parametrize("name", ["g=a%2Fb/x.csv", "what? #1.csv", "/x.csv"])
+def test_the_uri_of_a_file_has_its_name_as_it_is(tmp_path: Path, name: str) -> None:
+    """On a local store, whose URIs are decoded, and on a bucket, whose are not."""
+    local = RecoverableWriterResource(uri=f"{tmp_path.as_uri()}/out")
+    assert open_store(tmp_path.as_uri()).locate(local.uri_of(name))[1] == f"out/{name.lstrip('/')}"
+    bucket = RecoverableWriterResource(uri="gs://b/out/")
+    assert bucket.uri_of(name) == f"gs://b/out/{name.lstrip('/')}"

@@ -14,7 +14,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import write_files
 
 if TYPE_CHECKING:
@@ -224,7 +224,20 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
         ("SELECT 'a' AS a, 'b' AS b", "x", {"format": "text"}, "exactly one text column"),
         ("SELECT 1 AS a, 2 AS A", "x", {}, "have the same name"),
         ("SELECT 1 AS a", "x", {"options": {"pretty": "true"}}, "several lines per row"),
-        ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"codec": "zstd"}}, "not codec"),
+        ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"codec": "lzo"}}, "compression 'lzo'"),
+        ("SELECT 1 AS a", "x", {"format": "parquet", "options": {"Header": "true"}}, "take option 'Header'"),
+        ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"ENCODING": "latin1"}}, "ENCODING 'UTF-8'"),
+        ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"lineSep": "\r\n"}}, "lineSep"),
+        ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"delimter": ";"}}, "did you mean sep"),
+        ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"maxRecordsPerFile": "1"}}, "does not take"),
+        ("SELECT 1 AS a", "x.jsonl.gz", {}, "set gzip"),
+        ("SELECT 1 AS a", "x.jsonl", {"options": {"compression": "gzip"}}, "end it with .gz"),
+        ("SELECT 1 AS a", "x.jsonl", {"mode": "append"}, 'mode="append" is of a folder'),
+        ("SELECT 1 AS a", "x.jsonl", {"success": True}, "success=True is of a folder"),
+        ("SELECT 1 AS a", "x", {"format": "parquet", "mode": "overwrite"}, "mode is error or append"),
+        ("SELECT 1 AS a", "dbfs:/x", {}, "names no place in the store"),
+        ("SELECT 1 AS a", "gs:/b/x", {}, "names no place in the store"),
+        ("SELECT 1 AS a", "file:/elsewhere/x", {}, "lies outside"),
         ("SELECT INTERVAL '1' YEAR AS a", "x", {"format": "parquet"}, "column 'a' has type interval year"),
     ],
 )
@@ -235,3 +248,75 @@ def test_a_wrong_call_is_refused_before_anything_runs(
     attempt = job.coordinator.trigger()
     with pytest.raises(InvalidInputError, match=reason):
         write_files(job.spark.sql(query), uri, attempt=attempt, **how)
+
+
+@pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])
+def test_compressed_lines_are_read_by_spark(job: Job, codec: str, suffix: str) -> None:
+    """One file of many tasks, and one per task; options in any case of letters."""
+    df = job.spark.range(0, 40, 1, 3).selectExpr("id", "string(id) AS text")
+    options = {"Codec": codec.upper(), "HEADER": "true", "Delimiter": ";"}
+    job.write_files(df, f"one.csv{suffix}", format="csv", options=options)
+    job.write_files(df, "parts", format="jsonl", single_file=False, options={"COMPRESSION": codec})
+    again = job.spark.read.csv(str(job.folder / f"one.csv{suffix}"), header=True, sep=";", schema=df.schema)
+    assert sorted(again.collect()) == sorted(df.collect())
+    parts = job.spark.read.schema(df.schema).json(str(job.folder / "parts"))
+    assert sorted(parts.collect()) == sorted(df.collect())
+    assert {path.suffix for path in (job.folder / "parts").iterdir()} == {suffix}
+
+
+def test_a_folder_of_parts_belongs_to_one_checkpoint(job: Job) -> None:
+    """Whatever partitions of the second write are empty; refused before a task runs, unless it appends."""
+    df = job.spark.range(0, 40, 1, 4)
+    job.write_files(df.where("id < 10"), "parts", format="parquet")
+    ran = job.folder.parent / "ran"
+
+    def leave_a_trace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ran.touch()
+        yield from batches
+
+    with pytest.raises(ConflictError, match=r'folder parts holds parts/part-00000.parquet.*mode="append"'):
+        job.write_files(df.where("id > 30").mapInArrow(leave_a_trace, "id BIGINT"), "parts", format="parquet")
+    with pytest.raises(ConflictError, match=r"parts/part-00000.parquet exists already"):
+        job.write_files(df.mapInArrow(leave_a_trace, "id BIGINT"), "parts/part-00000.parquet")
+    assert not ran.exists()
+    job.write_files(df.where("id >= 10"), "parts", format="parquet", mode="append")
+    found = job.spark.read.parquet(str(job.folder / "parts")).collect()
+    assert sorted(row.id for row in found) == list(range(40))
+
+
+def test_success_comes_after_all_others(job: Job) -> None:
+    """It is asked for, empty, and waits where a file is blocked; once that is resolved, it comes."""
+    df = job.spark.range(0, 40, 1, 4)
+    done = job.write_files(df, "parts", format="csv", single_file=False, success=True)
+    assert [each.object_name for each in done.manifest.files][-1] == "parts/_SUCCESS"
+    assert (job.folder / "parts/_SUCCESS").read_bytes() == b""
+    attempt = job.coordinator.trigger()
+    files = write_files(df, "more", attempt=attempt, format="csv", single_file=False, success=True)
+    job.coordinator.record(attempt, [], files)
+    job.coordinator.confirm(attempt)
+    (job.folder / "more").mkdir()
+    (job.folder / "more/part-00001.csv").write_text("foreign")
+    (published,) = job.coordinator.compose_commit()
+    assert {each.name for each in published.blocked} == {"more/part-00001.csv", "more/_SUCCESS"}
+    assert not (job.folder / "more/_SUCCESS").exists()
+    resolved = job.coordinator.resolve(2, "more/part-00001.csv", "replace")
+    assert (resolved.blocked, (job.folder / "more/_SUCCESS").exists()) == ((), True)
+
+
+def test_intervals_and_comments_come_back_from_parquet(job: Job) -> None:
+    """As from a file that Spark itself wrote."""
+    df = job.spark.sql("SELECT INTERVAL '1 02:03:04.5' DAY TO SECOND AS took, 1 AS n")
+    df = df.withColumn("n", df.n.alias("n", metadata={"comment": "how many", "unit": "flights"}))
+    job.write_files(df, "p", format="parquet")
+    again = job.spark.read.parquet(str(job.folder / "p"))
+    assert (again.collect(), again.dtypes) == (df.collect(), df.dtypes)
+    assert again.schema["n"].metadata == {"comment": "how many", "unit": "flights"}
+
+
+def test_a_name_is_what_was_written(job: Job) -> None:
+    """Percent signs, blanks and question marks too; Hadoop's spelling of a whole URI names the same file."""
+    df = job.spark.range(1)
+    for name in ("g=a%2Fb/x.jsonl", "what? #1.jsonl"):
+        job.write_files(df, name)
+    job.write_files(df, f"file:{(job.folder / 'y.jsonl').as_uri().removeprefix('file://')}")
+    assert visible(job.folder) == ["g=a%2Fb/x.jsonl", "what? #1.jsonl", "y.jsonl"]

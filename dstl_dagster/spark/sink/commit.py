@@ -30,7 +30,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InternalError, Invalid
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
 from dstl_dagster.spark.errors import raise_refusal
-from dstl_dagster.spark.files import joined
+from dstl_dagster.spark.files import joined, success_file
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -171,7 +171,10 @@ def _file_reports(
     reports = [FileReport.from_json(outcome["file"]) for outcome in found]
     names = sink.names_for(micro_batch)
     if sink.heading is None:
-        return reports or [sink.job.write(names.uri(0), iter(()), meter)]
+        reports = reports or [sink.job.write(names.uri(0), iter(()), meter)]
+        if sink.success:
+            reports.append(success_file(sink.job, sink.target_for(micro_batch), meter))
+        return reports
     heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()), meter)
     return [joined([heading, *reports])]
 

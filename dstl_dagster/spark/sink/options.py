@@ -8,11 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, cast
 
 from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
-from dstl_dagster.spark.file_formats import LINE_FORMATS, checked_format
+from dstl_dagster.spark.file_formats import (
+    FileMode,
+    check_mode,
+    checked_compression,
+    checked_format,
+    is_one_file,
+)
 from dstl_dagster.spark.given_options import own_and_job_options
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.timeline import BatchKey
@@ -21,11 +28,16 @@ __all__ = ["SinkOptions", "names_of"]
 
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column"),
-    *("path", "file_format", "single_file", "header_line", "compression"),
+    *("path", "file_format", "single_file", "header_line", "compression", "mode", "success"),
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
-_BATCH = "{batch}"
+_OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive")
+_OF_FILES: Final = ("file_format", "single_file", "header_line", "compression", "mode", "success")
+_OF_A_BATCH: Final = ("idempotency_key",)
+_OF_A_STREAM: Final = ("adopt_after",)
+_WITH_A_HEADER: Final = ("csv", "text")
+_BATCH, _QUERY = "{batch}", "{query}"
 _FILES = "files"
 """The source of files that no stream writes: their path may be another one each day."""
 
@@ -40,7 +52,9 @@ class SinkOptions:
         ttl: from options `ttl` (`30 d`, or `disabled`) and `ttl_column`, by event time; `None`: as before.
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
-        header_line: written before the lines of each file.
+        header_line: written before the lines of each file of `csv` or `text`.
+        compression: a checked one, of the format.
+        mode, success: as in `write_files`.
         idempotency_key: identifies a batch; a stream has its own.
         adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
         take_over: fence another owner's open attempt.
@@ -61,7 +75,9 @@ class SinkOptions:
     file_format: str = "parquet"
     single_file: bool = False
     header_line: str = ""
-    compression: str | None = None
+    compression: str = "none"
+    mode: FileMode = "error"
+    success: bool = False
     idempotency_key: str | None = None
     adopt_after: str | None = None
     take_over: bool = False
@@ -73,9 +89,16 @@ class SinkOptions:
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         """Raises: InvalidInputError naming the option."""
         given, job_options = own_and_job_options(options, _KNOWN, "writing")
-        groups = given.get("max_parallelism")
+        _refuse_misfits(given, streaming=streaming)
+        groups, single_file = given.get("max_parallelism"), given.get("single_file")
         file_format = checked_format(given.get("file_format", "parquet"))
-        parsed = cls(
+        one_file = is_one_file(
+            file_format, None if single_file is None else parse_bool("single_file", single_file)
+        )
+        mode, success = given.get("mode", "error"), parse_bool("success", given.get("success", "false"))
+        if given.get("path") is not None:
+            check_mode(mode, one_file=one_file, success=success)
+        return cls(
             store=_required(given, "store"),
             job=_required(given, "job"),
             operator=given.get("operator"),
@@ -86,11 +109,11 @@ class SinkOptions:
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
             file_format=file_format,
-            single_file=parse_bool(
-                "single_file", given.get("single_file", str(file_format in LINE_FORMATS).lower())
-            ),
+            single_file=one_file,
             header_line=given.get("header_line", ""),
-            compression=given.get("compression"),
+            compression=checked_compression(file_format, given.get("compression")),
+            mode=cast("FileMode", mode),
+            success=success,
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
             take_over=parse_bool("take_over", given.get("take_over", "false")),
@@ -100,8 +123,6 @@ class SinkOptions:
             ),
             job_options=job_options,
         )
-        parsed._check(streaming=streaming)
-        return parsed
 
     @property
     def key(self) -> BatchKey | None:
@@ -124,34 +145,55 @@ class SinkOptions:
             return MicroBatch("", 0).claim(operators).at(None)
         return Claim(self._source, f"sink {self._source}", Measure("keys"), operators)
 
-    def _check(self, *, streaming: bool) -> None:
-        if (self.operator is None) == (self.path is None):
+
+def _refuse_misfits(given: Mapping[str, str], *, streaming: bool) -> None:
+    """Pass if each option has an effect beside the others.
+
+    Raises: InvalidInputError naming one that has none, or one that is missing.
+    """
+    if ("operator" in given) == ("path" in given):
+        raise InvalidInputError(
+            "give option operator (with keys) to write state, or path to write files, but not both: "
+            "checkpointed_batches writes state and files in one checkpoint"
+        )
+    target, other, others = ("path", "operator", _OF_STATE)
+    if "operator" in given:
+        target, other, others = ("operator", "path", _OF_FILES)
+    for name in others:
+        if name in given:
             raise InvalidInputError(
-                "give option operator (with keys) to write state, or path to write files, but not both: "
-                "checkpointed_batches writes state and files in one checkpoint"
+                f"option {name} goes with {other}, and this write has {target}: leave it out"
             )
-        if self.operator is not None and not self.keys:
-            raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
-        if self.operator is None and self.ttl is not None:
-            raise InvalidInputError("options ttl and ttl_column are of state: files stay")
-        if self.path is not None and self.single_file and self.file_format not in LINE_FORMATS:
-            raise InvalidInputError(
-                f"{self.file_format} files cannot be joined from parts: leave out single_file, or write one "
-                f"of {', '.join(LINE_FORMATS)}"
-            )
-        if streaming:
-            if self.idempotency_key is not None:
-                raise InvalidInputError("a stream's batches are named by Spark: leave out idempotency_key")
-            if self.path is not None and _BATCH not in self.path:
-                raise InvalidInputError(
-                    f"each micro-batch of a stream writes its own files: put {_BATCH} into path, as in "
-                    f"flights/{_BATCH}.jsonl"
-                )
-        elif not self.idempotency_key:
-            raise InvalidInputError(
-                "a batch needs option idempotency_key, a name for what it holds, such as its day: written "
-                "again under the same key, it changes nothing"
-            )
+    for name in _OF_A_BATCH if streaming else _OF_A_STREAM:
+        if name in given:
+            kind = "batch: Spark names a stream's" if streaming else "stream"
+            raise InvalidInputError(f"option {name} is of a {kind}: leave it out")
+    if not streaming and not given.get("idempotency_key"):
+        raise InvalidInputError(
+            "a batch needs option idempotency_key, a name for what it holds, such as its day: written "
+            "again under the same key, it changes nothing"
+        )
+    if "path" in given:
+        _check_files(given, given["path"], streaming=streaming)
+    elif not names_of(given.get("keys", ""), "keys"):
+        raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
+
+
+def _check_files(given: Mapping[str, str], path: str, *, streaming: bool) -> None:
+    file_format = checked_format(given.get("file_format", "parquet"))
+    if given.get("header_line") and file_format not in _WITH_A_HEADER:
+        raise InvalidInputError(
+            f"option header_line goes with file_format {' and '.join(_WITH_A_HEADER)}, and this write has "
+            f"{file_format}: leave it out"
+        )
+    if streaming and _BATCH not in path:
+        raise InvalidInputError(
+            f"each micro-batch of a stream writes its own files: put {_BATCH} into path, as in "
+            f"flights/{_BATCH}.jsonl"
+        )
+    for mark in (_BATCH, _QUERY):
+        if not streaming and mark in path:
+            raise InvalidInputError(f"{mark} in path is of a stream, and this is a batch: write a name")
 
 
 def names_of(text: str, option: str) -> tuple[str, ...]:

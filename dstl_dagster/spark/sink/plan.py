@@ -21,9 +21,9 @@ from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordi
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StepCost, schema_of
-from dstl_dagster.spark.file_formats import EXTENSIONS, LINE_FORMATS, Encoder, encode_lines, encoder_of
+from dstl_dagster.spark.file_formats import LINE_FORMATS, Encoder, encode_lines
 from dstl_dagster.spark.file_tasks import FileJob, FileNames
-from dstl_dagster.spark.files import absolute_uri
+from dstl_dagster.spark.files import absolute_uri, check_free, names_in, table_encoder
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.spending import counted_store
@@ -70,18 +70,30 @@ class FileSink:
         job: how a task writes its partition.
         heading: the bytes before the parts of the one file; `None` if each task writes its own file.
         names: with marks in place of the micro-batch's ids.
+        target: the file or the folder, with marks.
+        success: whether the folder gets a `_SUCCESS`.
     """
 
     job: FileJob
     heading: bytes | None
     names: FileNames
+    target: str
+    success: bool = False
 
     def names_for(self, micro_batch: MicroBatch | None) -> FileNames:
         """The names of the files of this micro-batch; `None`: of a single write."""
-        if micro_batch is None:
-            return self.names
-        pattern = self.names.pattern.replace(_BATCH_MARK, f"{micro_batch.batch_id:010d}")
-        return FileNames(pattern.replace(_QUERY_MARK, micro_batch.query_id))
+        return FileNames(_filled(self.names.pattern, micro_batch))
+
+    def target_for(self, micro_batch: MicroBatch | None) -> str:
+        """The file or the folder of this micro-batch."""
+        return _filled(self.target, micro_batch)
+
+
+def _filled(uri: str, micro_batch: MicroBatch | None) -> str:
+    if micro_batch is None:
+        return uri
+    numbered = uri.replace(_BATCH_MARK, f"{micro_batch.batch_id:010d}")
+    return numbered.replace(_QUERY_MARK, micro_batch.query_id)
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,11 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
 
         def check(parent: Checkpoint | None) -> None:
             # Before the attempt opens, so that a write which is refused leaves no trace.
-            sink_of(options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri))
+            sink = sink_of(
+                options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
+            )
+            if isinstance(sink, FileSink) and key is not None and options.mode == "error":
+                check_free(sink.target, store.uri, options.job_options, one_file=options.single_file)
 
         if key is None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
@@ -216,14 +232,14 @@ def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) ->
             )
         encoder: Encoder = encode_lines
     else:
-        columns = arrow_schema(schema, f"{options.file_format} file")
-        encoder = encoder_of(options.file_format, columns, options.compression)
+        encoder = table_encoder(schema, options.file_format, options.compression)
     # Braces would be percent-encoded in a URI.
     path = options.path.replace("{batch}", _BATCH_MARK).replace("{query}", _QUERY_MARK)
     target = absolute_uri(path, options.store, options.job_options)
     header = f"{options.header_line}\n".encode() if options.header_line else b""
     in_each_file = b"" if options.single_file else header
-    job = FileJob(attempt, options.file_format, encoder, in_each_file, options.job_options)
-    if options.single_file:
-        return FileSink(job, header, FileNames.one_file(target))
-    return FileSink(job, None, FileNames.numbered(target, EXTENSIONS[options.file_format]))
+    how = options.file_format, options.compression
+    job = FileJob(attempt, *how, encoder, in_each_file, options.job_options)
+    appended_by = attempt if options.mode == "append" else None
+    names = names_in(target, *how, one_file=options.single_file, appended_by=appended_by)
+    return FileSink(job, header if options.single_file else None, names, target, success=options.success)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 
@@ -11,7 +12,15 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import file_formats
-from dstl_dagster.spark.file_formats import checked_format, encode_lines, encoder_of
+from dstl_dagster.spark.file_formats import (
+    check_name,
+    checked_compression,
+    checked_format,
+    compressed,
+    encode_lines,
+    encoder_of,
+    extension_of,
+)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -31,7 +40,7 @@ def test_small_batches_make_one_row_group(monkeypatch: pytest.MonkeyPatch) -> No
     for limit, groups in ((2**30, 1), (2 * batch.nbytes, 5)):
         monkeypatch.setattr(file_formats, "_ROW_GROUP_BYTES", limit)
         stream = io.BytesIO()
-        assert encoder_of("parquet", schema, None)(stream, iter([batch] * 10)) == 10_000
+        assert encoder_of("parquet", schema, "snappy")(stream, iter([batch] * 10)) == 10_000
         read = pq.ParquetFile(io.BytesIO(stream.getvalue()))
         assert (read.num_row_groups, read.schema_arrow.names) == (groups, ["a.b"])
 
@@ -53,5 +62,30 @@ def test_what_cannot_be_written_is_named() -> None:
     """Unknown formats and compressions are errors before any task runs."""
     with pytest.raises(InvalidInputError, match="'orc' is not one of jsonl, csv, text, parquet, arrow"):
         checked_format("orc")
-    with pytest.raises(InvalidInputError, match="cannot write parquet with compression 'rar'"):
-        encoder_of("parquet", pa.schema({"x": pa.int64()}), "rar")
+    for file_format, codec in (("parquet", "lzo"), ("jsonl", "bzip2"), ("arrow", "snappy")):
+        with pytest.raises(InvalidInputError, match=f"cannot write {file_format} with compression '{codec}'"):
+            checked_compression(file_format, codec)
+    assert checked_compression("parquet", None) == "snappy"
+    assert {checked_compression("csv", each) for each in (None, "NONE", "uncompressed")} == {"none"}
+
+
+@pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])
+def test_compressed_lines_can_be_joined(codec: str, suffix: str) -> None:
+    """Parts of one file, one after another, as gzip itself and Arrow read them; the same bytes each time."""
+    made = []
+    for _ in range(2):
+        joined = io.BytesIO()
+        for header, texts in ((b"name\n", []), (b"", ["a", "b"]), (b"", ["c"])):
+            with compressed(joined, "csv", codec) as stream:
+                stream.write(header)
+                encode_lines(stream, iter([pa.record_batch([pa.array(texts, pa.string())], ["line"])]))
+        made.append(joined.getvalue())
+    assert made[0] == made[1]
+    assert pa.CompressedInputStream(pa.BufferReader(made[0]), codec).read() == b"name\na\nb\nc\n"
+    if codec == "gzip":
+        assert gzip.decompress(made[0]) == b"name\na\nb\nc\n"
+    assert extension_of("csv", codec) == f".csv{suffix}"
+    check_name(f"x.csv{suffix}", "csv", codec)
+    for name, compression in (("x.csv", codec), (f"x.csv{suffix}", "none")):
+        with pytest.raises(InvalidInputError, match="by its name"):
+            check_name(name, "csv", compression)

@@ -34,6 +34,15 @@ from dstl_dagster.testing.gcs_server import GCSServer
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])
 STATE = {"operator": "op", "keys": "id"}
+OF_STATE = {"keys": "id", "deleted": "id", "max_parallelism": "8", "ttl": "1 d", "case_sensitive": "true"}
+OF_FILES = {
+    "file_format": "csv",
+    "single_file": "true",
+    "header_line": "id",
+    "compression": "gzip",
+    "mode": "append",
+    "success": "true",
+}
 
 
 def message_of(outcome: dict[str, Any]) -> TaskMessage:
@@ -349,6 +358,27 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
         ({**STATE, "store": "memory://x"}, "cannot see memory://x"),
         ({**STATE, "dstl.checkpoint.reader-grade": "1 h"}, "did you mean"),
         ({**STATE, "max_parallelism": "many"}, "max_parallelism"),
+        ({**STATE, "adopt_after": "nothing"}, "adopt_after is of a stream"),
+        *[
+            ({**STATE, name: value}, f"option {name} goes with path, and this write has operator")
+            for name, value in OF_FILES.items()
+        ],
+        *[
+            ({"path": "x", name: value}, f"option {name} goes with operator, and this write has path")
+            for name, value in OF_STATE.items()
+        ],
+        *[
+            (
+                {"path": "x", "file_format": each, "header_line": "a,b"},
+                "header_line goes with file_format csv",
+            )
+            for each in ("parquet", "arrow", "jsonl")
+        ],
+        ({"path": "x/{batch}.csv", "file_format": "csv"}, r"\{batch\} in path is of a stream"),
+        ({"path": "x/{query}", "file_format": "csv"}, r"\{query\} in path is of a stream"),
+        ({"path": "x", "mode": "overwrite"}, "mode is error or append"),
+        ({"path": "x.txt", "file_format": "text", "success": "true"}, "success=True is of a folder"),
+        ({"path": "x.txt", "file_format": "text", "compression": "snappy"}, "use none, gzip, zstd"),
     ],
 )
 def test_a_wrong_call_opens_nothing(tmp_path: Path, options: dict[str, str], reason: str) -> None:
@@ -362,7 +392,7 @@ def test_a_wrong_call_opens_nothing(tmp_path: Path, options: dict[str, str], rea
 def test_a_wrong_stream_is_refused(tmp_path: Path) -> None:
     """What a stream must not set, or must."""
     given = {"store": tmp_path.as_uri(), "job": "job"}
-    with pytest.raises(InvalidInputError, match="leave out idempotency_key"):
+    with pytest.raises(InvalidInputError, match="idempotency_key is of a batch"):
         SinkOptions.of({**given, **STATE, "idempotency_key": "x"}, streaming=True)
     with pytest.raises(InvalidInputError, match=r"put \{batch\} into path"):
         SinkOptions.of({**given, "path": "x"}, streaming=True)

@@ -31,7 +31,7 @@ def imported_by(module: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("module", "at_most"), [("merge_tasks", 142), ("state_tasks", 139)])
+@pytest.mark.parametrize(("module", "at_most"), [("merge_tasks", 144), ("state_tasks", 142)])
 def test_a_task_imports_only_what_it_needs(module: str, at_most: int) -> None:
     """Neither Dagster, Google's libraries nor the steps of a checkpoint; PySpark is the worker's own."""
     found = imported_by(f"dstl_dagster.spark.{module}")
@@ -51,4 +51,4 @@ def test_a_read_is_planned_without_the_steps_of_a_checkpoint() -> None:
     ]
     writing = ["dstl_dagster.spark.state", "dstl_dagster.spark.sink.writers", "dstl_dagster.keyed.bases"]
     assert not set(found) & {*steps, *writing}
-    assert len([name for name in found if name.startswith("dstl_dagster")]) <= 168
+    assert len([name for name in found if name.startswith("dstl_dagster")]) <= 170
