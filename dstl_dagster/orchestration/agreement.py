@@ -8,7 +8,7 @@ that a restore took it away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
@@ -28,13 +28,18 @@ takes away first."""
 _ARCHIVED_BESIDE = 5
 """The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
 _NAMED = 10
-_ADVICE = (
-    "show as materialized, but no checkpoint holds them, as after a restore: run them again, each chosen by "
-    "hand, because a backfill of what is missing skips them",
-    "are in the state, but do not show as materialized: run them again, nothing is applied twice",
-    "can be restored, but have no partition: turn the checkpoint sensor on",
-    "can no longer be restored, but have a partition: run clean-up, or turn the checkpoint sensor on",
-)
+_SENTENCES = {
+    "materialized, but in no checkpoint": "in no checkpoint, as after a restore, but shown as materialized, "
+    "so that a backfill of what is missing skips it: turn the checkpoint sensor on, or choose each by itself",
+    "partitions to run again": "in no checkpoint any more, and shown as failed: a backfill of what is failed "
+    "or missing runs it again",
+    "partitions that Dagster lacks": "in the state, but not shown as materialized: run it again, nothing is "
+    "applied twice",
+    "checkpoints to add": "restorable, but without a partition: turn the checkpoint sensor on",
+    "checkpoints to take away": "not restorable any more, but with a partition: run clean-up, or turn the "
+    "checkpoint sensor on",
+}
+_NOT_SHOWN = (dg.AssetPartitionStatus.FAILED, None)
 _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
 """Of a run that was launched for one, and of a run of a backfill."""
 
@@ -75,22 +80,20 @@ def partitions_finding(
         thorough: look up a hundred of the partitions that the view does not tell of; otherwise the few that
             come after all that it does.
     """
-    undone, unseen = _days(instance, assets, view, partitions_def, thorough)
-    wrong = {
-        "partitions to run again": undone,
-        "partitions that Dagster lacks": unseen,
-        "checkpoints to add": changes.missing,
-        "checkpoints to take away": changes.stale,
-    }
+    days = _days(instance, assets, view, partitions_def, thorough)
+    found = (*days, changes.missing, changes.stale)
+    wrong = dict(zip(_SENTENCES, found, strict=True))
     text = "; ".join(
-        f"{_listed(keys)} {advice}" for keys, advice in zip(wrong.values(), _ADVICE, strict=True) if keys
+        f"{_listed(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
+        for what, keys in wrong.items()
+        if keys
     )
     return Finding(
         PARTITIONS,
         passed=not text,
         text=text or "Dagster's partitions are those of the timeline",
-        # A restore needs a person; what a sensor or a run will mend only warns.
-        warn=not undone,
+        # What a person would take for done; what is shown for what it is only warns.
+        warn=not days[0],
         measures={what: len(keys) for what, keys in wrong.items()},
         details=_table(wrong),
     )
@@ -107,15 +110,22 @@ def _days(
     view: TimelineView,
     partitions_def: dg.PartitionsDefinition[Any] | None,
     thorough: bool,
-) -> tuple[list[str], list[str]]:
-    """Partitions that no checkpoint holds, and partitions that Dagster does not show; each sorted."""
+) -> tuple[list[str], list[str], list[str]]:
+    """Partitions that no checkpoint holds, shown as materialized and as failed, and partitions that are held
+    and not shown as materialized; each sorted.
+    """
     if partitions_def is None:
-        return [], []
-    of_state = set(instance.get_materialized_partitions(assets.state_key))
-    shown = of_state | set(instance.get_materialized_partitions(assets.files_key))
-    undone = [key for key in _to_look_up(shown, view, thorough) if view.applied_in(key) is None]
+        return [], [], []
+    of_state = _statuses(instance, assets.state_key, partitions_def)
+    of_files = _statuses(instance, assets.files_key, partitions_def)
+    undone = [
+        key for key in _to_look_up({*of_state, *of_files}, view, thorough) if view.applied_in(key) is None
+    ]
+    shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
+    green = [key for key, each in shown.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
+    red = [key for key, each in shown.items() if each <= {dg.AssetPartitionStatus.FAILED, None}]
     # The state of a job outside of Dagster has no partitions.
-    held = [key for key in _names(view) if key not in of_state] if of_state else []
+    held = [key for key in _names(view) if of_state.get(key) in _NOT_SHOWN] if of_state else []
     unseen = [
         key
         for key in held
@@ -123,7 +133,17 @@ def _days(
         and has_partition(partitions_def, key, instance)
         and not _is_at_work(instance, key)
     ]
-    return sorted(undone), sorted(unseen)
+    return sorted(green), sorted(red), sorted(unseen)
+
+
+def _statuses(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions_def: dg.PartitionsDefinition[Any]
+) -> Mapping[str, dg.AssetPartitionStatus]:
+    """Of the partitions that were ever materialized, as Dagster's page has them."""
+    ever = sorted(instance.get_materialized_partitions(key))
+    found = (ever and instance.get_status_by_partition(key, ever, partitions_def)) or {}
+    # Dagster has no status for a definition of one's own.
+    return {each: found.get(each) or dg.AssetPartitionStatus.MATERIALIZED for each in ever}
 
 
 def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:

@@ -10,15 +10,21 @@ always is: Dagster starts the next partition only once this one is materialized.
 
 from __future__ import annotations
 
+import contextlib
+
 import dagster as dg
+from dagster_shared.check import CheckError
 
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import (
     TAG_ALREADY_IN,
     TAG_CHECKPOINT,
     TAG_FAIL_IF_APPLIED,
+    TAG_JOB,
+    TAG_STEP,
     JobAssets,
 )
+from dstl_dagster.orchestration.marks import planned_before
 from dstl_dagster.orchestration.partitions import partition_of
 
 __all__ = ["observe_if_unchanged", "tell_applied"]
@@ -34,7 +40,7 @@ def tell_applied(context: dg.OpExecutionContext, job: str, checkpoint_id: int) -
     """
     partition = partition_of(context)
     what = "this batch" if partition is None else f"partition {partition}"
-    how = "" if partition is None else f" To make it again: dstl checkpoints correct {partition}"
+    how = "" if partition is None else f" {_way_out(context, job, partition)[0]}"
     said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed.{how}"
     context.instance.add_run_tags(context.run_id, {TAG_ALREADY_IN: str(checkpoint_id)})
     if context.run.tags.get(TAG_FAIL_IF_APPLIED) == "true":
@@ -51,16 +57,51 @@ def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, chec
     partition = partition_of(context)
     if not _is_materialized(context.instance, assets.state_key, partition, checkpoint_id):
         return False
+    # Only a materialization takes away what an earlier run of it left, such as the red of a failure.
+    if partition and planned_before(context.instance, assets.state_key, partition, context.run_id):
+        return False
+    said: dict[str, dg.MetadataValue] = {"checkpoint": dg.MetadataValue.text(str(checkpoint_id))}
+    if partition is not None:
+        said["if its source has changed"] = dg.MetadataValue.md(_way_out(context, assets.job, partition)[1])
     context.log_event(
         dg.AssetObservation(
             asset_key=assets.state_key,
             partition=partition,
             description=f"nothing changed: already in checkpoint {checkpoint_id}",
             tags={TAG_CHECKPOINT: str(checkpoint_id)},
-            metadata={"checkpoint": str(checkpoint_id)},
+            metadata=said,
         )
     )
     return True
+
+
+def _way_out(context: dg.OpExecutionContext, job: str, partition: str) -> tuple[str, str]:
+    """How a partition is made again from a source that has changed: as text, and as Markdown with a link."""
+    command = f"dstl checkpoints correct {partition}"
+    name = _correct_job(context, job)
+    if name is None:
+        return f"To make it again: {command}", f"`{command}` makes it again"
+    origin = context.run.remote_job_origin
+    place = None if origin is None else origin.repository_origin
+    shown = f"`{name}`"
+    if place is not None:
+        location = place.code_location_origin.location_name
+        within = "" if place.repository_name == "__repository__" else f"{place.repository_name}@"
+        shown = f"[{name}](/locations/{within}{location}/jobs/{name}/playground)"
+    return (
+        f"To make it again: launch {name} for it, or {command}",
+        f"launch {shown} for partition {partition}, or `{command}`",
+    )
+
+
+def _correct_job(context: dg.OpExecutionContext, job: str) -> str | None:
+    """The job of the run's code location that corrects a partition; `None` if it has none."""
+    with contextlib.suppress(CheckError):  # an in-process execution has no code location
+        for each in context.repository_def.get_all_jobs():
+            steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
+            if each.tags.get(TAG_JOB) == job and "correct" in steps:
+                return each.name
+    return None
 
 
 def _is_materialized(

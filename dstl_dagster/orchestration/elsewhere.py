@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint, Checkpoi
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
-from dstl_dagster.orchestration.opening import BatchRequest
+from dstl_dagster.orchestration.opening import BatchRequest, refusing
 from dstl_dagster.pipes import HandedBatch
 
 __all__ = ["PipesBatch", "open_elsewhere"]
@@ -79,14 +79,17 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     coordinator = request.coordinator
     _require_visible(coordinator.store.uri)
     spending = coordinator.spending()
-    applied = coordinator.applied_batch(request.key, request.claim)
+    with refusing(context, coordinator.job):
+        applied = coordinator.applied_batch(request.key, request.claim)
+        if applied is not None:
+            tell_applied(context, coordinator.job, applied.checkpoint_id)
+        else:
+            attempt, parent = coordinator.open(
+                request.take_over, idempotency_key=request.key, check=request.check, claim=request.claim
+            )
     if applied is not None:
-        tell_applied(context, coordinator.job, applied.checkpoint_id)
         yield PipesBatch(applied)
         return
-    attempt, parent = coordinator.open(
-        request.take_over, idempotency_key=request.key, check=request.check, claim=request.claim
-    )
     handed = HandedBatch(attempt, request.claim, coordinator.job_options, spending.so_far())
     batch = PipesBatch(attempt, parent, handed)
     log_opened(context, batch)

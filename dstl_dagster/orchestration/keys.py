@@ -21,6 +21,7 @@ __all__ = [
     "TAG_FAIL_IF_APPLIED",
     "TAG_IGNORE_UNCLAIMED",
     "TAG_JOB",
+    "TAG_MARK",
     "TAG_PARENT",
     "TAG_REPORTER",
     "TAG_RESTORED",
@@ -63,6 +64,8 @@ TAG_IGNORE_UNCLAIMED = "dstl/ignore_unclaimed_state"
 """A run with this tag set to `true` leaves state as it is that nothing here claims, once."""
 TAG_START_OVER = "dstl/start_over"
 """A run with this tag set to `true` begins the job on a store that is not the one that was shown."""
+TAG_MARK = "dstl/mark"
+"""On a run that is none: what it lets Dagster show, and of which partitions."""
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 

@@ -204,10 +204,8 @@ def files_event(
     home = bucket_of(reporter.store_uri, files[0]) if files else reporter.store_uri
     metadata: dict[str, Any] = {
         "files": len(files) - len(blocked),
-        _ROWS if partition is None else _PARTITION_ROWS: sum(file.rows or 0 for file in files),
         "file MiB": mebibytes(checkpoint.manifest.file_bytes),
         "components": sum(len(file.components) for file in files),
-        "compose-commit seconds": 0.0 if commit is None else measure(commit.seconds),
         "checkpoint": str(checkpoint.checkpoint_id),
         "checkpoint page": _page(assets, checkpoint.checkpoint_id),
         "size": readable_bytes(checkpoint.manifest.file_bytes),
@@ -217,6 +215,11 @@ def files_event(
         "file names": file_links(checkpoint, reporter.store_uri),
         **_when_and_who(checkpoint.entry.completed, reporter),
     }
+    if commit is not None:
+        metadata["compose-commit seconds"] = measure(commit.seconds)
+    rows = [file.rows for file in files if file.object_name not in blocked]
+    if None not in rows:  # else nobody knows: a number would be plotted, and checks go by it
+        metadata[_ROWS if partition is None else _PARTITION_ROWS] = sum(filter(None, rows))
     if blocked:
         metadata["blocked"] = blocked_list(checkpoint.blocked)
     event = dg.AssetObservation if blocked else dg.AssetMaterialization

@@ -1,11 +1,16 @@
-"""Marks: partitions that Dagster shows as failed, though no run of them failed.
+"""Marks: how Dagster shows a partition that no run of Dagster's put where it is.
 
-Owns the runs that are marks. Does not own which partitions are marked, or why (`restores`, `reporting`).
+Owns the runs that are marks, and their end. Does not own which partitions are marked, or why (`restores`,
+`reporting`, `opening`).
 
 Dagster cannot take a materialization back, and it lets nobody say that a partition of an external asset is
-not in order. It shows a partition as failed while the newest that it knows of it is the plan of a run that
-failed; a newer materialization clears that. So a mark is a run of that status which planned the partitions.
-It starts nothing, and no alert or retry follows: those go by events that it does not have.
+not in order. It shows a partition by the run that planned it last, unless a newer materialization tells
+otherwise: as failed if that run failed. So a mark is a run that plans partitions. It starts nothing, and no
+alert or retry follows: those go by events that it does not have.
+
+A mark that has failed lets its partitions show as failed, until each is materialized again: then it is
+settled, and has succeeded. A run that is refused before it tried anything may fail without taking its
+partition along: that is planned anew, by the run that had planned it before, or by a mark that was canceled.
 """
 
 from __future__ import annotations
@@ -17,12 +22,20 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
-from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
+from dstl_dagster.orchestration.keys import TAG_JOB, TAG_MARK, JobAssets
 
-__all__ = ["Mark", "mark_partitions"]
+__all__ = ["Mark", "leave_as_it_was", "mark_partitions", "planned_before", "settle_marks"]
 
 _MARKED = "dstl/marked"
 _STEP = "mark"
+_PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+_STATUS = {
+    dg.DagsterEventType.RUN_FAILURE: dg.DagsterRunStatus.FAILURE,
+    dg.DagsterEventType.RUN_CANCELED: dg.DagsterRunStatus.CANCELED,
+}
+_TRIES = 25
+"""Planned events of one partition that are looked through: a run plans it once, and its re-executions do."""
+_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -31,40 +44,117 @@ class Mark:
 
     Attributes:
         cause: names the mark: one cause leaves one, however often it is written.
+        about: a few words for the list of runs.
         why: one sentence for the page of the mark's run.
-        job_name: of the mark's run, for the list of runs.
         partitions: by asset; those that are in order again must be left out.
     """
 
     cause: str
+    about: str
     why: str
-    job_name: str
     partitions: Mapping[dg.AssetKey, tuple[str, ...]]
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:
-    """Let Dagster show these partitions as failed until it is told of something newer. Idempotent."""
+    """Let Dagster show these partitions as failed until they are materialized anew. Idempotent."""
     if not mark.partitions:
         return
-    run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"dstl/marks/{mark.cause}"))
-    run = instance.get_run_by_id(run_id) or instance.add_run(
-        dg.DagsterRun(
-            job_name=mark.job_name,
-            run_id=run_id,
-            status=dg.DagsterRunStatus.FAILURE,
-            asset_selection=frozenset(mark.partitions),
-            tags={TAG_JOB: assets.job, **mark.tags},
-        )
-    )
+    run = _run_of(instance, assets, mark, dg.DagsterEventType.RUN_FAILURE)
     if _MARKED in run.tags:
         return
     instance.report_engine_event(f"A mark, and no run. {mark.why}", run)
     for key, partitions in mark.partitions.items():
         for partition in partitions:
-            planned = AssetMaterializationPlannedData(key, partition=partition)
-            instance.report_dagster_event(
-                dg.DagsterEvent.build_asset_materialization_planned_event(mark.job_name, _STEP, planned),
-                run_id,
-            )
-    instance.add_run_tags(run_id, {_MARKED: "true"})
+            _plan(instance, run, key, partition)
+    named = sorted({partition for each in mark.partitions.values() for partition in each})
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    said = f"{mark.about}: {', '.join(named[:_NAMED])}{more}"
+    instance.add_run_tags(run.run_id, {_MARKED: "true", TAG_MARK: said})
+
+
+def leave_as_it_was(
+    instance: dg.DagsterInstance, assets: JobAssets, key: dg.AssetKey, partition: str, refused: str
+) -> None:
+    """Let a run of this partition fail without it, because it has tried nothing. `refused`: the run."""
+    before = planned_before(instance, key, partition, refused)
+    if before is None:
+        about = "left as they were, by runs that were refused"
+        mark = Mark(f"untried/{assets.job}", about, "", {key: (partition,)})
+        before = _run_of(instance, assets, mark, dg.DagsterEventType.RUN_CANCELED)
+        instance.report_engine_event(f"{partition}: run {refused} was refused, and tried nothing", before)
+    _plan(instance, before, key, partition)
+
+
+def planned_before(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str, run_id: str
+) -> dg.DagsterRun | None:
+    """The run that decides how the partition shows, but for this one; `None` if a materialization does."""
+    wanted = dg.EventRecordsFilter(_PLANNED, asset_key=key, asset_partitions=[partition])
+    newest = instance.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, {partition}
+    ).get(partition, 0)
+    # The instance's own method asks for them by run, or newest materializations first.
+    for record in instance.event_log_storage.get_event_records(wanted, limit=_TRIES):
+        if record.run_id != run_id:
+            return instance.get_run_by_id(record.run_id) if record.storage_id > newest else None
+    return None
+
+
+def settle_marks(instance: dg.DagsterInstance, assets: JobAssets) -> None:
+    """End the marks whose partitions have all been materialized since."""
+    ours = dg.RunsFilter(job_name=_name(assets), statuses=[dg.DagsterRunStatus.FAILURE])
+    for run in instance.get_runs(ours):
+        planned: dict[dg.AssetKey, dict[str, int]] = {}
+        for record in instance.get_records_for_run(run.run_id, of_type=_PLANNED).records:
+            event = record.event_log_entry.dagster_event
+            if event is not None and event.asset_key is not None and event.partition is not None:
+                planned.setdefault(event.asset_key, {})[event.partition] = record.storage_id
+        if _MARKED in run.tags and all(_are_newer(instance, *each) for each in planned.items()):
+            _end(instance, run, dg.DagsterEventType.RUN_SUCCESS)
+            instance.add_run_tags(run.run_id, {TAG_MARK: f"settled; {run.tags.get(TAG_MARK, '')}"})
+
+
+def _are_newer(instance: dg.DagsterInstance, key: dg.AssetKey, planned: Mapping[str, int]) -> bool:
+    """Whether each partition was materialized after it was planned."""
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
+    newest = instance.get_latest_storage_id_by_partition(key, event_type, set(planned))
+    return all(newest.get(partition, 0) > storage_id for partition, storage_id in planned.items())
+
+
+def _name(assets: JobAssets) -> str:
+    """Of no job: the list of runs shows it for what it is."""
+    return f"{assets.group_name}_mark"
+
+
+def _run_of(
+    instance: dg.DagsterInstance, assets: JobAssets, mark: Mark, end: dg.DagsterEventType
+) -> dg.DagsterRun:
+    """The run of a mark that was begun, or a new one, which has ended."""
+    run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"dstl/marks/{mark.cause}"))
+    known = instance.get_run_by_id(run_id)
+    if known is not None:
+        return known
+    run = instance.add_run(
+        dg.DagsterRun(
+            job_name=_name(assets),
+            run_id=run_id,
+            status=_STATUS[end],
+            asset_selection=frozenset(mark.partitions),
+            tags={TAG_JOB: assets.job, TAG_MARK: mark.about, **mark.tags},
+        )
+    )
+    _end(instance, run, dg.DagsterEventType.RUN_START)
+    _end(instance, run, end)
+    return run
+
+
+def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, kind: dg.DagsterEventType) -> None:
+    """Give the run this status and its time, by no event that sensors, alerts or retries go by."""
+    instance.run_storage.handle_run_event(run.run_id, dg.DagsterEvent(kind.value, run.job_name))
+
+
+def _plan(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partition: str) -> None:
+    planned = AssetMaterializationPlannedData(key, partition=partition)
+    event = dg.DagsterEvent.build_asset_materialization_planned_event(run.job_name, _STEP, planned)
+    instance.report_dagster_event(event, run.run_id)

@@ -7,14 +7,16 @@ which goes on writing (`resources`), or one that hands it to another process (`e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
+from dstl_dagster.orchestration.marks import leave_as_it_was
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
 from dstl_dagster.orchestration.partitions import (
     interval,
@@ -28,7 +30,7 @@ from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["BatchRequest", "Check", "may_take_over", "request_batch"]
+__all__ = ["BatchRequest", "Check", "may_take_over", "refusing", "request_batch"]
 
 Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
@@ -107,6 +109,21 @@ def request_batch(
     if require_shown_timeline(run, context.instance, coordinator).difference is not None:
         show_again(Step(context, JobAssets.defined(job), coordinator))
     return BatchRequest(coordinator, key, claim, take_over, check_all)
+
+
+@contextmanager
+def refusing(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
+    """Around all that comes before step 1: what is refused here fails the run, and not its partition."""
+    try:
+        yield
+    except (ConflictError, InvalidInputError):
+        partition = None
+        with suppress(InvalidInputError):  # of several; they may be what was refused
+            partition = partition_of(context)
+        if context.has_assets_def and partition is not None:
+            for key in context.assets_def.keys:
+                leave_as_it_was(context.instance, JobAssets.defined(job), key, partition, context.run_id)
+        raise
 
 
 def may_take_over(

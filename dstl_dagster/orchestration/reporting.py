@@ -127,9 +127,9 @@ def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str | Non
     names = ", ".join(file.name for file in checkpoint.blocked)
     return Mark(
         cause=f"blocked/{checkpoint.attempt}",
+        about=f"blocked files of checkpoint {checkpoint.checkpoint_id}",
         why=f"Files of checkpoint {checkpoint.checkpoint_id} are blocked: {names}. "
         f"`dstl checkpoints resolve {checkpoint.checkpoint_id} NAME` with `--keep` or `--replace`",
-        job_name=f"{assets.group_name}_commit",
         partitions={assets.files_key: (partition,)},
         tags={TAG_CHECKPOINT: str(checkpoint.checkpoint_id), TAG_ATTEMPT: str(checkpoint.attempt)},
     )

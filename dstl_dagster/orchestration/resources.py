@@ -9,7 +9,7 @@ of a `gs://` bucket.
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -27,7 +27,7 @@ from dstl_dagster.orchestration.by_hand import HandWork
 from dstl_dagster.orchestration.completing import complete_unless_later
 from dstl_dagster.orchestration.elsewhere import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.opening import BatchRequest, Check, request_batch
+from dstl_dagster.orchestration.opening import BatchRequest, Check, refusing, request_batch
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -221,17 +221,20 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         with without_useless_retries():
-            request = self._request(context, job, options, **work)
-            batch = CheckpointBatch(
-                request.coordinator,
-                idempotency_key=request.key,
-                take_over=request.take_over,
-                check=request.check,
-                claim=request.claim,
-            )
-            with batch:
+            with refusing(context, job), ExitStack() as entering:
+                request = self._request(context, job, options, **work)
+                batch = CheckpointBatch(
+                    request.coordinator,
+                    idempotency_key=request.key,
+                    take_over=request.take_over,
+                    check=request.check,
+                    claim=request.claim,
+                )
+                entering.enter_context(batch)
                 if batch.already_in is not None:
                     tell_applied(context, job, batch.already_in)
+                opened = entering.pop_all()
+            with opened:
                 log_opened(context, batch)
                 yield batch
             log_persisted(context, batch)
@@ -258,15 +261,16 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         opens another one.
         """
         with without_useless_retries():
-            request = self._request(
-                context,
-                job,
-                options,
-                source=source,
-                ordered=source is not None,
-                idempotency_key=idempotency_key,
-                check=check,
-            )
+            with refusing(context, job):
+                request = self._request(
+                    context,
+                    job,
+                    options,
+                    source=source,
+                    ordered=source is not None,
+                    idempotency_key=idempotency_key,
+                    check=check,
+                )
             with open_elsewhere(context, request) as batch:
                 yield batch
             complete_unless_later(context, request.coordinator, batch.attempt)

@@ -73,9 +73,9 @@ class ToldRestore:
         restored = self.restored
         return Mark(
             cause=f"restored/{restored.decision_id}",
+            about=f"run again after the restore to checkpoint {restored.checkpoint_id}",
             why=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}. Run again, oldest "
             f"first: {', '.join(self.batches)}",
-            job_name=f"{assets.group_name}_restore",
             partitions=self.run_again,
             tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
         )

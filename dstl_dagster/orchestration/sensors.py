@@ -20,7 +20,7 @@ from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.committing import Committing
 from dstl_dagster.orchestration.findings import age_allowed, evaluations, of_age
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
-from dstl_dagster.orchestration.marks import mark_partitions
+from dstl_dagster.orchestration.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
 from dstl_dagster.orchestration.reporting import PartitionChanges, partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
@@ -81,6 +81,7 @@ def build_checkpoint_sensor(
             patience=limits.patience,
         )
         start = follower.start(context.cursor)
+        settle_marks(context.instance, assets)
         tick = follower.follow(start, limits)
         for mark in tick.marks:
             mark_partitions(context.instance, assets, mark)

@@ -29,7 +29,7 @@ from dstl_dagster.orchestration.agreement import findings_beside
 from dstl_dagster.orchestration.findings import evaluations
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
-from dstl_dagster.orchestration.marks import mark_partitions
+from dstl_dagster.orchestration.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
 from dstl_dagster.orchestration.partitions import partition_in, partition_of
 from dstl_dagster.orchestration.reporting import (
@@ -288,6 +288,7 @@ def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[s
 
 def match_partitions(step: Step) -> None:
     """Make the dynamic partitions those of the checkpoints that can be restored now."""
+    settle_marks(step.context.instance, step.assets)
     # By what is retained, not by what this run did: an earlier try, or another run, may have died in between.
     instance, name = step.context.instance, step.assets.partitions_name
     changes = partition_changes(instance, step.assets, step.coordinator)

@@ -300,5 +300,6 @@ def joined(parts: Sequence[FileReport]) -> FileReport:
     final: GSBlobIdentifier = parts[0].recoverable.final_blob_identifier
     ids = [object_id for part in parts for object_id in part.recoverable.component_object_ids]
     components = tuple(component for part in parts for component in part.components)
-    rows = sum(part.rows or 0 for part in parts)
+    counted = [part.rows for part in parts if part.rows is not None]
+    rows = sum(counted) if len(counted) == len(parts) else None
     return FileReport(GSCommitRecoverable(final, ids), components, rows=rows, format=parts[0].format)

@@ -110,12 +110,17 @@ class Page:
                 "totals": _newest(operator),
             },
             restorable=[int(key.removeprefix("chk-")) for key in checkpoints["partitionKeys"]],
-            in_state=_green(state),
-            published=_green(files),
+            in_state=_days(state, "MATERIALIZED"),
+            published=_days(files, "MATERIALIZED"),
             checked=done is not None and done["evaluation"]["success"],
             blocked=free is None or not free["evaluation"]["success"],
             fresh=checkpoints["freshnessStatusInfo"]["freshnessStatus"] == "HEALTHY",
         )
+
+    def failed_days(self) -> list[str]:
+        """Of the state."""
+        (state,) = (node for node in self._ask() if node["assetKey"]["path"] == ASSETS[1])
+        return _days(state, "FAILED")
 
     def judge_freshness(self) -> None:
         """One look of Dagster's freshness daemon."""
@@ -142,13 +147,13 @@ def _newest(node: dict[str, Any]) -> int | None:
     return None
 
 
-def _green(node: dict[str, Any]) -> list[str]:
-    green: list[str] = []
+def _days(node: dict[str, Any], status: str) -> list[str]:
+    found: list[str] = []
     days = list(DAYS.get_partition_keys())
     for each in node["assetPartitionStatuses"]["ranges"]:
-        if each["status"] == "MATERIALIZED":
-            green += days[days.index(each["startKey"]) : days.index(each["endKey"]) + 1]
-    return sorted(green)
+        if each["status"] == status:
+            found += days[days.index(each["startKey"]) : days.index(each["endKey"]) + 1]
+    return sorted(found)
 
 
 def command_says(uri: str) -> Truth:

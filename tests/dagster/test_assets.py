@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from numbers import Number
 from typing import TYPE_CHECKING
@@ -113,6 +114,25 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     console = "https://console.cloud.google.com/storage/browser"
     assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
     assert f"({console}/_details/{box}/job/out/2024-01-01/0.txt)" in str(event.metadata["file names"].value)
+
+
+def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
+    """One file whose rows nobody counted leaves the count out: zero would be plotted, and checks go by it."""
+    days.files = 2
+    days.run("2024-01-01")
+    checkpoint = days.coordinator().get(1)
+    reporter = Reporter("run", "gs://box/job", "00ff")
+    one, two = checkpoint.manifest.files
+    for rows, told in (((2, 2), 4), ((2, None), None), ((None, None), None), ((0, 0), 0)):
+        files = tuple(
+            dataclasses.replace(file, rows=each) for file, each in zip((one, two), rows, strict=True)
+        )
+        counted = dataclasses.replace(
+            checkpoint, manifest=dataclasses.replace(checkpoint.manifest, files=files)
+        )
+        for partition, key in ((None, "dagster/row_count"), ("2024-01-01", "dagster/partition_row_count")):
+            said = files_event(days.code.JOB, counted, reporter, partition).metadata
+            assert (said[key].value if key in said else None) == told
 
 
 def test_objects_of_a_folder_are_paths() -> None:

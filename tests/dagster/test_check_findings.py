@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from dstl_dagster.orchestration.findings import unpublished_files
 from dstl_dagster.orchestration.reporting import PartitionChanges
 from dstl_dagster.storage import ABSENT
 from dstl_dagster.timeline import BatchKey, TimelineView
+from tests.dagster.bad_day import Page
+from tests.dagster.shown import failed_partitions
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Daemon, Days
@@ -144,23 +147,51 @@ def test_files_that_nobody_publishes_are_found(days: Days, daemon: Daemon) -> No
 
 
 def test_a_restore_names_the_days_to_run_again(days: Days, daemon: Daemon) -> None:
-    """Dagster shows them as materialized for ever; they fail the check until they have run again."""
+    """Shown as materialized they fail the check, shown as failed they warn, until they have run again."""
     for day in ("2024-01-01", "2024-01-02", "2024-01-03"):
         days.run(day)
     days.coordinator().restore(1)
     check(days)
     passed, text = shown(days)["partitions_match_timeline"]
     assert not passed
-    assert text.startswith("2024-01-02, 2024-01-03 show as materialized, but no checkpoint holds them")
-    assert "chk-00000003, chk-00000002 can no longer be restored" in text
+    assert text.startswith(
+        "2024-01-02, 2024-01-03 are in no checkpoint, as after a restore, but shown as mat"
+    )
+    assert "chk-00000003, chk-00000002 are not restorable any more" in text
     days.run("2024-01-02")
     daemon.tick()
-    assert shown(days)["partitions_match_timeline"][1].startswith("2024-01-03 show as materialized")
+    assert (
+        "2024-01-03 is in no checkpoint any more, and shown as failed"
+        in shown(days)["partitions_match_timeline"][1]
+    )
+    assert failed_partitions(days, "state") == {"2024-01-03"}
     days.run("2024-01-03")
     assert shown(days)["partitions_match_timeline"] == (
         True,
         "Dagster's partitions are those of the timeline",
     )
+
+
+@pytest.mark.parametrize("gone", [0, 1, 3])
+def test_the_check_says_of_a_restore_what_the_page_shows(
+    gone: int, days: Days, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The days that it names are failed on the page, whose backfill of "failed and missing" takes them."""
+    monkeypatch.setenv("DSTL_DAYS_URI", days.uri)
+    days.instance = dg.DagsterInstance.from_config(str(tmp_path))  # one that the page can be served from
+    ran = [f"2024-01-{number:02}" for number in range(1, gone + 2)]
+    for day in ran:
+        assert days.run(day).success
+    days.coordinator().restore(1)
+    daemon.tick()
+    with Page.of(days.instance) as page:
+        failed, so = page.failed_days(), page.says()
+    assert (failed, so.in_state) == (ran[1:], ran[:1])
+    passed, text = shown(days)["partitions_match_timeline"]
+    assert passed is (gone == 0)
+    said = {0: "", 1: f"{ran[-1]} is ", 3: f"{', '.join(ran[1:])} are "}[gone]
+    advice = "in no checkpoint any more, and shown as failed: a backfill of what is failed or missing runs"
+    assert text == (f"{said}{advice} it again" if gone else "Dagster's partitions are those of the timeline")
 
 
 def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daemon) -> None:
@@ -173,7 +204,7 @@ def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daem
     daemon.tick()
     passed, text = shown(days)["partitions_match_timeline"]
     assert not passed
-    assert text.startswith("2024-01-02 show as materialized")
+    assert text.startswith("2024-01-02 is in no checkpoint any more, and shown as failed")
 
 
 def test_who_knows_less_replaces_no_finding(days: Days) -> None:
@@ -189,7 +220,7 @@ def test_a_day_that_dagster_does_not_show_is_found(days: Days, daemon: Daemon) -
     days.code.make_outside(days.uri, "2024-01-02")
     passed, text = shown_after_check(days)
     assert not passed
-    assert text.startswith("2024-01-02 are in the state, but do not show as materialized")
+    assert text.startswith("2024-01-02 is in the state, but not shown as materialized")
     days.run("2024-01-02")
     daemon.tick()
     assert shown(days)["partitions_match_timeline"][0]
@@ -216,7 +247,9 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
             return [1]
 
     days = [f"{1000 + number}-01-01" for number in range(1000)]
-    instance: Any = SimpleNamespace(get_materialized_partitions=lambda _: set(days))
+    instance: Any = SimpleNamespace(
+        get_materialized_partitions=lambda _: set(days), get_status_by_partition=lambda *_: None
+    )
     archive: Any = Archive()
     keys = {BatchKey(key): ids for key, ids in since_the_snapshot.items()}
     view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=keys)

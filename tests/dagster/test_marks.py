@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
+from dstl_dagster import build_correct_job
+from dstl_dagster.orchestration.applied import _way_out
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -102,3 +105,20 @@ def test_a_mark_of_a_restore_has_an_end_and_is_settled(days: Days, daemon: Daemo
     assert (settled.status, settled.tags["dstl/mark"]) == (dg.DagsterRunStatus.SUCCESS, f"settled; {about}")
     assert failed_partitions(days, "state") == set()
     assert not [each for each in days.instance.all_logs(mark.run_id) if each.dagster_event.is_failure]
+
+
+def test_a_run_that_changed_nothing_leads_to_the_correction(days: Days) -> None:
+    """By the command, and by a link to the job of the code location that makes the day again."""
+    correct = build_correct_job(days.code.JOB, lambda: None, days.code.DAYS)  # type: ignore[arg-type, return-value]
+    location = SimpleNamespace(location_name="shop")
+    origin = SimpleNamespace(code_location_origin=location, repository_name="__repository__")
+    context: Any = SimpleNamespace(
+        repository_def=dg.Definitions(
+            jobs=[correct], resources={"changelog": days.resource()}
+        ).get_repository_def(),
+        run=SimpleNamespace(remote_job_origin=SimpleNamespace(repository_origin=origin)),
+    )
+    text, linked = _way_out(context, "days", FIRST)
+    assert text == f"To make it again: launch days_correct for it, or dstl checkpoints correct {FIRST}"
+    assert "[days_correct](/locations/shop/jobs/days_correct/playground)" in linked
+    assert _way_out(context, "another", FIRST)[0] == f"To make it again: dstl checkpoints correct {FIRST}"
