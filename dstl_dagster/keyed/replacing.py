@@ -39,7 +39,7 @@ class Scope(Protocol):
         ...
 
     def __str__(self) -> str:
-        """As it stands after "a row of"."""
+        """As it stands after "is not in"."""
         ...
 
 
@@ -135,8 +135,8 @@ def _checked(new: Grouped, schema: StateSchema, scope: Scope | None, what: str) 
             (key,) = python_rows(new.rows.select(list(schema.key_columns)).slice(place, 1))
             shown = ", ".join(f"{name}={value!r}" for name, value in key.items())
             raise InvalidInputError(
-                f"{what}: the row of key ({shown}) is not one of {scope}, which it would be written for: "
-                "nothing was changed. Leave it out, or write it for what it belongs to"
+                f"{what}: the row of key ({shown}) is not in {scope}, which this batch replaces: "
+                "nothing was changed. Leave it out, or write it in a batch of its own"
             )
     return new
 

@@ -24,6 +24,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.key_filters import as_expression, key_groups_of_filters, merged_ranges
 from dstl_dagster.keyed.keyed_state import StateAt
 from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.replacing import Scope
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store
@@ -62,6 +63,7 @@ class StateScan:
     _where: pc.Expression | None = None
     _as_bytes: tuple[str, ...] = ()
     store: ObjectStore | None = field(default=None, repr=False, compare=False)
+    _scope: Scope | None = None
 
     @classmethod
     def of(
@@ -144,6 +146,10 @@ class StateScan:
             )
         return replace(self, _names=names)
 
+    def within(self, scope: Scope | None) -> StateScan:
+        """The same columns of the rows that are in it; `None`: of all."""
+        return replace(self, _scope=scope)
+
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """A stream, read once: holds a part of the state in memory at a time (`KeyedState.ranges`)."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
@@ -204,6 +210,7 @@ class StateScan:
                 store = stack.enter_context(closing(open_store(self.at.store_uri, files)))
             for table in self.at.opened(store).tables_of(self._ranges) if self._ranges else ():
                 kept = table if self._where is None else table.filter(self._where)
+                kept = kept if self._scope is None else kept.filter(self._scope.holds(kept))
                 rows = kept.select(list(self._names)).cast(schema)
                 refuse_raw_text(rows, _RAW_TEXT)
                 yield from rows.to_batches()

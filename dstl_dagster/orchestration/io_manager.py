@@ -1,101 +1,81 @@
-"""An IO manager: what an ordinary asset returns is merged into keyed state, and loaded from there downstream.
+"""An IO manager: what an ordinary asset returns is written to keyed state, and loaded from there downstream.
 
-Owns how an output becomes one whole checkpoint, and which checkpoint an input is of. Does not own the batch's
-life (`checkpoint.Batch`), merging (`spark`), or the forms that state is read in (`keyed`).
+Owns how an output becomes one whole checkpoint, and which rows of which checkpoint an input is. Does not own
+what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merging and replacing (`jobs`,
+`spark`), or the forms that state is read in (`keyed`).
 """
 
 # No postponed annotations: Dagster reads the types of a resource's fields as objects.
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import types
+import typing
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from pydantic import Field
+from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
+from dagster._utils.cached_method import cached_method  # no public name
+from pydantic import Field, PrivateAttr
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.lineage import state_metadata
-from dstl_dagster.orchestration.merge_rule import MergeRule, is_spark_rows
+from dstl_dagster.orchestration.merge_rule import is_spark_rows
 from dstl_dagster.orchestration.opening import may_take_over
-from dstl_dagster.orchestration.owners import owner_of, root_run_id
+from dstl_dagster.orchestration.output_checks import OutputChecks
+from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partitions import (
     interval,
     require_next_partition,
     window_key,
     window_of,
 )
-from dstl_dagster.orchestration.program import claim_of_asset
+from dstl_dagster.orchestration.program import asset_source, claim_of_output
+from dstl_dagster.orchestration.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.table import in_words
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
-from dstl_dagster.settings import StateTtlConfig, parse_names
+from dstl_dagster.orchestration.targets import Target
+from dstl_dagster.timeline import BatchKey
 
 if TYPE_CHECKING:
-    from dstl_dagster.keyed import StateScan
+    from dstl_dagster.keyed import Scope, StateScan
 
 __all__ = ["KeyedStateIOManager"]
 
-_PREFIX: Final = "dstl/"
 _HANDED_ON: Final = "dstl/handed on"
-_KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator", "ttl", "ttl_column")
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Where an asset's rows are kept, and by which rule: from its key and its `dstl/` metadata."""
-
-    job: str
-    rule: MergeRule
-
-    @classmethod
-    def of(cls, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "_Target":
-        given = {
-            name.removeprefix(_PREFIX): getattr(value, "value", value)
-            for name, value in metadata.items()
-            if name.startswith(_PREFIX)
-        }
-        where = f"asset {key.to_user_string()}"
-        for name in given:
-            if name not in _KNOWN:
-                known = ", ".join(_PREFIX + each for each in _KNOWN)
-                raise InvalidInputError(f"{where}: metadata {_PREFIX}{name} means nothing; known are {known}")
-        if ("update" in given) != ("schema" in given):
-            raise InvalidInputError(f"{where}: {_PREFIX}update and {_PREFIX}schema belong together")
-        return cls(
-            given.get("job") or ".".join(key.path),
-            MergeRule(
-                operator=given.get("operator") or key.path[-1],
-                keys=parse_names(f"{where}: {_PREFIX}keys", given.get("keys", ())),
-                update=given.get("update"),
-                schema=given.get("schema"),
-                delete=given.get("delete"),
-                ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
-            ),
-        )
 
 
 class KeyedStateIOManager(dg.ConfigurableIOManager):
-    """Keeps what an asset returns as keyed state; a run of it is one whole checkpoint, steps 1 to 7.
+    """Writes what an asset returns to keyed state; a run of it is one whole checkpoint, steps 1 to 7.
 
-    An asset's metadata says how: `dstl/keys` (required, the key columns), `dstl/update` with `dstl/schema`,
-    and `dstl/delete`, as in `batch.merge_state`; `dstl/ttl` and `dstl/ttl_column` end rows by event time.
-    Without `dstl/update` the rows replace those of their keys. They may be a DataFrame of Spark, pandas or
-    Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the Arrow C stream
-    interface; what is not Spark's needs the extra `duckdb` for `dstl/update`. Each asset is a job of its own,
-    named after its key (or `dstl/job`).
+    An asset's metadata says how: `dstl/keys` (required) names the key columns. The rows may be a DataFrame of
+    Spark, pandas or Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the
+    Arrow C stream interface. Each asset is a job of its own, named after its key (or `dstl/job`), and so is
+    each output of an op that names keys (`job/op/output`). Any other output that is no asset, such as the
+    reference between the ops of a job, is plain JSON and goes with the run's events.
 
-    Time partitions are applied in order, each once: let the asset depend on its own previous partition. A
-    partition that a checkpoint holds is not applied again.
+    With `partition_expr`, the column of the asset's partitions (a mapping from dimension to column where
+    there are several dimensions; all among the keys), the state is a **table**: a run replaces the rows of
+    its partitions, in any order and as often as one likes, and an input has the rows of its partitions.
 
-    An output that is no asset, such as the reference between the ops of a job, is plain JSON and goes with
-    the run's events.
+    Without it the state is **cumulative**: a run merges its rows by key into what is there, and an input is
+    the whole state at the checkpoint that holds its partition. Time partitions are applied in order: let the
+    asset depend on its own previous partition. The newest one may run again (`dstl/rerun`: `replace`, or
+    `refuse`); an older one may not, as later ones build on it. `dstl/update` with `dstl/schema`, and
+    `dstl/delete`, are as in `batch.merge_state`; without `dstl/update` rows replace those of their keys.
 
-    An input is the state at the checkpoint that holds its partition (without partitions: at the last one), in
-    the form of its type hint: a DataFrame of Spark, pandas or Polars, a Polars LazyFrame, a `pyarrow.Table`;
-    without a hint a `StateScan`.
+    Without partitions a run merges its rows too; with `mode: overwrite` it replaces all of them. In each
+    case `dstl/ttl` and `dstl/ttl_column` end rows by event time.
+
+    An input has the form of its type hint: a DataFrame of Spark, pandas or Polars, a Polars LazyFrame, a
+    table or reader of PyArrow, a relation of DuckDB; without a hint a `StateScan`. Its columns may be named
+    by `AssetIn(metadata={"columns": [...]})`. An input of no partition is empty; it is `None` where there is
+    no state yet, as on the first day of an asset that loads its own previous one.
     """
 
     changelog: ChangelogStorageResource
@@ -103,60 +83,79 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     """Anything with `spark_session`, for inputs that are Spark DataFrames."""
     clean_up_every: int = Field(default=10, description="Step 7 after so many checkpoints; 0: never.")
 
+    _checks: OutputChecks = PrivateAttr(default_factory=OutputChecks)
+
+    @cached_method  # as Dagster's own: one definition
+    def get_resource_definition(self) -> Any:
+        """For Dagster, while definitions load: InvalidInputError then for an asset that cannot work."""
+        return self._checks.attached(super().get_resource_definition())
+
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Complete a checkpoint with the rows."""
-        if not context.has_asset_key:
+        if not context.has_asset_key and not Target.named(context.definition_metadata):
             context.add_output_metadata({_HANDED_ON: dg.MetadataValue.json(_plain(context, obj))})
             return
-        target = _Target.of(context.asset_key, context.definition_metadata)
-        if not target.rule.keys:
-            raise InvalidInputError(
-                f"asset {context.asset_key.to_user_string()}: name the key columns of its state, as "
-                'metadata={"dstl/keys": ["customer"]}'
-            )
-        with without_useless_retries(f"state of asset {context.asset_key.to_user_string()}"):
-            owner = owner_of(context.step_context.dagster_run)
-            coordinator = self.changelog.coordinator(target.job, owner=owner)
-            step = context.step_context
-            require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
-            checkpoint = self._complete(context, coordinator, target.rule, obj)
+        with without_useless_retries():
+            target = Target.of_output(context)
+        with without_useless_retries(f"state of {target.where}"):
+            run, instance = context.step_context.dagster_run, context.step_context.instance
+            coordinator = self.changelog.coordinator(target.job, owner=owner_of(run))
+            if context.has_asset_key:
+                require_shown_timeline(run, instance, coordinator, context.asset_key)
+            checkpoint = self._complete(context, coordinator, target, obj)
         said = {**state_metadata(checkpoint, coordinator.prices), **shown_metadata(coordinator, checkpoint)}
         context.add_output_metadata(said)
 
     def _complete(
-        self, context: dg.OutputContext, coordinator: CheckpointCoordinator, rule: MergeRule, rows: Any
+        self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target, rows: Any
     ) -> Checkpoint:
-        step, job = context.step_context, coordinator.job
-        run = step.dagster_run
-        partition = context.asset_partition_key if context.has_asset_partitions else None
-        definition = context.asset_partitions_def if partition is not None else None
-        window = window_of(definition, partition)
-        claim = claim_of_asset(context, rule.operator)
-        key = claim.key(partition or f"run:{root_run_id(run)}/{step.step.key}", interval(window))
-        if window is not None:
-            claim = claim.at(window_key(window.end))
+        """The checkpoint that holds the rows: a new one, or that of an earlier try of this step."""
+        step, partitions = context.step_context, target.partitions
+        run, instance = step.dagster_run, step.instance
+        execution = execution_of(run, step.step.key, instance)
+        claim = claim_of_output(
+            context, target.rule.operator, None if target.table is None else target.table.columns
+        )
+        scope: Scope | None = None
+        window = None
+        if partitions is None:
+            key = claim.key(f"run:{execution}/{step.step.key}")
+        elif target.table is not None:
+            scope = target.table.slice(partitions)
+            name = partitions[0] if len(partitions) == 1 else in_words(partitions)
+            key = claim.key(name, f"run:{execution}")
+        else:
+            (partition,) = partitions
+            window = window_of(target.definition, partition)
+            key = BatchKey(partition, claim.source, interval(window), execution)
+            if window is not None:
+                claim = claim.at(window_key(window.end))
         applied = coordinator.applied_batch(key, claim)
         if applied is not None:
-            held = applied.checkpoint_id
-            context.log.warning(f"already in checkpoint {held} of job {job!r}: nothing was changed")
-            coordinator.compose_commit()
-            return coordinator.get(held)
+            if applied.batch is None or applied.batch.run == key.run:
+                context.log.info(f"already in checkpoint {applied.checkpoint_id} of job {coordinator.job!r}")
+                coordinator.compose_commit()
+                return coordinator.get(applied.checkpoint_id)
+            require_replaceable(coordinator, applied, target.rerun, run)
 
         def check(parent: Checkpoint | None) -> None:
-            if window is not None and partition is not None:
+            if window is not None:
                 known = None if parent is None else parent.manifest.sources.get(claim.source)
                 position = None if known is None else known.position
-                require_next_partition(definition, partition, position, job=job, source=claim.source)
+                require_next_partition(
+                    target.definition, key.key, position, job=coordinator.job, source=claim.source
+                )
 
         batch = Batch.open(
             coordinator,
             idempotency_key=key,
-            take_over=may_take_over(run, step.instance, coordinator),
+            take_over=may_take_over(run, instance, coordinator),
             check=check,
             claim=claim,
+            anew=applied is not None,
         )
         try:
-            batch.add(_written(batch, rule, rows))
+            batch.add(_written(batch, target, rows, scope))
         except Exception as error:
             batch.abort(f"{type(error).__name__}: {error}")
             raise
@@ -164,23 +163,48 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         return batch.complete(clean_up_every=self.clean_up_every)
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """The state of the upstream asset, in the form that the input's type asks for."""
+        """The rows of the upstream asset's partitions, or its state, in the form of the input's type."""
         upstream = context.upstream_output
-        if upstream is not None and not context.has_asset_key:
+        is_op = upstream is not None and not context.has_asset_key
+        if upstream is not None and is_op and not Target.named(upstream.definition_metadata):
             return _handed_on(upstream, context.instance)
-        metadata = {} if upstream is None else upstream.definition_metadata
-        target = _Target.of(context.asset_key, metadata)
-        coordinator = self.changelog.coordinator(target.job)
-        at = None
-        if context.has_asset_partitions and context.asset_partition_keys:
-            at = f"partition:{context.asset_partition_keys[-1]}"
-        wanted = _form_of(context.dagster_type.typing_type)
-        if wanted == "spark":
-            return self._read_by_spark(coordinator, target.rule.operator, at)
-        scan = coordinator.read_state(target.rule.operator, at)
-        return _FORMS[wanted](scan)
+        with without_useless_retries():
+            target = Target.of_input(context)
+        with without_useless_retries(f"input from {target.where}"):
+            return self._load(context, target)
 
-    def _read_by_spark(self, coordinator: CheckpointCoordinator, operator: str, at: str | None) -> Any:
+    def _load(self, context: dg.InputContext, target: Target) -> Any:
+        form = _form_of(context.dagster_type.typing_type)
+        coordinator = self.changelog.coordinator(target.job)
+        operator = target.rule.operator
+        checkpoint = _checkpoint_of(context, coordinator, target)
+        if checkpoint is None or operator not in checkpoint.manifest.operators:
+            if target.partitions == [] or _is_own_output(context):
+                return None
+            raise NotFoundError(
+                f"nothing was written to {operator!r} of job {target.job!r} yet: materialize it first",
+                kind=ErrorKind.NO_STATE,
+            )
+        scan = coordinator.read_state(
+            operator,
+            f"checkpoint:{checkpoint.checkpoint_id}",
+            columns=target.columns,
+            key_groups=[] if target.partitions == [] else None,
+        )
+        scope = target.table.slice(target.partitions) if target.table and target.partitions else None
+        if form == "spark":
+            rows = self._read_by_spark(coordinator, checkpoint, operator, scope)
+            rows = rows.where("false") if target.partitions == [] else rows
+            return rows.select(*[f"`{name.replace('`', '``')}`" for name in scan.schema.names])
+        return _FORMS[form](scan.within(scope))
+
+    def _read_by_spark(
+        self,
+        coordinator: CheckpointCoordinator,
+        checkpoint: Checkpoint,
+        operator: str,
+        scope: "Scope | None",
+    ) -> Any:
         from dstl_dagster.spark import read_state, running_session  # PySpark: only for who asks for it
 
         session = running_session() if self.spark is None else self.spark.spark_session
@@ -188,13 +212,9 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             raise InvalidInputError(
                 "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` resource"
             )
-        checkpoint = coordinator.at(at)
-        if operator not in checkpoint.manifest.operators:
-            raise NotFoundError(
-                f"checkpoint {checkpoint.checkpoint_id} of {coordinator.job!r} has no {operator!r}"
-            )
+        options = coordinator.job_options
         return read_state(
-            session, checkpoint, operator, store=coordinator.store, job_options=coordinator.job_options
+            session, checkpoint, operator, store=coordinator.store, scope=scope, job_options=options
         )
 
 
@@ -204,7 +224,8 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
             f"output {context.name!r} of step {context.step_key} is no asset, and {type(obj).__name__} is no "
-            "plain JSON: give that output an IO manager of its own (io_manager_key)"
+            'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
+            "that output an IO manager of its own (io_manager_key)"
         ) from error
 
 
@@ -219,19 +240,80 @@ def _handed_on(upstream: dg.OutputContext, instance: dg.DagsterInstance) -> Any:
     raise NotFoundError(f"output {upstream.name!r} of step {upstream.step_key} is not in the run's events")
 
 
-def _written(batch: Batch, rule: MergeRule, rows: Any) -> OperatorReport:
+def _checkpoint_of(
+    context: dg.InputContext, coordinator: CheckpointCoordinator, target: Target
+) -> Checkpoint | None:
+    """The last one; of a cumulative state the newest one that holds a partition that is asked for.
+
+    Raises: NotFoundError (kind `no_checkpoint`) naming partitions that no checkpoint holds.
+    """
+    partitions, latest = target.partitions, coordinator.latest()
+    if latest is None or not partitions or target.table is not None or _is_everything(context, target):
+        return latest
+    source = source_id(latest.manifest.sources, asset_source(context.asset_key), None)
+    view = coordinator.timeline.tail()
+    keys = [BatchKey(each, source, interval(window_of(target.definition, each))) for each in partitions]
+    held = [view.applied_in(key) for key in keys]
+    found = [checkpoint_id for checkpoint_id in held if checkpoint_id is not None]
+    missing = [key.key for key, checkpoint_id in zip(keys, held, strict=True) if checkpoint_id is None]
+    if missing:
+        raise NotFoundError(
+            f"no checkpoint of job {coordinator.job!r} holds {in_words(missing)}: materialize them first",
+            kind=ErrorKind.NO_CHECKPOINT,
+        )
+    return coordinator.get(max(found))
+
+
+def _is_everything(context: dg.InputContext, target: Target) -> bool:
+    """Whether an asset without partitions asks, or one for all that there are: for the state as it is."""
+    try:
+        step = context.step_context
+    except DagsterInvalidPropertyError:  # `load_asset_value`
+        return False
+    if not (step.has_partition_key or step.has_partition_key_range):
+        return True
+    if target.definition is None or target.partitions is None or len(target.partitions) < 2:
+        return False
+    with dg.partition_loading_context(dynamic_partitions_store=step.instance):
+        return set(target.definition.get_partition_keys()) <= {*target.partitions}
+
+
+def _is_own_output(context: dg.InputContext) -> bool:
+    """Whether an asset loads what it is about to write."""
+    try:
+        step = context.step_context
+    except DagsterInvalidPropertyError:
+        return False
+    definition = step.job_def.asset_layer.get_assets_def_for_node(step.node_handle)
+    return definition is not None and context.has_asset_key and context.asset_key in definition.keys
+
+
+def _written(batch: Batch, target: Target, rows: Any, scope: "Scope | None") -> OperatorReport:
     """Steps 2 and 3 of the rows, by Spark if they are its."""
+    rule = target.rule
+    put: Callable[..., OperatorReport]
+    write: Callable[..., OperatorReport]
+    merge: Callable[..., OperatorReport]
     if is_spark_rows(rows):
-        from dstl_dagster.spark import merge_state, write_state  # PySpark: only where rows are its
+        from dstl_dagster.spark import merge_state, replace_state, write_state  # PySpark: only for its rows
 
-        return rule.write(rows, partial(write_state, attempt=batch), partial(merge_state, attempt=batch))
-    from dstl_dagster.jobs import merge_frame, write_frame  # Arrow: not while definitions load
+        write, merge = partial(write_state, attempt=batch), partial(merge_state, attempt=batch)
+        put = partial(replace_state, attempt=batch)
+    else:
+        from dstl_dagster.jobs import merge_frame, replace_frame, write_frame  # Arrow: not for loading
 
-    return rule.write(rows, partial(write_frame, batch=batch), partial(merge_frame, batch=batch))
+        write, merge = partial(write_frame, batch=batch), partial(merge_frame, batch=batch)
+        put = partial(replace_frame, batch=batch)
+    if target.replaces:
+        return put(rows, operator=rule.operator, keys=rule.keys, scope=scope, ttl=rule.ttl)
+    return rule.write(rows, write, merge)
 
 
 def _form_of(hint: Any) -> str:
-    """By the hint's name: none of the libraries is imported for it."""
+    """By the hint's name: none of the libraries is imported for it. `X | None` is as X."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [each for each in typing.get_args(hint) if each is not type(None)]
+        hint = rest[0] if len(rest) == 1 else hint
     module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
     module = module.removeprefix("_")  # DuckDB 1.4 names its extension module
     known = {

@@ -7,7 +7,7 @@ partition comes next (`partitions`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dagster as dg
@@ -18,12 +18,13 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.partitions import window_key
 
-__all__ = ["asset_source", "claim_of_asset", "claim_of_op"]
+__all__ = ["asset_source", "claim_of_op", "claim_of_output"]
 
 _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),
     (dg.DynamicPartitionsDefinition, "dynamic partitions"),
 )
+_TABLE = "partitions of a table"
 _RUNS, _KEYS, _IN_ORDER, _ANY_ORDER = "runs", "keys", "time partitions", "time partitions in any order"
 
 
@@ -80,15 +81,21 @@ def _whole_asset(definition: dg.AssetsDefinition) -> dg.AssetKey:
     return min(made)
 
 
-def claim_of_asset(context: dg.OutputContext, operator: str) -> Claim:
-    """Of an asset whose rows an IO manager writes."""
-    by = asset_source(context.asset_key)
-    definition = context.asset_partitions_def if context.has_asset_partitions else None
+def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[str, str] | None) -> Claim:
+    """Of an asset, or an op's output, whose rows an IO manager writes. `columns`: of a table's partitions."""
     step = context.step_context
+    definition = None
+    if context.has_asset_key:
+        source = by = asset_source(context.asset_key)
+        definition = context.asset_partitions_def if context.has_asset_partitions else None
+    else:
+        by = f"op:{step.node_handle}"
+        source = f"{by}/{'/'.join(filter(None, [context.name, context.mapping_key]))}"
+    table = None if columns is None else Measure(_TABLE, {"columns": ", ".join(columns.values())})
     return Claim(
+        source,
         by,
-        by,
-        _measure(definition, ordered=True),
+        table or _measure(definition, ordered=True),
         (operator,),
         is_defined=_is_defined(step),
         ignore_unclaimed=step.dagster_run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.dagster,
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
     # Dagster's own, for a resource in a resource.
     pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"),
 ]
@@ -76,13 +77,14 @@ def instance() -> Any:
 
 
 def test_each_day_is_a_checkpoint_and_is_read_as_it_was(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """A day's downstream sees the state at that day, also after later days; a day runs again for nothing."""
+    """A day's downstream sees the state at that day, also after later days; the newest day is replaced."""
     store = tmp_path.as_uri()
     for day in ("2024-01-01", "2024-01-02", "2024-01-02"):
         assert _run([latest], store, instance, partition_key=day).success
     coordinator = CheckpointCoordinator("latest", open_store(store))
     assert [each.positions for each in coordinator.list()] == [
         {"asset:latest": "2024-01-02T00:00:00+00:00"},
+        {"asset:latest": "2024-01-03T00:00:00+00:00"},
         {"asset:latest": "2024-01-03T00:00:00+00:00"},
     ]
     SEEN.clear()
@@ -144,10 +146,6 @@ def test_a_day_out_of_order_is_refused(tmp_path: Path, instance: dg.DagsterInsta
 @pytest.mark.parametrize(
     ("metadata", "result", "message"),
     [
-        ({}, pa.table({"a": [1]}), "name the key columns of its state"),
-        ({"dstl/keys": "a"}, pa.table({"a": [1]}), "expected names in a list, such as ['a']"),
-        ({"dstl/key": ["a"]}, pa.table({"a": [1]}), "metadata dstl/key means nothing; known are dstl/keys"),
-        ({"dstl/keys": ["a"], "dstl/schema": "a INT"}, pa.table({"a": [1]}), "belong together"),
         (
             {"dstl/keys": ["a"]},
             [1],
@@ -225,3 +223,277 @@ def test_a_spark_dataframe_is_merged_and_loaded(
         both = [totals, _downstream(DataFrame)]
         assert _run(both, tmp_path.as_uri(), instance, partition_key=day).success
     assert {row.customer: row.total for row in SEEN[-1][1].collect()} == {"ada": 14, "bob": 1}
+
+
+# A cumulative state: partitions that run again, and inputs of others than one partition
+
+
+def _days(**metadata: Any) -> dg.AssetsDefinition:
+    @dg.asset(name="latest", partitions_def=DAYS, metadata={"dstl/keys": ["customer"], **metadata})
+    def days(context: dg.AssetExecutionContext) -> pa.Table:
+        rows = NOW[context.partition_key]
+        return pa.table(
+            {"customer": pa.array(rows, pa.string()), "total": pa.array(rows.values(), pa.int64())}
+        )
+
+    return days
+
+
+NOW: dict[str, dict[str, int]] = {}
+
+
+def _state(store: str, job: str = "latest", **more: Any) -> dict[str, int]:
+    scan = dstl.read_state(store, job, "latest", **more)
+    return {row["customer"]: row["total"] for row in scan.to_arrow().to_pylist()}
+
+
+def test_the_newest_day_is_replaced(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """In one checkpoint: what its second run does not give is gone, and the former one is history."""
+    store = tmp_path.as_uri()
+    NOW.update({"2024-01-01": {"ada": 1, "bob": 2}, "2024-01-02": {"bob": 3, "cyd": 4}})
+    for day in ("2024-01-01", "2024-01-02"):
+        assert _run([_days()], store, instance, partition_key=day).success
+    NOW["2024-01-02"] = {"ada": 7}
+    assert _run([_days()], store, instance, partition_key="2024-01-02").success
+    assert _state(store) == {"ada": 7, "bob": 2}
+    assert _state(store, at=2) == {"ada": 1, "bob": 3, "cyd": 4}
+    NOW["2024-01-03"] = {}
+    assert _run([_days()], store, instance, partition_key="2024-01-03").success
+    assert _state(store) == {"ada": 7, "bob": 2}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tags", "day", "why"),
+    [
+        ({}, {}, "2024-01-01", "and later ones build on it"),
+        ({"dstl/rerun": "refuse"}, {}, "2024-01-02", "and dstl/rerun is refuse"),
+        ({}, {"dstl/fail_if_applied": "true"}, "2024-01-02", "and this run has the tag dstl/fail_if_applied"),
+    ],
+)
+def test_a_day_that_cannot_be_replaced_is_red(
+    metadata: dict[str, str],
+    tags: dict[str, str],
+    day: str,
+    why: str,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+) -> None:
+    """It fails with the command that corrects it, changes nothing, and shows no materialization."""
+    store = tmp_path.as_uri()
+    NOW.update({"2024-01-01": {"ada": 1}, "2024-01-02": {"bob": 3}})
+    for each in ("2024-01-01", "2024-01-02"):
+        assert _run([_days()], store, instance, partition_key=each).success
+    before = _state(store)
+    NOW[day] = {"eve": 9}
+    said = f"{re.escape(why)}: nothing was changed. .*: dstl checkpoints correct {day}"
+    with pytest.raises(dg.Failure, match=said):
+        _run([_days(**metadata)], store, instance, partition_key=day, tags=tags)
+    assert _state(store) == before
+    assert len(instance.fetch_materializations(dg.AssetKey("latest"), limit=9).records) == 2
+
+
+SUMS = {
+    "dstl/keys": ["customer"],
+    "dstl/schema": "customer STRING, total BIGINT",
+    "dstl/update": {"total": "coalesce(old.total, 0) + new.total"},
+}
+
+
+class _DiesOnce(dstl.KeyedStateIOManager):
+    """Fails behind step 6, before Dagster has an event."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        super().handle_output(context, obj)
+        if FAILURES:
+            raise FAILURES.pop()
+
+
+FAILURES: list[Exception] = []
+
+
+@dg.asset(name="latest", metadata=SUMS, retry_policy=dg.RetryPolicy(max_retries=1))
+def retried() -> pa.Table:
+    return pa.table({"customer": ["ada"], "total": [1]})
+
+
+@dg.asset(name="latest", metadata=SUMS)
+def sums() -> pa.Table:
+    return pa.table({"customer": ["ada"], "total": [1]})
+
+
+STORE: list[str] = []
+
+
+def sums_job() -> dg.JobDefinition:
+    """By a function, so that Dagster can build it again for a re-execution."""
+    manager = _DiesOnce(changelog=dstl.ChangelogStorageResource(uri=STORE[0]))
+    defs = dg.Definitions(
+        assets=[sums],
+        jobs=[dg.define_asset_job("again", [sums], executor_def=dg.in_process_executor)],
+        resources={"io_manager": manager},
+    )
+    return defs.resolve_job_def("again")
+
+
+def test_a_retry_of_the_step_finds_its_batch_applied(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """It adds nothing twice, and the materialization that the first try owed is written."""
+    FAILURES[:] = [RuntimeError("killed")]
+    manager = _DiesOnce(changelog=dstl.ChangelogStorageResource(uri=tmp_path.as_uri()))
+    assert dg.materialize([retried], resources={"io_manager": manager}, instance=instance).success
+    assert _state(tmp_path.as_uri()) == {"ada": 1}
+    assert len(instance.fetch_materializations(dg.AssetKey("latest"), limit=9).records) == 1
+
+
+def test_a_resume_adds_nothing_and_a_whole_re_execution_does(tmp_path: Path) -> None:
+    """Dagster says by a tag, or by the steps that are left, that a run resumes another one."""
+    STORE[:] = [tmp_path.as_uri()]
+    with dg.instance_for_test() as instance:
+        job = dg.reconstructable(sums_job)
+        FAILURES[:] = [RuntimeError("killed")]
+        with dg.execute_job(job, instance) as failed:
+            assert not failed.success
+        resume = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        with dg.execute_job(job, instance, reexecution_options=resume) as resumed:
+            assert resumed.success
+        assert _state(STORE[0]) == {"ada": 1}
+        whole = dg.ReexecutionOptions(parent_run_id=resumed.run_id)
+        with dg.execute_job(job, instance, reexecution_options=whole) as again:
+            assert again.success
+        assert _state(STORE[0]) == {"ada": 2}
+        tagged = {"dagster/is_resume_retry": "true"}
+        with dg.execute_job(job, instance, reexecution_options=whole, tags=tagged) as resumed:
+            assert resumed.success
+        assert _state(STORE[0]) == {"ada": 2}
+
+
+PLACES = dg.StaticPartitionsDefinition(["north", "south", "west"])
+
+
+@dg.asset(name="latest", partitions_def=PLACES, metadata={"dstl/keys": ["customer"]})
+def places(context: dg.AssetExecutionContext) -> pa.Table:
+    return pa.table({"customer": [context.partition_key], "total": [1]})
+
+
+def _loaded(
+    upstream: dg.AssetsDefinition,
+    store: str,
+    instance: dg.DagsterInstance,
+    *,
+    definition: Any = None,
+    mapping: Any = None,
+    hint: Any = pa.Table,
+    **more: Any,
+) -> Any:
+    SEEN.clear()
+
+    def load(rows: Any) -> None:
+        SEEN.append(rows)
+
+    load.__annotations__ = {"rows": hint, "return": None}
+    ins = {"rows": dg.AssetIn("latest", partition_mapping=mapping)}
+    below = dg.asset(name="below", partitions_def=definition, ins=ins, io_manager_key="none")(load)
+    changelog = dstl.ChangelogStorageResource(uri=store)
+    resources = {"io_manager": dstl.KeyedStateIOManager(changelog=changelog), "none": _Nothing()}
+    assert dg.materialize(
+        [upstream, below], selection=[below], resources=resources, instance=instance, **more
+    ).success
+    return SEEN[0]
+
+
+def test_an_input_of_several_partitions(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """The newest checkpoint that holds any, in whichever order they ran; those in none are named."""
+    store = tmp_path.as_uri()
+    to_both = dg.StaticPartitionMapping({"north": "west", "south": "west"})
+
+    def load() -> Any:
+        return _loaded(places, store, instance, definition=PLACES, mapping=to_both, partition_key="west")
+
+    assert _run([places], store, instance, partition_key="south").success
+    with pytest.raises(
+        dg.Failure, match="no checkpoint of job 'latest' holds partition north: materialize them first"
+    ):
+        load()
+    assert _run([places], store, instance, partition_key="north").success
+    assert _run([places], store, instance, partition_key="west").success
+    assert sorted(load().column("customer").to_pylist()) == ["north", "south"]
+
+
+def test_an_input_of_no_partition_is_empty(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """As yesterday of the first day: with the state's columns; `None` before there is a state."""
+    store = tmp_path.as_uri()
+    NOW.update({"2024-01-01": {"ada": 1}})
+    yesterday = dg.TimeWindowPartitionMapping(
+        start_offset=-1, end_offset=-1, allow_nonexistent_upstream_partitions=True
+    )
+    more: dict[str, Any] = {"definition": DAYS, "mapping": yesterday, "partition_key": "2024-01-01"}
+    assert _loaded(_days(), store, instance, hint=pa.Table | None, **more) is None
+    assert _run([_days()], store, instance, partition_key="2024-01-01").success
+    found = _loaded(_days(), store, instance, **more)
+    assert (found.num_rows, found.column_names) == (0, ["customer", "total"])
+    assert _loaded(_days(), store, instance, hint=pd.DataFrame, **more).empty
+
+
+def test_an_asset_without_partitions_gets_the_newest_state(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Also while days of the definition have not run."""
+    store = tmp_path.as_uri()
+    NOW.update({"2024-01-01": {"ada": 1}})
+    with pytest.raises(dg.Failure, match="nothing was written to 'latest' of job 'latest' yet"):
+        _loaded(_days(), store, instance)
+    assert _run([_days()], store, instance, partition_key="2024-01-01").success
+    assert _loaded(_days(), store, instance).to_pylist() == [{"customer": "ada", "total": 1}]
+
+
+def test_a_cumulative_asset_begins_without_its_previous_day(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """It gets `None`, and afterwards the state at the day before."""
+    seen: list[Any] = []
+
+    @dg.asset(
+        name="latest",
+        partitions_def=DAYS,
+        metadata={"dstl/keys": ["customer"]},
+        ins={"latest": dg.AssetIn(partition_mapping=SELF["latest"].partition_mapping)},
+    )
+    def own(context: dg.AssetExecutionContext, latest: pl.DataFrame | None) -> pl.DataFrame:
+        seen.append(None if latest is None else latest.sort("customer")["customer"].to_list())
+        return pl.DataFrame({"customer": [context.partition_key], "total": [1]})
+
+    for day in ("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-03"):
+        assert _run([own], tmp_path.as_uri(), instance, partition_key=day).success
+    days = ["2024-01-01", "2024-01-02"]
+    assert seen == [None, days[:1], days, days]
+
+
+def test_a_range_of_a_cumulative_asset_is_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """In one sentence that names both ways out."""
+    tags = {
+        "dagster/asset_partition_range_start": "2024-01-01",
+        "dagster/asset_partition_range_end": "2024-01-02",
+    }
+
+    @dg.asset(name="latest", partitions_def=DAYS, metadata={"dstl/keys": ["customer"]})
+    def rows() -> pa.Table:
+        return pa.table({"customer": ["ada"]})
+
+    with pytest.raises(
+        dg.Failure, match=r"holds one: give the asset BackfillPolicy.multi_run\(1\); or partition_expr"
+    ):
+        _run([rows], tmp_path.as_uri(), instance, tags=tags)
+
+
+def test_a_row_of_another_partition_is_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """A run writes rows of its own partitions, or nothing."""
+
+    @dg.asset(
+        name="latest", partitions_def=PLACES, metadata={"dstl/keys": ["place"], "partition_expr": "place"}
+    )
+    def wrong() -> pa.Table:
+        return pa.table({"place": ["north", "south"]})
+
+    said = r"asset latest: .* the row of key \(place='south'\) is not in partition north, which this batch"
+    with pytest.raises(dg.Failure, match=said):
+        _run([wrong], tmp_path.as_uri(), instance, partition_key="north")
+    assert not instance.fetch_materializations(dg.AssetKey("latest"), limit=1).records

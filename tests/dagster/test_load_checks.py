@@ -13,6 +13,7 @@ import pytest
 from dstl_dagster import (
     ChangelogStorageResource,
     CheckpointLineageComponent,
+    KeyedStateIOManager,
     RecoverableWriterResource,
     build_checkpoint_job,
     build_state_asset,
@@ -218,3 +219,118 @@ def test_two_stores_of_one_op_are_left_to_the_run() -> None:
     elsewhere = {"files": RecoverableWriterResource(uri="file:///elsewhere")}
     within = _both("file:///data/store", "file:///data/store/reports")
     dg.Definitions.validate_loadable(_as_asset({**within, **elsewhere}))
+
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01")
+BOTH = dg.MultiPartitionsDefinition({"day": DAYS, "colour": dg.StaticPartitionsDefinition(["red"])})
+
+
+def _of_io_manager(*assets: tuple[str | list[str], Any, dict[str, Any]]) -> dg.Definitions:
+    manager = KeyedStateIOManager(changelog=ChangelogStorageResource(uri="memory://load-checks"))
+
+    def asset(key: str | list[str], definition: Any, metadata: dict[str, Any]) -> dg.AssetsDefinition:
+        @dg.asset(key=key, partitions_def=definition, metadata=metadata, io_manager_key="state")
+        def rows() -> None: ...
+
+        return rows
+
+    return dg.Definitions(assets=[asset(*each) for each in assets], resources={"state": manager})
+
+
+@pytest.mark.parametrize(
+    ("definition", "metadata", "message"),
+    [
+        (DAYS, {"partition_expr": "a"}, "name the key columns of its state"),
+        (None, {"dstl/keys": ["a"], "dstl/key": ["a"]}, "metadata dstl/key means nothing"),
+        (None, {"dstl/keys": ["a"], "partition_expr": "a"}, "partition_expr .* it has no partitions_def"),
+        (None, {"dstl/keys": "a"}, r"expected names in a list, such as \['a'\]"),
+        (None, {"dstl/keys": ["a"], "dstl/schema": "a INT"}, "dstl/update and dstl/schema belong together"),
+        (None, {"dstl/keys": ["a"], "mode": "append"}, "mode 'append' is none of merge, overwrite"),
+        (
+            None,
+            {"dstl/keys": ["a"], "dstl/rerun": "replace"},
+            "dstl/rerun is for partitions of a cumulative state",
+        ),
+        (
+            DAYS,
+            {"dstl/keys": ["a"], "dstl/rerun": "skip"},
+            "dstl/rerun is replace or refuse, not 'skip': Dagster",
+        ),
+        (DAYS, {"dstl/keys": ["a"], "mode": "overwrite"}, "would delete the rows of all other partitions"),
+        (
+            DAYS,
+            {"dstl/keys": ["a"], "partition_expr": "day"},
+            r"column 'day', which is not among its dstl/keys \(a\)",
+        ),
+        (
+            DAYS,
+            {"dstl/keys": ["a"], "partition_expr": {"day": "a"}},
+            "does not name a column for each dimension",
+        ),
+        (BOTH, {"dstl/keys": ["a"], "partition_expr": "a"}, "does not name a column for each dimension"),
+        (
+            BOTH,
+            {"dstl/keys": ["a"], "partition_expr": {"day": "a"}},
+            "does not name a column for each dimension",
+        ),
+        (BOTH, {"dstl/keys": ["a"], "partition_expr": {"day": "a", "colour": "a"}}, "names a column twice"),
+        (
+            DAYS,
+            {"dstl/keys": ["a"], "partition_expr": "a", "dstl/schema": "a INT", "dstl/update": {}},
+            "dstl/update merges into rows that partition_expr replaces",
+        ),
+        (
+            None,
+            {"dstl/keys": ["a"], "mode": "overwrite", "dstl/delete": "b"},
+            "rows that mode overwrite replaces",
+        ),
+    ],
+)
+def test_metadata_of_an_io_manager_fails_the_load(
+    definition: Any, metadata: dict[str, Any], message: str
+) -> None:
+    """By the sentence that a run would have, which names the asset."""
+    with pytest.raises(InvalidInputError, match=f"asset orders/rows: .*{message}"):
+        dg.Definitions.validate_loadable(_of_io_manager((["orders", "rows"], definition, metadata)))
+
+
+KEYED = {"dstl/keys": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        ((["a", "b"], None, KEYED), (["a.b"], None, KEYED), "would share the job 'a.b'"),
+        (
+            ("orders", None, KEYED),
+            ("late", None, KEYED | {"dstl/job": "orders"}),
+            "would share the job 'orders'",
+        ),
+        (
+            (["late", "o"], None, KEYED | {"dstl/job": "j"}),
+            (["early", "o"], None, KEYED | {"dstl/job": "j"}),
+            "would both write 'o' of job 'j'",
+        ),
+        (
+            ("orders", None, KEYED | {"dstl/job": "j", "dstl/operator": "o"}),
+            ("late", None, KEYED | {"dstl/job": "j", "dstl/operator": "o", "mode": "overwrite"}),
+            "would both write 'o' of job 'j'",
+        ),
+    ],
+)
+def test_a_job_that_is_shared_by_accident_fails_the_load(one: Any, other: Any, message: str) -> None:
+    """By keys that join to one name, by a name that is another one's default, by rows that go."""
+    with pytest.raises(InvalidInputError, match=message):
+        dg.Definitions.validate_loadable(_of_io_manager(one, other))
+
+
+def test_a_job_may_be_shared_on_purpose() -> None:
+    """By two assets that both name it, each with its own operator. Other IO managers are not asked."""
+    shared = KEYED | {"dstl/job": "orders"}
+    definitions = _of_io_manager(("early", None, shared), ("late", None, shared))
+
+    @dg.asset(metadata={"mode": "append"})
+    def elsewhere() -> None: ...
+
+    other = dg.Definitions(assets=[elsewhere], resources={"io_manager": dg.mem_io_manager})
+    dg.Definitions.validate_loadable(dg.Definitions.merge(definitions, other))

@@ -159,3 +159,23 @@ def test_every_public_name_is_on_the_page() -> None:
     left_out = {"__version__", "next_partition", "commit_run_config"}
     names = {name for name in dstl.__all__ if f"{name}" not in PAGE} - left_out
     assert not names
+
+
+def test_the_assets_of_the_io_manager_keep_their_word(
+    program: dict[str, Any], instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table in any order, the sums in theirs, and the newest state for an asset without partitions."""
+    definitions, (first, second) = program["summed"], DAYS
+    job = definitions.resolve_implicit_global_asset_job_def()
+
+    def run(key: str, day: str | None = None) -> None:
+        assert job.execute_in_process(
+            instance=instance, asset_selection=[dg.AssetKey(key)], partition_key=day
+        ).success
+
+    for day in (second, first, second):
+        run("orders_of_day", day)
+    for day in (first, second, second):
+        run("sums", day)
+    run("grand_total")
+    assert capsys.readouterr().out.splitlines()[-1] == "3"

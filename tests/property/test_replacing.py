@@ -116,7 +116,7 @@ def test_a_row_of_another_part_is_refused_and_changes_nothing() -> None:
     coordinator = CheckpointCoordinator("job", MemoryObjectStore())
     replaced(coordinator, None, table_of({("a", 1): "x"}))
     with pytest.raises(
-        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not one of parts \['a'\]"
+        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not in parts \['a'\]"
     ):
         replaced(coordinator, frozenset({"a"}), table_of({("a", 2): "x", ("b", 7): "x"}))
     assert coordinator.read_state("op").to_arrow().to_pylist() == [{"part": "a", "number": 1, "value": "x"}]

@@ -55,7 +55,7 @@ def test_a_part_is_replaced_and_the_rest_stays(job: Job, seed: int, partitions: 
 def test_a_row_of_another_part_is_refused(job: Job) -> None:
     """By the task that sees it, in one sentence, without a retry."""
     with pytest.raises(
-        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not one of the wanted"
+        InvalidInputError, match=r"the row of key \(part='b', number=7\) is not in the wanted"
     ):
         replaced(job, frozenset({"a"}), {("a", 1): "x", ("b", 7): "x"})
 

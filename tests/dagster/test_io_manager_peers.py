@@ -1,0 +1,383 @@
+"""What the suites of dagster-delta's and dagster-iceberg's IO managers go through, asked of ours.
+
+One test for each scenario, named after it. What is expected is what these tables show; ours have keys.
+"""
+
+# No postponed annotations: Dagster reads them as objects.
+
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import dstl_dagster as dstl
+
+pytestmark = [
+    pytest.mark.dagster,
+    # Dagster's own, for a resource in a resource.
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"),
+]
+
+DAYS = dg.DailyPartitionsDefinition("2022-01-01", end_date="2022-01-10")
+COLOURS = dg.StaticPartitionsDefinition(["red", "yellow", "blue"])
+LETTERS = dg.StaticPartitionsDefinition(["a", "b", "c"])
+DAYS_AND_COLOURS = dg.MultiPartitionsDefinition({"date": DAYS, "colour": COLOURS})
+SEEN: dict[str, Any] = {}
+
+
+class World:
+    """A store, an instance, and the shortest way to materialize."""
+
+    def __init__(self, store: Path, instance: dg.DagsterInstance) -> None:
+        self.store, self.instance = store.as_uri(), instance
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        changelog = dstl.ChangelogStorageResource(uri=self.store)
+        return {"io_manager": dstl.KeyedStateIOManager(changelog=changelog)}
+
+    def run(self, *assets: dg.AssetsDefinition, **more: Any) -> dg.ExecuteInProcessResult:
+        return dg.materialize(assets, resources=self.resources, instance=self.instance, **more)
+
+    def rows(self, job: str, operator: str, *columns: str) -> list[Any]:
+        """All that the state has now, sorted; of one column its values."""
+        table = dstl.read_state(self.store, job, operator, columns=columns or None).to_arrow()
+        rows = [tuple(row.values()) for row in table.to_pylist()]
+        return sorted((row[0] for row in rows) if len(columns) == 1 else rows)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    SEEN.clear()
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield World(tmp_path, instance)
+
+
+NOW: dict[str, Any] = {}
+
+
+def partitioned(name: str, definition: Any, expression: Any, values: Callable[[Any], dict[str, Any]]) -> Any:
+    """A table whose partitions have three rows with the value that the test sets, or as many as it says."""
+    columns = list(expression.values()) if isinstance(expression, dict) else [expression]
+
+    @dg.asset(
+        name=name,
+        partitions_def=definition,
+        metadata={"partition_expr": expression, "dstl/keys": [*columns, "n"]},
+    )
+    def made(context: dg.AssetExecutionContext) -> pa.Table:
+        count = NOW.get("count", 3)
+        same = {name: [value] * count for name, value in values(context.partition_key).items()}
+        return pa.table({**same, "n": list(range(count)), "v": [NOW["v"]] * count})
+
+    return made
+
+
+def loader(name: str, upstream: str, definition: Any = None, mapping: Any = None, **more: Any) -> Any:
+    @dg.asset(
+        name=name,
+        partitions_def=definition,
+        ins={"rows": dg.AssetIn(upstream, partition_mapping=mapping, **more)},
+        io_manager_key="nothing",
+    )
+    def load(context: dg.AssetExecutionContext, rows: pa.Table) -> None:
+        del context
+        SEEN[name] = rows
+
+    return load
+
+
+def day_of(key: str) -> date:
+    return datetime.strptime(key, "%Y-%m-%d").date()
+
+
+# Operations and assets
+
+
+def test_ops_of_a_graph(world: World) -> None:
+    """Run twice; the job and the name are the op's."""
+
+    @dg.op(out=dg.Out(metadata={"dstl/keys": ["a"]}))
+    def a_df() -> pa.Table:
+        return pa.table({"a": [1, 2, 3], "b": [4, 5, 6]})
+
+    @dg.op(out=dg.Out(metadata={"dstl/keys": ["a"]}))
+    def add_one(df: pa.Table) -> pl.DataFrame:
+        return pl.DataFrame(df).with_columns(pl.col("a") + 1)
+
+    @dg.graph
+    def both() -> None:
+        add_one(a_df())
+
+    for _ in range(2):
+        job = both.to_job(resource_defs=world.resources)
+        assert job.execute_in_process(instance=world.instance).success
+        assert world.rows("both.a_df.result", "a_df", "a") == [1, 2, 3]
+        assert world.rows("both.add_one.result", "add_one", "a") == [2, 3, 4]
+
+
+@dg.asset(key_prefix=["my_schema"], metadata={"dstl/keys": ["a"]})
+def b_df() -> pa.Table:
+    return pa.table({"a": [1, 2, 3], "b": [4, 5, 6]})
+
+
+def test_assets_with_a_prefix(world: World) -> None:
+    """Run twice, in one run with the asset below."""
+
+    @dg.asset(key_prefix=["my_schema"], metadata={"dstl/keys": ["a"]})
+    def b_plus_one(b_df: pd.DataFrame) -> pd.DataFrame:
+        return b_df.assign(a=b_df["a"] + 1)
+
+    for _ in range(2):
+        assert world.run(b_df, b_plus_one).success
+        assert world.rows("my_schema.b_df", "b_df", "a") == [1, 2, 3]
+        assert world.rows("my_schema.b_plus_one", "b_plus_one", "a") == [2, 3, 4]
+
+
+def test_columns_of_an_input(world: World) -> None:
+    """Those that `AssetIn` names; an unknown one is named."""
+    key = dg.AssetKey(["my_schema", "b_df"])
+
+    def loading(columns: list[str]) -> dg.AssetsDefinition:
+        @dg.asset(
+            ins={"rows": dg.AssetIn(key, metadata={"columns": columns})}, metadata={"dstl/keys": columns}
+        )
+        def of_columns(rows: pa.Table) -> pa.Table:
+            SEEN["rows"] = rows
+            return rows
+
+        return of_columns
+
+    assert world.run(b_df, loading(["a"])).success
+    assert SEEN["rows"].column_names == ["a"]
+    with pytest.raises(dg.Failure, match=r"input from asset my_schema/b_df: columns names 'z', but operator"):
+        world.run(b_df, loading(["z"]))
+
+
+def test_a_type_that_is_no_rows(world: World) -> None:
+    """Refused in one sentence, as an output and as an input."""
+
+    @dg.asset(metadata={"dstl/keys": ["a"]})
+    def number() -> int:
+        return 1
+
+    with pytest.raises(dg.Failure, match=r"state of asset number: .* int is no rows"):
+        world.run(number)
+
+    @dg.asset(ins={"rows": dg.AssetIn(["my_schema", "b_df"])}, metadata={"dstl/keys": ["a"]})
+    def below(rows: int) -> int:
+        return rows
+
+    with pytest.raises(dg.Failure, match=r"an input of keyed state cannot be a builtins.int"):
+        world.run(b_df, below)
+
+
+def test_modes(world: World) -> None:
+    """Merged by key, or overwritten as a whole; a run may say so by the output's metadata."""
+
+    @dg.asset(metadata={"dstl/keys": ["a"]})
+    def rows(context: dg.AssetExecutionContext) -> pa.Table:
+        if "mode" in NOW:
+            context.add_output_metadata({"mode": NOW["mode"]})
+        return pa.table({"a": NOW["a"]})
+
+    @dg.asset(metadata={"dstl/keys": ["a"], "mode": "overwrite"})
+    def whole() -> pa.Table:
+        return pa.table({"a": NOW["a"]})
+
+    NOW.clear()
+    for a, merged in (([1, 2], [1, 2]), ([2, 3], [1, 2, 3])):
+        NOW["a"] = a
+        assert world.run(rows, whole).success
+        assert (world.rows("rows", "rows"), world.rows("whole", "whole")) == (
+            [(n,) for n in merged],
+            [(n,) for n in a],
+        )
+    NOW.update(a=[7], mode="overwrite")
+    assert world.run(rows).success
+    assert world.rows("rows", "rows") == [(7,)]
+    NOW["mode"] = "append"
+    with pytest.raises(dg.Failure, match="asset rows: mode 'append' is none of merge, overwrite"):
+        world.run(rows)
+
+
+# Partitions: each is run, run again with other rows, and with fewer
+
+
+def replaced(world: World, asset: Any, first: Any, second: Any) -> None:
+    """Another partition stays as it is, whichever was run last."""
+    name = asset.key.path[-1]
+    NOW.clear()
+    for partition, value in ((first, "1"), (second, "2"), (first, "3")):
+        NOW["v"] = value
+        assert world.run(asset, partition_key=partition).success
+    assert world.rows(name, name, "v") == ["2"] * 3 + ["3"] * 3
+    NOW.update(v="4", count=1)
+    assert world.run(asset, partition_key=second).success
+    assert world.rows(name, name, "v") == ["3"] * 3 + ["4"]
+    NOW["count"] = 0
+    assert world.run(asset, partition_key=first).success
+    assert world.rows(name, name, "v") == ["4"]
+    made = world.instance.fetch_materializations(asset.key, limit=9).records
+    assert [str(each.partition_key) for each in reversed(made)] == [
+        *map(str, (first, second, first, second, first))
+    ]
+
+
+def test_daily_partitions(world: World) -> None:
+    replaced(
+        world,
+        partitioned("daily", DAYS, "time", lambda key: {"time": day_of(key)}),
+        "2022-01-02",
+        "2022-01-01",
+    )
+
+
+def test_hourly_partitions(world: World) -> None:
+    """Begun at the second hour."""
+    hours = dg.HourlyPartitionsDefinition(datetime(2022, 1, 1), end_date=datetime(2022, 1, 2))
+    values = lambda key: {"hour": datetime.strptime(key, "%Y-%m-%d-%H:%M")}  # noqa: E731
+    replaced(world, partitioned("hourly", hours, "hour", values), "2022-01-01-01:00", "2022-01-01-03:00")
+
+
+def test_static_partitions(world: World) -> None:
+    replaced(world, partitioned("static", COLOURS, "colour", lambda key: {"colour": key}), "red", "blue")
+
+
+def test_dynamic_partitions(world: World) -> None:
+    fruits = dg.DynamicPartitionsDefinition(name="fruits")
+    world.instance.add_dynamic_partitions("fruits", ["apple", "orange"])
+    replaced(world, partitioned("dynamic", fruits, "fruit", lambda key: {"fruit": key}), "apple", "orange")
+
+
+def of_both(key: Any) -> dict[str, Any]:
+    found = key.keys_by_dimension
+    return {"day": day_of(found["date"]), "colour": found["colour"]}
+
+
+MULTI = partitioned("multi", DAYS_AND_COLOURS, {"date": "day", "colour": "colour"}, of_both)
+
+
+def both(day: str, colour: str) -> dg.MultiPartitionKey:
+    return dg.MultiPartitionKey({"date": day, "colour": colour})
+
+
+def test_multi_dimensional_partitions(world: World) -> None:
+    replaced(world, MULTI, both("2022-01-01", "red"), both("2022-01-01", "blue"))
+
+
+def test_an_input_of_the_same_partition(world: World) -> None:
+    """It has the rows of that partition alone."""
+    daily = partitioned("daily", DAYS, "time", lambda key: {"time": day_of(key)})
+    below = loader("below", "daily", DAYS)
+    resources = {**world.resources, "nothing": dg.mem_io_manager}
+    for number, day in enumerate(("2022-01-01", "2022-01-03")):
+        NOW.clear()
+        NOW["v"] = str(number)
+        assert dg.materialize(
+            [daily, below], partition_key=day, instance=world.instance, resources=resources
+        ).success
+        assert SEEN["below"].column("v").to_pylist() == [str(number)] * 3
+
+
+def test_inputs_by_mapping(world: World) -> None:
+    """Several dimensions to one, to none, and to others."""
+    NOW.clear()
+    for day, colour in (("2022-01-01", "red"), ("2022-01-02", "red"), ("2022-01-01", "blue")):
+        NOW["v"] = f"{day} {colour}"
+        assert world.run(MULTI, partition_key=both(day, colour)).success
+    by_day = loader("by_day", "multi", DAYS, dg.MultiToSingleDimensionPartitionMapping("date"))
+    by_colour = loader("by_colour", "multi", COLOURS, dg.MultiToSingleDimensionPartitionMapping("colour"))
+    whole = loader("whole", "multi")
+    mapped = loader(
+        "mapped",
+        "multi",
+        dg.MultiPartitionsDefinition({"date": DAYS, "letter": LETTERS}),
+        dg.MultiPartitionMapping(
+            {
+                "colour": dg.DimensionPartitionMapping(
+                    "letter", dg.StaticPartitionMapping({"blue": "a", "red": "b", "yellow": "c"})
+                ),
+                "date": dg.DimensionPartitionMapping(
+                    "date", dg.SpecificPartitionsPartitionMapping(["2022-01-01"])
+                ),
+            }
+        ),
+    )
+    resources = {**world.resources, "nothing": dg.mem_io_manager}
+    for asset, partition in (
+        (by_day, "2022-01-01"),
+        (by_colour, "red"),
+        (whole, None),
+        (mapped, dg.MultiPartitionKey({"date": "2022-01-05", "letter": "a"})),
+    ):
+        assert dg.materialize(
+            [MULTI, asset],
+            selection=[asset],
+            partition_key=partition,
+            instance=world.instance,
+            resources=resources,
+        ).success
+    found = {name: sorted(set(rows.column("v").to_pylist())) for name, rows in SEEN.items()}
+    assert found == {
+        "by_day": ["2022-01-01 blue", "2022-01-01 red"],
+        "by_colour": ["2022-01-01 red", "2022-01-02 red"],
+        "whole": ["2022-01-01 blue", "2022-01-01 red", "2022-01-02 red"],
+        "mapped": ["2022-01-01 blue"],
+    }
+
+
+def test_a_range_in_one_run(world: World) -> None:
+    """Its days are replaced in one checkpoint, others stay, and each of them has a materialization."""
+
+    @dg.asset(
+        partitions_def=DAYS,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        metadata={"partition_expr": "time", "dstl/keys": ["time"]},
+    )
+    def ranged(context: dg.AssetExecutionContext) -> pa.Table:
+        days = [day_of(key) for key in context.partition_keys if key not in NOW.get("leave_out", ())]
+        return pa.table({"time": pa.array(days, pa.date32()), "v": [NOW["v"]] * len(days)})
+
+    def run(start: str, end: str) -> dg.ExecuteInProcessResult:
+        tags = {"dagster/asset_partition_range_start": start, "dagster/asset_partition_range_end": end}
+        return world.run(ranged, tags=tags)
+
+    NOW.clear()
+    NOW["v"] = 1
+    assert run("2022-01-01", "2022-01-05").success
+    NOW.update(v=2, leave_out=["2022-01-03"])
+    result = run("2022-01-02", "2022-01-04")
+    assert len(result.asset_materializations_for_node("ranged")) == 3
+    assert world.rows("ranged", "ranged") == [
+        (date(2022, 1, 1), 1), (date(2022, 1, 2), 2), (date(2022, 1, 4), 2), (date(2022, 1, 5), 1),
+    ]  # fmt: skip
+
+
+def test_an_asset_that_loads_its_own_previous_partition(world: World) -> None:
+    """`None` the first time, then the rows of the day before."""
+
+    @dg.asset(
+        name="own",
+        partitions_def=DAYS,
+        metadata={"partition_expr": "time", "dstl/keys": ["time"]},
+        ins={
+            "own": dg.AssetIn(partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1))
+        },
+    )
+    def own_before(context: dg.AssetExecutionContext, own: pa.Table | None) -> pa.Table:
+        count = 0 if own is None else sum(own.column("count").to_pylist())
+        SEEN[context.partition_key] = None if own is None else own.num_rows
+        return pa.table({"time": [day_of(context.partition_key)], "count": [count + 1]})
+
+    for day in ("2022-01-01", "2022-01-02", "2022-01-01", "2022-01-05"):
+        assert world.run(own_before, partition_key=day).success
+    assert SEEN == {"2022-01-01": 0, "2022-01-02": 1, "2022-01-05": 0}
+    assert [count for _, count in world.rows("own", "own")] == [1, 2, 1]
