@@ -212,8 +212,6 @@ class ErrorKind(StrEnum):
     """A streaming query is ahead of the job's state. Rewind the query too, or adopt."""
     NO_JAVA = "no_java"
     """This machine has no usable Java. Run the command in the message."""
-    NO_CACHE_FOLDER = "no_cache_folder"
-    """There is no writable folder to keep the Java launcher in. Set XDG_CACHE_HOME."""
     OUT_OF_ORDER = "out_of_order"
     """The partition does not follow the state's position. Start at the next partition."""
     BAD_CURSOR = "bad_cursor"

@@ -18,7 +18,6 @@ _COMMANDS = {
     "demo": ("dstl_dagster.cli.demo", "demo_command"),
     "gcs-server": ("dstl_dagster.cli.gcs_server", "gcs_server_command"),
     "jobs": ("dstl_dagster.cli.jobs", "jobs_group"),
-    "spark": ("dstl_dagster.cli.spark", "spark_group"),
     "storage": ("dstl_dagster.cli.storage", "storage_group"),
 }
 
@@ -63,7 +62,6 @@ Decide   checkpoints savepoint, release, restore, correct, resolve, operator, so
 Tidy     checkpoints gc, materialize, export
          jobs drop
          storage forget-taken
-Prepare  spark archive-classes
 Try      demo
          gcs-server
 

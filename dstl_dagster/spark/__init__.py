@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
-    from dstl_dagster.spark.archiving import archive_classes
     from dstl_dagster.spark.batch import CheckpointBatch
     from dstl_dagster.spark.data_source import register
     from dstl_dagster.spark.files import lines, write_files
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointBatch",
     "ResumedBatch",
-    "archive_classes",
     "by_key_group",
     "checkpointed_batches",
     "lines",
@@ -44,7 +42,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "archiving": ["archive_classes"],
         "batch": ["CheckpointBatch"],
         "data_source": ["register"],
         "files": ["lines", "write_files"],

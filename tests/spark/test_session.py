@@ -6,22 +6,16 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import py4j  # type: ignore[import-untyped]
 import pyarrow as pa
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from dstl_dagster.spark import local_session
-from dstl_dagster.spark.local.class_archive import archive_folders
-from dstl_dagster.spark.local.java import choose_java
-from dstl_dagster.spark.local.session import spark_of_a_launch
 from tests.sessions import QUICK
 
 if TYPE_CHECKING:
@@ -41,68 +35,6 @@ def test_workers_run_on_the_drivers_interpreter(spark: SparkSession) -> None:
 
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(interpreter, "python STRING").collect()
     assert row.python == f"{sys.executable} {sys.version_info}"
-
-
-def test_workers_import_pyspark_as_it_is_installed(spark: SparkSession) -> None:
-    """Not from Spark's archive, which each of Spark's Python processes would compile again."""
-
-    def modules(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import py4j
-        import pyspark
-
-        for _ in batches:
-            yield pa.record_batch(
-                [pa.array([pyspark.__file__]), pa.array([py4j.__file__])], ["spark", "py4j"]
-            )
-
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(modules, "spark STRING, py4j STRING").collect()
-    assert (row.spark, row.py4j) == (pyspark.__file__, py4j.__file__)
-    assert "SPARK_HOME" not in os.environ
-
-
-def test_the_jvm_maps_the_archive_of_classes_if_there_is_one(spark: SparkSession) -> None:
-    """CI writes one before the tests, by the command that users have."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    maps = Path(f"/proc/{gateway.proc.pid}/maps")
-    if not maps.exists():
-        pytest.skip("this system does not show what a process has mapped")
-    places = archive_folders(os.environ, choose_java(), spark_of_a_launch())
-    archived = next((each / "spark.jsa" for each in places if (each / "spark.jsa").exists()), None)
-    assert ("spark.jsa" in maps.read_text()) == (archived is not None)
-    assert "SPARK_SUBMIT_OPTS" not in os.environ
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("killed", [False, True])
-def test_the_command_archives_and_survives_a_kill(tmp_path: Path, killed: bool) -> None:
-    """The whole command, with the Java that is here; killed while the JVM works, and called again."""
-    code = "from dstl_dagster.cli import main; main()"
-    command = [sys.executable, "-c", code, "spark", "archive-classes"]
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    place = tmp_path / "dstl-dagster" / "class-archive"
-    if killed:
-        with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process:
-            deadline = time.monotonic() + 120
-            while not list(place.glob("*/.writing-*")) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            process.kill()
-        assert list(place.glob("*/.writing-*"))
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert str(place) in done.stdout
-    (folder,) = place.iterdir()
-    assert sorted(each.name for each in folder.iterdir()) == ["crc32c", "java.jsa", "lock", "spark.jsa"]
-    look = """
-        from pathlib import Path
-        from dstl_dagster.spark import local_session
-        gateway = local_session("mapped").sparkContext._gateway
-        print("spark.jsa" in Path(f"/proc/{gateway.proc.pid}/maps").read_text())
-    """
-    shown = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(look)], env=environ, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.split() == ["True"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
 
 __all__ = ["OLDEST_JAVA", "SYSTEM_PLACES", "JavaRuntime", "choose_java", "install_command", "use_java"]
@@ -174,9 +174,9 @@ def _prove(candidate: _Candidate, environ: Mapping[str, str], time_limit_seconds
         _check_age(answer)
         java = candidate.java if candidate.home else answer.home / "bin" / "java"
         try:
-            home = make_launcher(java.absolute(), environ)
-        except DstlError as error:
-            raise _UnusableError(error.message) from error
+            home = make_launcher(java.absolute())
+        except OSError as error:
+            raise _UnusableError(f"it needs a launcher, which cannot be written: {error}") from error
         _ask(home / "bin" / "java", environ, time_limit_seconds, VECTOR_MODULE_ARGUMENT)
     _check_age(answer)
     if not (home / "bin" / "java").exists():

@@ -1,4 +1,4 @@
-"""A folder that serves as JAVA_HOME for a Java that lacks a module which Spark asks for.
+"""A folder that serves as JAVA_HOME for a Java without a module that Spark asks for.
 
 Owns the folder's location and content. Does not own the choice of a Java (`java`).
 
@@ -9,15 +9,13 @@ execs the real Java.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import shlex
+import shutil
 import tempfile
-from collections.abc import Mapping
+from multiprocessing.util import Finalize
 from pathlib import Path
-
-from dstl_dagster.errors import ErrorKind, UnavailableError
-from dstl_dagster.spark.local.cache_folder import cache_folders
 
 __all__ = ["VECTOR_MODULE_ARGUMENT", "make_launcher"]
 
@@ -34,42 +32,22 @@ exec {java} "$@"
 """
 
 
-def make_launcher(java: Path, environ: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose `bin/java` starts `java`; created once for the same `java`.
+def make_launcher(java: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` starts `java`: a temporary folder of this process, gone at its exit.
 
-    It is in the user's cache folder or, if that is not writable, in the user's own folder below the one for
-    temporary files. Several processes may create it at the same time.
-
-    Raises: UnavailableError if neither place is writable.
+    The same for the same `java`. Raises: OSError.
     """
+    return _made(java, os.getpid())
+
+
+@functools.cache
+def _made(java: Path, _process_id: int) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="dstl-java-"))
+    # Not `atexit`: children of multiprocessing, such as an orchestrator's steps, do not run it.
+    Finalize(None, shutil.rmtree, args=(home, True), exitpriority=0)
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
     script = _SCRIPT.format(argument=shlex.quote(VECTOR_MODULE_ARGUMENT), java=shlex.quote(str(java)))
-    reasons = []
-    for home in cache_folders(environ, "java-launcher", script):
-        try:
-            _write_launcher(home / "bin" / "java", script)
-        except OSError as error:
-            reasons.append(f"{home}: {error.strerror or error}")
-            continue
-        return home
-    raise UnavailableError(
-        f"no writable place for a launcher of {java} ({'; '.join(reasons)}). Set XDG_CACHE_HOME to a "
-        "writable folder",
-        kind=ErrorKind.NO_CACHE_FOLDER,
-    )
-
-
-def _write_launcher(launcher: Path, script: str) -> None:
-    with contextlib.suppress(OSError):
-        if launcher.read_text("utf-8") == script and os.access(launcher, os.X_OK):
-            return
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=launcher.parent, prefix=".java-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(script)
-        Path(temporary).chmod(0o755)
-        # One rename of a closed, executable file: another process sees no launcher or a whole one.
-        Path(temporary).replace(launcher)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    launcher.write_text(script, encoding="utf-8")
+    launcher.chmod(0o700)
+    return home

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import stat
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -18,14 +19,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark.local.class_archive import class_archive_set
-from dstl_dagster.spark.local.home import home_without_archive, spark_home_set
 from dstl_dagster.spark.local.java import JavaRuntime, use_java
 from dstl_dagster.spark.local.scratch import ScratchFolder, remove_left_behind
 
-__all__ = ["local_conf", "local_session", "running_session", "spark_of_a_launch", "stop_session"]
+__all__ = ["local_conf", "local_session", "running_session", "stop_session"]
 
 logger = logging.getLogger(__name__)
+
+_ARCHIVING_JAVA = 19
+"""The oldest that archives the classes of a run by itself (JEP 310, -XX:+AutoCreateSharedArchive)."""
+_PLAIN = re.compile(r"[\w./+@-]+")
+"""Spark splits Java's options at spaces, and Java the names of archives at colons."""
+
 _scratch_folders: list[ScratchFolder] = []
 """Of this process's sessions: Spark allows one at a time, but several in succession."""
 
@@ -42,9 +47,15 @@ logger.gateway.level = error
 """
 
 
-def local_conf(cores: int, scratch_folder: Path) -> dict[str, str]:
-    """The settings of a session on this machine, before the caller's own. Pure."""
+def local_conf(cores: int, scratch_folder: Path, class_archive: Path | None = None) -> dict[str, str]:
+    """The settings of a session on this machine, before the caller's own. Pure.
+
+    `class_archive`: the file in which Java keeps Spark's classes for the next session, if it may.
+    """
     log4j = (scratch_folder / "log4j2.properties").as_uri()
+    java = [f"-Dlog4j2.configurationFile={log4j}"]
+    if class_archive is not None:
+        java += ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={class_archive}", "-Xlog:cds*=off"]
     return {
         "spark.master": f"local[{cores}]",
         "spark.ui.enabled": "false",
@@ -59,7 +70,7 @@ def local_conf(cores: int, scratch_folder: Path) -> dict[str, str]:
         "spark.local.dir": str(scratch_folder / "local"),
         "spark.sql.warehouse.dir": (scratch_folder / "warehouse").as_uri(),
         # A log level set through Spark would come too late for what it logs while starting.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+        "spark.driver.extraJavaOptions": " ".join(java),
     }
 
 
@@ -80,7 +91,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
         return running
     runtime = use_java()
     scratch_folder = _new_scratch_folder()
-    settings = local_conf(cores, scratch_folder) | dict(conf or {})
+    settings = local_conf(cores, scratch_folder, _class_archive(runtime)) | dict(conf or {})
     is_local = settings["spark.master"].partition("[")[0] == "local"  # not local-cluster: it has executors
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -92,21 +103,30 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launch_environment(settings, runtime) if is_local else nullcontext():
-        return builder.getOrCreate()
+    return builder.getOrCreate()
 
 
-def spark_of_a_launch() -> str:
-    """What tells the Spark of a local session from another one: its home and its release."""
-    home = home_without_archive(os.environ) or os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-    return f"{home}\n{pyspark.__version__}"
+def _class_archive(java: JavaRuntime) -> Path | None:
+    """A file in a folder that no other user can change; `None` with a Java before 19, or without one."""
+    if int(java.version.partition(".")[0]) < _ARCHIVING_JAVA:
+        return None
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dstl-dagster"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()
+        if any(_is_changed_by_others(each) for each in (folder, *folder.parents)):
+            return None
+    except OSError:
+        return None
+    archive = folder / f"java-{java.version}-pyspark-{pyspark.__version__}.jsa"
+    return archive if _PLAIN.fullmatch(str(archive)) else None
 
 
-@contextmanager
-def _launch_environment(settings: Mapping[str, str], java: JavaRuntime) -> Iterator[None]:
-    """The variables that only the launched JVM is to see."""
-    with spark_home_set(os.environ), class_archive_set(os.environ, settings, java, spark_of_a_launch()):
-        yield
+def _is_changed_by_others(folder: Path) -> bool:
+    """Whether another user may put something into the folder, or something else in its place."""
+    status = folder.stat(follow_symlinks=False)
+    open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    return status.st_uid not in (0, os.geteuid()) or bool(open_to_others)
 
 
 def running_session() -> SparkSession | None:

@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.storage import LocalObjectStore
 
-COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "jobs", "spark", "storage"]
+COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "jobs", "storage"]
 MAP_TITLES = {"Look", "Check", "Decide", "Tidy", "Prepare", "Try"}
 
 

