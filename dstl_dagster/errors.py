@@ -167,7 +167,7 @@ class ErrorKind(StrEnum):
     NO_STATE = "no_state"
     """The operator has no state at this checkpoint. Check its name; pass a schema to start from nothing."""
     STATE_MISSING = "state_missing"
-    """A manifest that the state needs is gone. Pick another checkpoint."""
+    """An object that the state needs is gone, and no record permitted that. Put it back, or restore."""
     NOT_KEYED = "not_keyed"
     """The operator's log has no schema, so it is not keyed state. Read it with a changelog reader."""
     NO_OPERATOR = "no_operator"

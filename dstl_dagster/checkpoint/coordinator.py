@@ -30,6 +30,7 @@ from dstl_dagster.timeline import (
     TimelineView,
     decisions,
     missing_job,
+    refuse_renamed,
 )
 
 __all__ = ["CheckpointCoordinator"]
@@ -129,6 +130,8 @@ class CheckpointCoordinator(CheckpointSteps):
         view = self.timeline.tail()
         if not view.slot:
             raise missing_job(self._store, self.job)
+        for entry in view.kept[:1]:
+            refuse_renamed(self._store, self.job, entry.completed.manifest)
         references = References(self._store, self._names, threads=threads)
         references.read_ahead(view.kept)
         try:

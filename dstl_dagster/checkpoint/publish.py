@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.keyed import Manifest, Spending
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.timeline import Attempt, TimelineView, decisions
+from dstl_dagster.timeline import Attempt, TimelineView, decisions, refuse_renamed
 
 __all__ = ["CheckpointPublisher"]
 
@@ -125,7 +125,10 @@ class CheckpointPublisher(CheckpointReader):
         """Finish what earlier decisions started, as last seen; returns the slot of the newest restore now
         retracted.
         """
-        for each in _unfinished(self.timeline.seen()):
+        view = self.timeline.seen()
+        if view.last_completed is not None:
+            refuse_renamed(self._store, self.job, view.last_completed.completed.manifest)
+        for each in _unfinished(view):
             self._publish(each, None)
         return self._retract()
 

@@ -56,6 +56,9 @@ from dstl_dagster.timeline import (
     TimelineView,
     decisions,
     find_completed,
+    gone_checkpoint,
+    missing_object,
+    refuse_renamed,
 )
 
 if TYPE_CHECKING:
@@ -214,7 +217,7 @@ class CheckpointReader:
         if entry is not None:
             return self._checkpoint(view, entry, manifest)
         if 1 <= checkpoint_id <= view.highest_id:
-            raise self._gone(checkpoint_id)
+            raise gone_checkpoint(self.timeline, checkpoint_id)
         there = ", ".join(str(entry.checkpoint_id) for entry in view.retained[-10:]) or "none"
         said = f"job {self.job!r} has no completed checkpoint {checkpoint_id}; it has {there}"
         raise NotFoundError(said, kind=ErrorKind.NO_CHECKPOINT)
@@ -381,9 +384,10 @@ class CheckpointReader:
             manifest = manifest or load_manifest(self._store, name, crc32c)
             require_same_manifest(name, crc32c, manifest.crc32c)
         except NotFoundError as error:
-            if entry.subsumed is None:
-                raise
-            raise self._gone(entry.checkpoint_id) from error
+            refuse_renamed(self._store, self.job, name)
+            what = f"checkpoint {entry.checkpoint_id} of job {self.job!r}"
+            missing = NotFoundError(f"manifest {name} is missing", kind=ErrorKind.NO_MANIFEST)
+            raise missing_object(self._store, self.job, entry.checkpoint_id, what, missing) from error
         return Checkpoint(
             entry,
             manifest,
@@ -391,11 +395,4 @@ class CheckpointReader:
             savepoints=tuple(
                 sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
             ),
-        )
-
-    def _gone(self, checkpoint_id: int) -> NotFoundError:
-        return NotFoundError(
-            f"checkpoint {checkpoint_id} of job {self.job!r} was cleaned up (retention keeps the "
-            f"last {self._options.num_retained}); `list()` shows what can still be read",
-            kind=ErrorKind.CHECKPOINT_GONE,
         )

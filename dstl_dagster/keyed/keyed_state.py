@@ -37,6 +37,7 @@ from dstl_dagster.state import (
     ranges_of_tasks,
 )
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline import missing_object
 from dstl_dagster.upload import local_changelog_directory
 
 __all__ = [
@@ -369,7 +370,7 @@ class KeyedState:
     def reading(
         self, *, cached: bool = False, known: KnownFooters | None = None
     ) -> Iterator[ChangelogReader]:
-        """A reader of this state's files. Translates a missing file into `checkpoint_gone` in the block.
+        """A reader of this state's files. Says why a file is missing, in the block.
 
         With `cached`, remote files are kept on the local disk until the block is left. `known`: as for
         `ChangelogReader`.
@@ -384,12 +385,9 @@ class KeyedState:
                 else view.create_reader(known)
             )
         except NotFoundError as error:
-            raise NotFoundError(
-                f"the state of operator {self.operator!r} at checkpoint {self.checkpoint_id} of job "
-                f"{self.job!r} was deleted while it was being read (clean-up keeps only the last "
-                f"checkpoints): read a checkpoint that still exists. {error.message}",
-                kind=ErrorKind.CHECKPOINT_GONE,
-            ) from error
+            at = f"checkpoint {self.checkpoint_id} of job {self.job!r}"
+            what = f"the state of operator {self.operator!r} at {at}"
+            raise missing_object(self.store, self.job, self.checkpoint_id, what, error) from error
         finally:
             if view is not None:
                 view.close()

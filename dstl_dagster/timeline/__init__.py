@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.timeline.timeline import DROP_WAIT_SECONDS, Timeline
     from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
+    from dstl_dagster.timeline.why_gone import gone_checkpoint, missing_object, refuse_renamed
 
 __all__ = [
     "DROP_WAIT_SECONDS",
@@ -77,9 +78,12 @@ __all__ = [
     "TimelineView",
     "decisions",
     "find_completed",
+    "gone_checkpoint",
     "job_names",
     "missing_job",
+    "missing_object",
     "record_to_plain",
+    "refuse_renamed",
     "roots_digest",
     "write_once",
 ]
@@ -116,5 +120,6 @@ __getattr__, __dir__ = lazy_face(
         ],
         "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
+        "why_gone": ["gone_checkpoint", "missing_object", "refuse_renamed"],
     },
 )

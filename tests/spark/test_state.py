@@ -315,16 +315,14 @@ def test_a_checkpoint_without_changes_keeps_the_state(job: Job) -> None:
 
 
 def test_reading_a_deleted_checkpoint_says_so(job: Job) -> None:
-    """Files deleted by a clean-up between the call and the action are reported as such."""
+    """Files that went between the call and the action are damage: no record permitted that."""
     job.write_state(job.spark.range(3), keys=["id"])
     state = job.read_state()
     for stat in list(job.coordinator.store.list("dstl/job/attempts/")):
         from dstl_dagster.storage.base import Generation
 
         job.coordinator.store.delete(stat.name, precondition=Generation(stat.generation))
-    with pytest.raises(
-        NotFoundError, match="'op' at checkpoint 1 of job 'job' was deleted while it was being read"
-    ):
+    with pytest.raises(NotFoundError, match="'op' at checkpoint 1 of job 'job' is damaged"):
         state.collect()
 
 

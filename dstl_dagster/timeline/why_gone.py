@@ -1,0 +1,84 @@
+"""Why an object that a checkpoint needs is not there, by the timeline: permitted by a record, or damage.
+
+Owns the two errors and their words. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which
+nobody did until something was missing.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
+from dstl_dagster.format import JobNames
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.completed import find_completed
+from dstl_dagster.timeline.records import TimelineRecord
+from dstl_dagster.timeline.timeline import Timeline
+
+__all__ = ["gone_checkpoint", "missing_object", "refuse_renamed"]
+
+
+def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
+    """The error (kind `checkpoint_gone`) for a checkpoint that was cleaned up: by which record, and when."""
+    view = timeline.seen()
+    try:
+        fate = view.fate(find_completed(timeline, checkpoint_id).attempt)
+        record = None if fate is None else next(timeline.records(fate.slot - 1), None)
+    except DstlError:
+        record = None
+    by = "" if record is None else f": record {record.slot}, of {_when(record)}, subsumed it"
+    there = ", ".join(str(entry.checkpoint_id) for entry in view.retained[-10:]) or "none"
+    return NotFoundError(
+        f"checkpoint {checkpoint_id} of job {timeline.job!r} was cleaned up{by}. There are {there}; "
+        "a savepoint, or a larger execution.checkpointing.num-retained, keeps one longer",
+        kind=ErrorKind.CHECKPOINT_GONE,
+    )
+
+
+def _when(record: TimelineRecord) -> str:
+    return f"{record.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def missing_object(
+    store: ObjectStore, job: str, checkpoint_id: int, what: str, missing: DstlError
+) -> NotFoundError:
+    """The error for an object that was to be read and is not there.
+
+    Of kind `checkpoint_gone` if the checkpoint was subsumed, else `no_manifest` or `state_missing`: nothing
+    permitted to delete it. `what`: of the checkpoint, such as an operator's state. `missing`: names the
+    object.
+    """
+    timeline = Timeline(job, store)
+    try:
+        entry = timeline.tail().checkpoints.get(checkpoint_id)
+    except DstlError as error:
+        return NotFoundError(f"{what}: {missing.message} ({error.message})", kind=ErrorKind.STATE_MISSING)
+    if entry is None or entry.subsumed is not None:
+        gone = gone_checkpoint(timeline, checkpoint_id)
+        return NotFoundError(f"{what} was deleted: {gone.message}", kind=ErrorKind.CHECKPOINT_GONE)
+    return NotFoundError(
+        f"{what} is damaged: {missing.message}, and no record permitted that. Put it back from a backup, or "
+        "`dstl checkpoints restore --newest-verified` goes back to the newest checkpoint that is whole",
+        kind=ErrorKind.NO_MANIFEST if missing.kind == ErrorKind.NO_MANIFEST else ErrorKind.STATE_MISSING,
+    )
+
+
+def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:
+    """Raises: NotFoundError (kind `no_manifest`) if this manifest, which a record names, is another job's."""
+    names = JobNames(job)
+    if manifest.startswith(names.manifests_prefix):
+        return
+    before = manifest.rpartition("/manifests/")[0]
+    here, there = _place(store, names.root.rstrip("/")), _place(store, before)
+    move = "mv" if here.startswith("/") else "gcloud storage mv"
+    raise NotFoundError(
+        f"{here} holds the records of job {before.rpartition('/')[2]!r}: the job's folder was renamed, and "
+        f"what it holds names its objects as they were. Rename it back: {move} {here} {there}",
+        kind=ErrorKind.NO_MANIFEST,
+    )
+
+
+def _place(store: ObjectStore, name: str) -> str:
+    """As other programs spell it."""
+    uri = store.uri_of(name)
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
