@@ -73,7 +73,7 @@ class ErrorKind(StrEnum):
 
     # -- timeline
     ATTEMPT_OPEN = "attempt_open"
-    """Another owner's attempt is open. Wait, or take over if it is dead."""
+    """Another owner's attempt is open. Wait or, if it is dead, abort it or take over."""
     ALREADY_APPLIED = "already_applied"
     """The batch with this idempotency key is already in a checkpoint. Write nothing for it."""
     ALREADY_COMPLETED = "already_completed"

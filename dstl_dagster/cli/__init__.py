@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -37,17 +38,26 @@ class _LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # a name that the terminal's encoding lacks is no traceback
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except DstlError as error:
-            click.echo(f"dstl: {error} [{error.kind}]", err=True)
+            _say_error(f"{error} [{error.kind}]")
             sys.exit(1)
         except BrokenPipeError:
             raise  # of a pager that was closed: click ends quietly
         except OSError as error:
             # A folder or port that the user named; what storage refuses is one of ours.
-            click.echo(f"dstl: the system refused: {error}; name another, or grant the rights", err=True)
+            _say_error(f"the system refused: {error}; name another, or grant the rights")
             sys.exit(1)
+
+
+def _say_error(text: str) -> None:
+    from dstl_dagster.cli.output import say
+
+    say(f"dstl: {text}", err=True)
 
 
 # Every command of every group: a test compares. Written down, so that `dstl --help` loads none of them.
@@ -58,7 +68,7 @@ Look     checkpoints list, show, timeline, diff, history, schema
          jobs list, show
 Check    checkpoints audit, verify
          storage check
-Decide   checkpoints savepoint, release, restore, correct, resolve, operator, source
+Decide   checkpoints savepoint, release, restore, correct, resolve, abort, operator, source
 Tidy     checkpoints gc, materialize, export
          jobs drop
          storage forget-taken

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.output import say
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.settings import JobOptions
 
@@ -39,7 +40,10 @@ def show(file: str, changes: bool, as_json: bool, job_options: JobOptions) -> No
     with an error.
     """
     for document in _documents(file, job_options, with_changes=changes):
-        click.echo(json.dumps(document) if as_json else _line(document))
+        if as_json:
+            click.echo(json.dumps(document))
+        else:
+            say(_line(document))
 
 
 def _documents(file: str, options: JobOptions, *, with_changes: bool) -> Iterator[dict[str, Any]]:

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from rich.text import Text
 
 from dstl_dagster.checkpoint import CheckpointReader
-from dstl_dagster.cli.checkpoints.looking import console
 from dstl_dagster.cli.checkpoints.names import operators_table, sources_table
 from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
-from dstl_dagster.cli.checkpoints.tables import plain_table
 from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.output import Table, local_time, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import NotFoundError
@@ -57,29 +55,26 @@ def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
     elif not found:
         if store.prefix and next(iter(store.list()), None) is None:
             raise NotFoundError(f"there is nothing below {store.uri}: check the prefix")
-        click.echo(f"there is no job in {store.uri}")
+        say(f"there is no job in {store.uri}")
     else:
         right = ("checkpoint", "restorable", "state")
-        table = plain_table(
-            "job", "checkpoint", "completed (UTC)", "batch", "restorable", "state", "", right=right
-        )
+        table = Table("job", "checkpoint", "completed", "batch", "restorable", "state", "", right=right)
         for each in found:
             table.add_row(*_cells(each))
-        console().print(table)
+        show(table)
 
 
-def _cells(each: JobSummary) -> list[Text]:
+def _cells(each: JobSummary) -> list[str]:
     running = "" if each.open_owner is None else f"running: {each.open_owner}"
-    cells = (
+    return [
         each.job,
         "-" if each.checkpoint_id is None else str(each.checkpoint_id),
-        "" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}",
+        "" if each.completed_at is None else local_time(each.completed_at),
         each.batch or "",
         str(each.retained),
         "" if each.state_bytes is None else readable_bytes(each.state_bytes),
         running if each.problem is None else f"PROBLEM: {each.problem}",
-    )
-    return [Text(cell) for cell in cells]
+    ]
 
 
 def _summary_json(each: JobSummary) -> dict[str, Any]:
@@ -98,8 +93,7 @@ def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(checkpoint_json(latest)))
         return
-    for table in (sources_table(latest), operators_table(latest)):
-        console().print(table)
+    show(sources_table(latest), operators_table(latest))
 
 
 @jobs_group.command("drop")
@@ -125,7 +119,7 @@ def drop_command(
             _show(plan, as_json=as_json)
             return
         for line in _lines(plan):
-            click.echo(line, err=as_json)
+            say(line, err=as_json)
         click.confirm("Delete all of it?", abort=True, err=True)
     done = drop_job(store, job, job_options, owner=f"dstl-jobs-drop:{user_name()}", force=force)
     _show(done, as_json=as_json)
@@ -137,7 +131,7 @@ def _show(drop: Drop, *, as_json: bool) -> None:
         click.echo(json.dumps(vars(drop)))
         return
     for line in _lines(drop):
-        click.echo(line)
+        say(line)
 
 
 def _lines(drop: Drop) -> Iterator[str]:

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.options import is_quiet, with_job_options
+from dstl_dagster.cli.output import say
 from dstl_dagster.cli.working import require_folder
 from dstl_dagster.settings import JobOptions
 
@@ -64,8 +65,8 @@ def check_command(
     options = JobOptions.of(job_options, impatient)
 
     def tell(step: str) -> None:
-        if not as_json:
-            click.echo(f"{uri}: {step} (waits up to {timeout} for a response)", err=True)
+        if not (as_json or is_quiet()):
+            say(f"{uri}: {step} (waits up to {timeout} for a response)", err=True)
 
     findings = check_store(
         open_store(uri, options.files), checkpoint_retention=retention, write_probe=write, progress=tell
@@ -74,9 +75,9 @@ def check_command(
         click.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(f"{finding.severity.upper()} {finding.code}: {finding.message}")
+            say(f"{finding.severity.upper()} {finding.code}: {finding.message}")
         if not findings:
-            click.echo(f"{uri}: in order, nothing here would harm checkpoints")
+            say(f"{uri}: in order, nothing here would harm checkpoints")
     if any(finding.severity is Severity.ERROR for finding in findings):
         sys.exit(1)
 
@@ -99,6 +100,6 @@ def forget_taken_command(uri: str, dry_run: bool) -> None:
     require_folder(store.root)
     count = 0
     for name in store.forget_taken(dry_run=dry_run):
-        click.echo(name)
+        say(name)
         count += 1
-    click.echo(f"{count} {'to be forgotten' if dry_run else 'forgotten'}", err=True)
+    say(f"{count} {'to be forgotten' if dry_run else 'forgotten'}", err=True)

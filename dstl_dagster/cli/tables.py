@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.cli.output import Table, local_time
 from dstl_dagster.format import readable_bytes
 
-__all__ = ["TABLE_WIDTH", "checkpoint_json", "checkpoint_table"]
-
-TABLE_WIDTH = 100
+__all__ = ["checkpoint_json", "checkpoint_table"]
 
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
-    """One row per checkpoint; a numbered column is the seconds of that step. `TABLE_WIDTH` wide."""
+    """One row per checkpoint: when it was made, what keeps it, and the seconds of the numbered steps."""
+    numbers = ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6")
     table = Table(
+        *("id", "completed", "savepoints", *numbers[1:], "state", "position"),
         title="Checkpoints. Seconds of step 3 (persist), 5 (confirm), 6 (compose-commit)",
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
+        right=numbers,
+        cut=("savepoints", "position"),
     )
-    for name in ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("position")  # it alone gives way to the width, so no other column is cut
     for checkpoint in checkpoints:
         manifest = checkpoint.manifest
         commit = checkpoint.entry.committed
         table.add_row(
             str(checkpoint.checkpoint_id),
+            local_time(checkpoint.entry.completed.recorded_at),
+            ", ".join(checkpoint.savepoints),
             "-" if checkpoint.parent is None else str(checkpoint.parent),
             f"{manifest.changes:,}",
             readable_bytes(manifest.state_bytes),
@@ -42,7 +37,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
             f"{checkpoint.entry.completed.seconds:.3f}",
             "-" if commit is None else f"{commit.seconds:.3f}",
             _state(checkpoint),
-            _position(checkpoint),
+            ", ".join(str(position) for _, position in sorted(checkpoint.positions.items())),
         )
     return table
 
@@ -53,6 +48,8 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
     commit, rows = checkpoint.entry.committed, manifest.rows
     return {
         "checkpoint_id": checkpoint.checkpoint_id,
+        "completed_at": checkpoint.entry.completed.recorded_at.isoformat(),
+        "savepoints": list(checkpoint.savepoints),
         "parent": checkpoint.parent,
         "attempt": str(checkpoint.attempt),
         "positions": dict(checkpoint.positions),
@@ -68,12 +65,6 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "compose_commit_seconds": None if commit is None else commit.seconds,
         "state": _state(checkpoint),
     }
-
-
-def _position(checkpoint: Checkpoint) -> Text:
-    """One line, cut with an ellipsis: a stream's positions may be long."""
-    positions = ", ".join(str(position) for _, position in sorted(checkpoint.positions.items()))
-    return Text(positions, no_wrap=True, overflow="ellipsis")
 
 
 def _state(checkpoint: Checkpoint) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import click
 
+from dstl_dagster.cli.options import is_quiet
+from dstl_dagster.cli.output import say
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, nearest, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions
@@ -41,6 +43,8 @@ def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
     if isinstance(store, LocalObjectStore):
         require_folder(store.root)
     store = metered(store, meter)
+    if is_quiet():
+        return store
     working = Working(lambda: meter.traffic, moments(at_terminal=sys.stderr.isatty()))
     working.start()
     click.get_current_context().call_on_close(working.stop)
@@ -109,7 +113,7 @@ class Working:
             now = self._traffic()
             if now.requests != told.requests:
                 with contextlib.suppress(OSError):  # nobody reads it
-                    click.echo(_line(self._clock() - began, now), err=True)
+                    say(_line(self._clock() - began, now), err=True)
                 told = now
 
 

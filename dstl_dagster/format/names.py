@@ -84,6 +84,7 @@ _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?([T ].*)?")  # of no calendar, too
 _OTHER_NAMES: dict[str, Callable[[str], object]] = {
     "a number": re.compile(r"\d+").fullmatch,
     "a time": _is_time,
+    "the last checkpoint": re.compile(r"latest").fullmatch,
     "a name with its kind": re.compile(r"(checkpoint|partition|savepoint|time):.*", re.DOTALL).fullmatch,
     "a checkpoint as Dagster shows it": re.compile(r"chk-\d+").fullmatch,
 }

@@ -7,7 +7,7 @@ checkpoint (`checkpoint`). Pure, but for archive look-ups.
     "2001-01-05", "partition:KEY"               the checkpoint that holds this batch: a partition, or any key
     "before-migration", "savepoint:NAME"        the checkpoint that a savepoint keeps
     "2026-11-22T18:00", "time:2026-11-22"       where the job stood at that time, in UTC unless it says else
-    None                                        the last checkpoint
+    None, "latest"                              the last checkpoint
 
 In Python the type says what digits are: 12 is an id and "12" a name, since a partition may be called so.
 Where all is text, as in the command and in Spark's options, digits are the one of both that exists; if both
@@ -33,7 +33,11 @@ __all__ = ["AsOf", "AtLike"]
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _SHOWN = re.compile(r"chk-(\d{8,})")  # as the partitions of Dagster's asset are named
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
-_FORMS = 'an id such as 12, a partition, a savepoint, or a time such as "2026-11-22T18:00Z"'
+_FORMS = 'an id such as 12, a partition, a savepoint, "latest", or a time such as "2026-11-22T18:00Z"'
+
+
+_LATEST = "latest"
+"""A batch or savepoint of this name needs a prefix."""
 
 
 class _Kind(Enum):
@@ -90,6 +94,8 @@ class AsOf:
 
     @classmethod
     def _of_text(cls, text: str) -> AsOf:
+        if text == _LATEST:
+            return cls(_Kind.LATEST)
         prefix, colon, rest = text.partition(":")
         kind = _PREFIXES.get(prefix) if colon else None
         if kind is _Kind.TIME:

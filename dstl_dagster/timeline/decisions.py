@@ -79,7 +79,8 @@ def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fen
         raise ConflictError(
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
             f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "
-            "take over: trigger with take_over=True, or in Dagster tag the run dstl/take_over: true",
+            "end it with `dstl checkpoints abort`, or take over: trigger with take_over=True, or in Dagster "
+            "tag the run dstl/take_over: true",
             kind=ErrorKind.ATTEMPT_OPEN,
         )
     return Fenced(attempt=rival.attempt, checkpoint_id=rival.checkpoint_id, by=owner)

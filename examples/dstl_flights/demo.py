@@ -23,7 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_table
+from dstl_dagster.cli.output import show
+from dstl_dagster.cli.tables import checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session
@@ -38,7 +39,7 @@ __all__ = ["main"]
 
 _MAX_TRIES = 3
 _OURS = {"dagster", "demo.log", "fetched", "source", "store"}
-console = Console(highlight=False, width=max(TABLE_WIDTH, Console().width))
+console = Console(highlight=False)
 
 
 @click.command()
@@ -81,7 +82,7 @@ def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
         reports = fetched(store, "reports", folder / "fetched") if store_uri else folder / "store" / "reports"
         comparisons = verify(spark, coordinator, csv, reports, lambda what: console.print(f"  {what}"))
     console.print()
-    console.print(checkpoint_table(coordinator.list()))
+    show(checkpoint_table(coordinator.list()))
     console.print()
     latest = coordinator.latest()
     assert latest is not None

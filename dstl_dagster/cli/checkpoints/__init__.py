@@ -12,6 +12,7 @@ import click
 from dstl_dagster.cli.checkpoints.columns import schema_command
 from dstl_dagster.cli.checkpoints.correcting import correct_command
 from dstl_dagster.cli.checkpoints.deciding import (
+    abort_command,
     gc_command,
     release_command,
     resolve_command,
@@ -43,7 +44,7 @@ def checkpoints_group() -> None:
     Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
 
     Where a command takes a checkpoint (ID, --at), it may be an id (12), a partition (2001-01-05), a
-    savepoint, or a time (2026-11-22T18:00Z) for where the job stood then.
+    savepoint, a time (2026-11-22T18:00Z) for where the job stood then, or latest.
     """
 
 
@@ -51,6 +52,6 @@ for _command in (
     *(list_command, show_command, timeline_command, audit_command, verify_command),
     *(diff_command, history_command, export_command, materialize_command, schema_command),
     *(savepoint_command, release_command, restore_command, correct_command),
-    *(operator_command, source_command, resolve_command, gc_command),
+    *(operator_command, source_command, resolve_command, abort_command, gc_command),
 ):
     checkpoints_group.add_command(_command)

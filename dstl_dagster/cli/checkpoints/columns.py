@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import click
-from rich.markup import escape
-from rich.text import Text
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, change_columns, changed_schema
-from dstl_dagster.cli.checkpoints.looking import console
 from dstl_dagster.cli.checkpoints.options import AT, as_json_option, job_options
 from dstl_dagster.cli.checkpoints.rows import keyed_operators, one_operator
-from dstl_dagster.cli.checkpoints.tables import plain_table
+from dstl_dagster.cli.output import Table, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.format import StateTtl
 from dstl_dagster.state import ColumnChanges, StateSchema
@@ -88,16 +85,16 @@ def _show(operator: str, schema: StateSchema, ttl: StateTtl | None, *, as_json: 
         shown_ttl = {} if ttl is None else {"ttl": ttl.to_json()}
         click.echo(json.dumps({"operator": operator, "columns": columns, "dropped": dropped, **shown_ttl}))
         return
-    table = plain_table("column", "type", "key", "id", title=f"Columns of {escape(operator)}")
+    table = Table("column", "type", "key", "id", title=f"Columns of {operator}")
     for each in columns:
         shown = (each["name"], each["type"], "key" if each["key"] else "", each["id"])
-        table.add_row(*(Text(str(cell)) for cell in shown))
-    console().print(table)
+        table.add_row(*map(str, shown))
+    show(table)
     if schema.column_ids.dropped:
-        click.echo(f"dropped: {', '.join(sorted(schema.column_ids.dropped.values()))}")
+        say(f"dropped: {', '.join(sorted(schema.column_ids.dropped.values()))}")
 
     if ttl is not None and ttl.ttl_us is not None:
-        click.echo(_ttl_in_words(ttl, schema))
+        say(_ttl_in_words(ttl, schema))
 
 
 def _ttl_in_words(ttl: StateTtl, schema: StateSchema) -> str:
@@ -119,4 +116,4 @@ def _show_made(made: Checkpoint, operator: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(checkpoint_json(made)))
     else:
-        click.echo(f"checkpoint {made.checkpoint_id} has the changed columns of {operator}")
+        say(f"checkpoint {made.checkpoint_id} has the changed columns of {operator}")

@@ -11,6 +11,7 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
+from dstl_dagster.cli.output import say
 from dstl_dagster.jobs import Correction, correct, plan_correction
 
 __all__ = ["correct_command"]
@@ -71,7 +72,7 @@ def _correct(
             )
 
     def progress(done: int, count: int, each: str) -> None:
-        click.echo(f"{done} of {count}: {each} is in checkpoint {coordinator.applied(each)}", err=as_json)
+        say(f"{done} of {count}: {each} is in checkpoint {coordinator.applied(each)}", err=as_json)
 
     if command:
         correct(coordinator, plan, run, progress=progress)
@@ -80,7 +81,7 @@ def _correct(
     if as_json:
         click.echo(json.dumps({**_plain(plan), "latest": coordinator.timeline.tail().last_completed_id}))
     elif not command:
-        click.echo(f"run again, in order: {', '.join(plan.batches)}")
+        say(f"run again, in order: {', '.join(plan.batches)}")
 
 
 def _require_runnable(command: tuple[str, ...]) -> None:
@@ -98,11 +99,11 @@ def _require_runnable(command: tuple[str, ...]) -> None:
 def _show(plan: Correction, *, to_stderr: bool) -> None:
     """What nobody has done yet."""
     if plan.restore_to is None:
-        click.echo(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
+        say(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
     else:
-        click.echo(f"job {plan.job!r} would be restored to checkpoint {plan.restore_to}", err=to_stderr)
+        say(f"job {plan.job!r} would be restored to checkpoint {plan.restore_to}", err=to_stderr)
     count = len(plan.batches)
-    click.echo(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
+    say(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
     if plan.not_batches:
         ids = ", ".join(map(str, plan.not_batches))
         click.echo(

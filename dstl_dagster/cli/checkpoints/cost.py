@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.table import Table
-
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.cli.checkpoints.tables import plain_table
+from dstl_dagster.cli.output import Table
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.keyed import (
     COMPOSE_COMMIT,
@@ -46,7 +44,7 @@ def cost_sections(
         yield "cost: not counted by the release that wrote this checkpoint"
         return
     at = f"list prices of {prices.as_of}" if prices.class_a_per_thousand else "no price"
-    table = plain_table("step", *_COLUMNS, title=f"Requests by class, at {at}", right=_COLUMNS)
+    table = Table("step", *_COLUMNS, title=f"Requests by class, at {at}", right=_COLUMNS)
     for name, step in cost.steps.items():
         table.add_row(_STEPS.get(name, name), *_cells(step, prices))
     total = StepCost(cost.total, sum(step.seconds for step in cost.steps.values()))

@@ -1,4 +1,4 @@
-"""Commands that change the timeline: savepoint, release, restore, resolve, gc."""
+"""Commands that change the timeline: savepoint, release, restore, resolve, abort, gc."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ import json
 import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
-from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
+from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options, user_name
 from dstl_dagster.cli.checkpoints.rows import export_to
 from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines, plan_json, plan_lines
+from dstl_dagster.cli.output import local_time, printable, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
-from dstl_dagster.timeline import AsOf
+from dstl_dagster.timeline import AsOf, Attempt
 
-__all__ = ["gc_command", "release_command", "resolve_command", "restore_command", "savepoint_command"]
+__all__ = [
+    "abort_command",
+    "gc_command",
+    "release_command",
+    "resolve_command",
+    "restore_command",
+    "savepoint_command",
+]
 
 _KEEP_ALL = 2**31
 
@@ -25,27 +33,38 @@ _KEEP_ALL = 2**31
 @click.argument("name")
 @click.option("--export", "folder", metavar="FOLDER", help="Also export its state there as Parquet.")
 @job_options
-def savepoint_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, folder: str | None) -> None:
-    """Keep checkpoint ID as savepoint NAME, whatever the retention."""
+@as_json_option
+def savepoint_command(
+    coordinator: CheckpointCoordinator, at: AsOf, name: str, folder: str | None, as_json: bool
+) -> None:
+    """Keep checkpoint ID as savepoint NAME, whatever the retention; "latest" is the last one."""
     checkpoint_id = coordinator.at(at).checkpoint_id
-    coordinator.savepoint(checkpoint_id, name)
-    click.echo(f"checkpoint {checkpoint_id} is kept as {name!r}")
+    checkpoint = coordinator.savepoint(checkpoint_id, name)
+    if as_json:
+        click.echo(json.dumps(checkpoint_json(checkpoint)))
+    else:
+        say(f"checkpoint {checkpoint_id} is kept as {name!r}")
     if folder is not None:
-        export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=False)
+        export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=as_json)
 
 
 @click.command("release")
 @click.argument("name")
 @job_options
-def release_command(coordinator: CheckpointCoordinator, name: str) -> None:
+@as_json_option
+def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool) -> None:
     """Release the savepoint NAME; retention then applies to its checkpoint again."""
+    checkpoint_id = coordinator.timeline.seen().savepoints.get(name)
     if not coordinator.release(name):
         known = nearest(name, coordinator.timeline.seen().savepoints)
         said = f"did you mean {known}?" if known else "it has none"
         raise NotFoundError(
             f"job {coordinator.job!r} has no savepoint {name!r}; {said}", kind=ErrorKind.NO_CHECKPOINT
         )
-    click.echo(f"savepoint {name!r} is released")
+    if as_json:
+        click.echo(json.dumps({"savepoint": name, "checkpoint_id": checkpoint_id, "released": True}))
+    else:
+        say(f"savepoint {name!r} is released")
 
 
 @click.command("restore")
@@ -76,25 +95,29 @@ def restore_command(
     if dry_run or not yes:
         plan = coordinator.plan_restore(checkpoint_id)
         if dry_run:
-            click.echo(json.dumps(plan_json(plan)) if as_json else "\n".join(plan_lines(plan)))
+            if as_json:
+                click.echo(json.dumps(plan_json(plan)))
+            else:
+                show(*plan_lines(plan))
             return
-        click.echo("\n".join(plan_lines(plan)), err=True)
+        for line in plan_lines(plan):
+            say(line, err=True)
         click.confirm(f"Roll back from checkpoint {plan.last} to {checkpoint_id}?", abort=True, err=True)
         expected_last = plan.last
     restored = coordinator.restore(checkpoint_id, expected_last=expected_last)
     if as_json:
         click.echo(json.dumps(checkpoint_json(restored)))
         return
-    click.echo(f"job {coordinator.job!r} resumes from checkpoint {restored.checkpoint_id}")
+    say(f"job {coordinator.job!r} resumes from checkpoint {restored.checkpoint_id}")
     for source, position in sorted(restored.positions.items()):
-        click.echo(f"source {source} at {position}")
+        say(f"source {source} at {position}")
 
 
 def _newest_verified(coordinator: CheckpointCoordinator) -> int:
     checkpoint, damaged = coordinator.newest_verified()
     for found in damaged:
         for problem in found.problems:
-            click.echo(f"DAMAGED checkpoint {found.checkpoint_id}: {problem}", err=True)
+            say(f"DAMAGED checkpoint {found.checkpoint_id}: {problem}", err=True)
     if checkpoint is None:
         raise NotFoundError(
             f"job {coordinator.job!r} has no undamaged checkpoint", kind=ErrorKind.NO_CHECKPOINT
@@ -125,6 +148,34 @@ def resolve_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, res
     )
 
 
+@click.command("abort")
+@click.option("--reason", default="by hand", show_default=True, help="What the timeline says of it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@job_options
+@as_json_option
+def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as_json: bool) -> None:
+    """End the open attempt, whose owner is dead: the next one may begin, and nothing of it becomes visible.
+
+    An owner that is alive after all is refused at its next step, and starts over.
+    """
+    opened = coordinator.timeline.seen().open_attempt
+    if opened is None:
+        raise NotFoundError(
+            f"job {coordinator.job!r} has no open attempt: there is nothing to abort",
+            kind=ErrorKind.NO_ATTEMPT,
+        )
+    whose = f"attempt {opened.attempt} of {opened.owner!r} on checkpoint {opened.checkpoint_id}"
+    if not yes:
+        since = local_time(opened.recorded_at)
+        click.confirm(printable(f"Abort {whose}, open since {since}?"), abort=True, err=True)
+    attempt = Attempt(opened.checkpoint_id, opened.attempt, opened.parent, coordinator.job)
+    coordinator.abort(attempt, f"{reason}, by {user_name()}")
+    if as_json:
+        click.echo(json.dumps({"attempt": str(opened.attempt), "checkpoint_id": opened.checkpoint_id}))
+    else:
+        say(f"{whose} is aborted")
+
+
 @click.command("gc")
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @click.option(
@@ -145,4 +196,4 @@ def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | No
         click.echo(json.dumps(clean_up_json(report)))
         return
     for line in clean_up_lines(report):
-        click.echo(line)
+        say(line)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from itertools import islice
 
 import click
-from rich.console import Console
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints.cost import cost_json, cost_sections
@@ -21,23 +21,25 @@ from dstl_dagster.cli.checkpoints.tables import (
     verification_json,
     verification_lines,
 )
-from dstl_dagster.cli.tables import TABLE_WIDTH, checkpoint_json, checkpoint_table
+from dstl_dagster.cli.options import is_quiet
+from dstl_dagster.cli.output import say, show
+from dstl_dagster.cli.tables import checkpoint_json, checkpoint_table
 from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
 __all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
 
-
-def console() -> Console:
-    """Wide enough for a table, even in a pipe or a narrow terminal."""
-    return Console(width=max(TABLE_WIDTH, Console().width), highlight=False)
+_PATIENCE_SECONDS = 2.0
 
 
-def progress_of(what: str) -> Callable[[int, int], None]:
-    """A callback that prints the progress of long work to stderr, at each tenth."""
+def progress_of(what: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
+    """A callback that prints the progress of long work to stderr: each tenth, after the first 2 seconds."""
+    began, quiet = clock(), is_quiet()
 
     def show(done: int, count: int) -> None:
-        if count > 1 and (done == count or done % max(1, count // 10) == 0):
-            click.echo(f"{done} of {count} {what}", err=True)
+        if quiet or count < 2 or clock() - began < _PATIENCE_SECONDS:
+            return
+        if done == count or done % max(1, count // 10) == 0:
+            say(f"{done} of {count} {what}", err=True)
 
     return show
 
@@ -52,9 +54,9 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
         for checkpoint in checkpoints:
             click.echo(json.dumps(checkpoint_json(checkpoint)))
     elif checkpoints:
-        console().print(checkpoint_table(checkpoints))
+        show(checkpoint_table(checkpoints))
     else:
-        click.echo(f"job {coordinator.job!r} has no checkpoint in {coordinator.store.uri}")
+        say(f"job {coordinator.job!r} has no checkpoint in {coordinator.store.uri}")
 
 
 @click.command("show")
@@ -72,9 +74,7 @@ def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) ->
         shown = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
         click.echo(json.dumps(checkpoint_json(checkpoint) | shown))
         return
-    target = console()
-    for section in (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices)):
-        target.print(section)
+    show(*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices))
 
 
 @click.command("timeline")
@@ -91,7 +91,7 @@ def timeline_command(
         for record in records:
             click.echo(json.dumps(record_to_plain(record)))
     else:
-        console().print(timeline_table(record for record in records if not isinstance(record, Snapshot)))
+        show(timeline_table(record for record in records if not isinstance(record, Snapshot)))
 
 
 @click.command("audit")
@@ -107,7 +107,7 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
         click.echo(json.dumps(audit_json(audit)))
     else:
         for line in audit_lines(audit):
-            click.echo(line)
+            say(line)
     sys.exit(0 if audit.in_order else 1)
 
 
@@ -123,5 +123,5 @@ def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json:
         click.echo(json.dumps(verification_json(found)))
     else:
         for line in verification_lines(found):
-            click.echo(line)
+            say(line)
     sys.exit(0 if found.ok else 1)

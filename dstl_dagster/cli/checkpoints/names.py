@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, NameChange, change_names
-from dstl_dagster.cli.checkpoints.looking import console
 from dstl_dagster.cli.checkpoints.options import as_json_option, job_options
-from dstl_dagster.cli.checkpoints.tables import plain_table
+from dstl_dagster.cli.output import Table, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
 
@@ -73,20 +70,20 @@ def source_command(coordinator: CheckpointCoordinator, as_json: bool, **asked: A
 def sources_table(checkpoint: Checkpoint) -> Table:
     """What feeds the job."""
     columns = ("source", "stands at", "by", "written last by", "operators")
-    table = plain_table(*columns, title="Sources")
+    table = Table(*columns, title="Sources")
     for name, each in sorted(checkpoint.manifest.sources.items()):
         position = each.position if isinstance(each.position, str) else json.dumps(each.position)
         stands = "" if each.position is None else position
         cells = (name, stands, str(each.measure), each.by, ", ".join(each.operators))
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*cells)
     return table
 
 
 def operators_table(checkpoint: Checkpoint) -> Table:
     """What the job keeps, and what writes it."""
-    table = plain_table("operator", "written by", title="Operators")
+    table = Table("operator", "written by", title="Operators")
     for name, sources in _operators(checkpoint).items():
-        table.add_row(Text(name), Text(", ".join(sources)))
+        table.add_row(name, ", ".join(sources))
     return table
 
 
@@ -124,13 +121,13 @@ def _change(
     changes.require_known(manifest.operators, manifest.sources, coordinator.job)
     if not yes:
         for line in _lines(changes):
-            click.echo(line, err=as_json)
+            say(line, err=as_json)
         click.confirm(f"Continue after checkpoint {latest.checkpoint_id} like this?", abort=True, err=True)
     made = change_names(coordinator, latest, changes)
     if as_json:
         click.echo(json.dumps(checkpoint_json(made)))
     else:
-        click.echo(f"checkpoint {made.checkpoint_id} has the changed names")
+        say(f"checkpoint {made.checkpoint_id} has the changed names")
 
 
 def _lines(changes: NameChange) -> Iterator[str]:
@@ -143,4 +140,4 @@ def _show(plain: Any, table: Table, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain))
     else:
-        console().print(table)
+        show(table)

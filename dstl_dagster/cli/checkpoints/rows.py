@@ -11,9 +11,10 @@ import click
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
-from dstl_dagster.cli.checkpoints.looking import console, progress_of
+from dstl_dagster.cli.checkpoints.looking import progress_of
 from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
-from dstl_dagster.cli.checkpoints.tables import changes_table, plain_table
+from dstl_dagster.cli.checkpoints.tables import changes_table
+from dstl_dagster.cli.output import Table, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import counted, readable_bytes
@@ -22,6 +23,7 @@ from dstl_dagster.keyed import (
     Manifest,
     StateDiff,
     diff_checkpoints,
+    due_operators,
     export_checkpoint,
     is_keyed,
     key_history,
@@ -86,12 +88,12 @@ def diff_command(
     if as_json:
         return
     if shown:
-        console().print(changes_table(shown))
+        show(changes_table(shown))
     total = sum(counts.values())
     if total > len(shown):
-        click.echo(f"and {total - len(shown):,} more rows; --limit shows more, --json all")
+        say(f"and {total - len(shown):,} more rows; --limit shows more, --json all")
     said = ", ".join(f"{count:,} {what}" for what, count in counts.items())
-    click.echo(f"{operator}, checkpoint {older.checkpoint_id} to {newer.checkpoint_id}: {said}")
+    say(f"{operator}, checkpoint {older.checkpoint_id} to {newer.checkpoint_id}: {said}")
 
 
 @click.command("history")
@@ -119,9 +121,9 @@ def history_command(
         for change in changes:
             click.echo(json.dumps(vars(change), default=_plain))
     elif changes:
-        console().print(_history_table(changes))
+        show(_history_table(changes))
     else:
-        click.echo(f"operator {operator!r} has no change of {' '.join(key)}")
+        say(f"operator {operator!r} has no change of {' '.join(key)}")
 
 
 @click.command("export")
@@ -157,20 +159,33 @@ def export_command(
 @click.command("materialize")
 @click.option("--operator", "operators", multiple=True, help="Only this one; may be repeated.")
 @click.option("--force", is_flag=True, help="Even if the log is still short.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be folded.")
 @job_options
 @as_json_option
 def materialize_command(
-    coordinator: CheckpointCoordinator, operators: tuple[str, ...], force: bool, as_json: bool
+    coordinator: CheckpointCoordinator,
+    operators: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Fold long logs into bases, as a checkpoint of its own, to keep state quick to read."""
+    if dry_run:
+        manifest = coordinator.at().manifest
+        due = due_operators(coordinator.store, manifest, coordinator.options, operators or None, force=force)
+        if as_json:
+            click.echo(json.dumps({"operators": due}))
+        else:
+            say(f"would be folded: {', '.join(due) or 'none'}")
+        return
     made = materialize(coordinator, operators or None, force, progress=progress_of("folded"))
     if as_json:
         click.echo(json.dumps(None if made is None else checkpoint_json(made)))
     elif made is None:
-        click.echo("no log is long enough to be folded; --force folds it anyway")
+        say("no log is long enough to be folded; --force folds it anyway")
     else:
         folded = [name for name, entry in made.manifest.operators.items() if entry.report.base]
-        click.echo(f"checkpoint {made.checkpoint_id} holds a base of: {', '.join(sorted(folded))}")
+        say(f"checkpoint {made.checkpoint_id} holds a base of: {', '.join(sorted(folded))}")
 
 
 def export_to(
@@ -288,7 +303,7 @@ def _arrow(before: Any, after: Any) -> Any:
 
 def _history_table(changes: list[KeyChange]) -> Any:
     columns = list(next((change.row for change in reversed(changes) if change.row is not None), {}))
-    table = plain_table("checkpoint", "change", *columns)
+    table = Table("checkpoint", "change", *columns, cut=columns)
     for change in changes:
         row = change.row or {}
         table.add_row(str(change.checkpoint_id), change.change, *(str(row.get(name, "")) for name in columns))

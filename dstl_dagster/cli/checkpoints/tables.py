@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
+from dstl_dagster.cli.output import Table, local_time
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.timeline import (
     Aborted,
@@ -31,7 +29,6 @@ __all__ = [
     "checkpoint_sections",
     "clean_up_json",
     "clean_up_lines",
-    "plain_table",
     "plan_json",
     "plan_lines",
     "timeline_table",
@@ -42,22 +39,13 @@ __all__ = [
 _SHOWN_NAMES = 20
 
 
-def plain_table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """A table without lines, its columns by name; those in `right` are numbers."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    numbers = set(right)
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    return table
-
-
 def changes_table(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Table:
     """Rows of a difference: + added, - removed, ~ changed. At least one."""
     lines = list(rows)
     columns = list(lines[0][1])
-    table = plain_table("", *columns)
+    table = Table("", *columns, cut=columns)
     for sign, row in lines:
-        table.add_row(sign, *(Text(str(row[name])) for name in columns))
+        table.add_row(sign, *(str(row[name]) for name in columns))
     return table
 
 
@@ -66,13 +54,13 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
     completed = checkpoint.entry.completed
     parent = "nothing" if checkpoint.parent is None else str(checkpoint.parent)
     yield f"Checkpoint {checkpoint.checkpoint_id}, on {parent}, {_status(checkpoint)}"
-    yield f"completed {completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC by attempt {checkpoint.attempt}"
+    yield f"completed {local_time(completed.recorded_at)} by attempt {checkpoint.attempt}"
     if checkpoint.idempotency_key is not None:
-        yield Text(f"batch {checkpoint.idempotency_key}").plain
+        yield f"batch {checkpoint.idempotency_key}"
     for source, each in sorted(checkpoint.manifest.sources.items()):
-        yield Text(f"source {source} at {each.position}").plain
+        yield f"source {source} at {each.position}"
     if checkpoint.manifest.operators:
-        state = plain_table(
+        state = Table(
             "operator",
             "upserts",
             "deletes",
@@ -85,12 +73,12 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
         for name, entry in sorted(checkpoint.manifest.operators.items()):
             report = entry.report
             state.add_row(
-                Text(name),
+                name,
                 f"{report.upserts:,}",
                 f"{report.deletes:,}",
                 (entry.rows and entry.rows.in_words()) or "-",
                 readable_bytes(report.stored_bytes),
-                Text(", ".join(report.key_columns)),
+                ", ".join(report.key_columns),
             )
         yield state
     if checkpoint.manifest.files:
@@ -100,14 +88,14 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
 def _files(checkpoint: Checkpoint) -> Table:
     blocked = {file.name: file.reason for file in checkpoint.blocked}
     columns = ("name", "rows", "size", "components", "")
-    files = plain_table(*columns, title="Files", right=("rows", "size", "components"))
+    files = Table(*columns, title="Files", right=("rows", "size", "components"))
     for file in checkpoint.manifest.files:
         files.add_row(
-            Text(file.object_name),
+            file.object_name,
             "-" if file.rows is None else f"{file.rows:,}",
             readable_bytes(file.size),
             str(len(file.components)),
-            Text(f"blocked: {blocked[file.object_name]}" if file.object_name in blocked else ""),
+            f"blocked: {blocked[file.object_name]}" if file.object_name in blocked else "",
         )
     return files
 
@@ -124,15 +112,15 @@ def _status(checkpoint: Checkpoint) -> str:
 
 def timeline_table(records: Iterable[TimelineRecord]) -> Table:
     """One row per record."""
-    table = plain_table("slot", "when (UTC)", "record", "checkpoint", "", right=("slot", "checkpoint"))
+    table = Table("slot", "when", "record", "checkpoint", "", right=("slot", "checkpoint"))
     for record in records:
         checkpoint_id = getattr(record, "checkpoint_id", None)
         table.add_row(
             str(record.slot),
-            f"{record.recorded_at:%Y-%m-%d %H:%M:%S}",
+            local_time(record.recorded_at),
             record.kind,
             "" if checkpoint_id is None else str(checkpoint_id),
-            Text(_detail(record)),
+            _detail(record),
         )
     return table
 
@@ -170,7 +158,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
         opened = audit.open_attempt
         yield (
             f"checkpoint {opened.checkpoint_id} is open: owned by {opened.owner} since "
-            f"{opened.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+            f"{local_time(opened.recorded_at)}; if that is dead: dstl checkpoints abort"
         )
     for checkpoint_id in audit.uncommitted:
         yield f"checkpoint {checkpoint_id} is not published yet: step 6 (compose-commit), or the next trigger"

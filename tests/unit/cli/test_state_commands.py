@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from dstl_dagster.cli.checkpoints.tables import checkpoint_sections
+from dstl_dagster.cli.output import Table
 from dstl_dagster.keyed import StateRows, write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore
@@ -196,5 +196,6 @@ def test_rows_that_are_not_known_are_a_dash(
     entry = replace(checkpoint.manifest.operators["aircraft"], rows=rows)
     shown = replace(checkpoint, manifest=replace(checkpoint.manifest, operators={"aircraft": entry}))
     (table,) = [each for each in checkpoint_sections(shown) if isinstance(each, Table)]
-    column = next(column for column in table.columns if column.header == "rows")
-    assert list(column.cells) == [cell]
+    _, header, row = table.lines()
+    begin = header.index("deletes") + len("deletes")
+    assert row[begin : header.index("rows") + len("rows")].strip() == cell

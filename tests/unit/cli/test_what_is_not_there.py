@@ -11,6 +11,7 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 
 COMMANDS = [
+    "abort --yes",
     "audit",
     "correct x",
     "diff 1 2",

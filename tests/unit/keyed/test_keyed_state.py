@@ -114,8 +114,8 @@ def test_a_log_of_own_bytes_is_not_keyed_state(job: Job) -> None:
     assert refused.value.kind == "not_keyed"
 
 
-def test_a_checkpoint_deleted_meanwhile_is_reported_as_gone(keyed: KeyedJob) -> None:
-    """A file that is missing while the state is read is reported as a checkpoint that is gone."""
+def test_a_file_deleted_meanwhile_is_reported_as_damage(keyed: KeyedJob) -> None:
+    """A file that is missing while the state is read, of a checkpoint that no record subsumed."""
     keyed.changes([row("a", 1)])
     state = keyed.state()
     (name,) = [name for name in keyed.names() if "/changelog/" in name]
@@ -124,7 +124,7 @@ def test_a_checkpoint_deleted_meanwhile_is_reported_as_gone(keyed: KeyedJob) -> 
     keyed.store.delete(name, precondition=Generation(stat.generation))
     with pytest.raises(NotFoundError, match="'aircraft' at checkpoint 1") as gone:
         list(state.tables())
-    assert gone.value.kind == "checkpoint_gone"
+    assert gone.value.kind == "state_missing"
 
 
 def test_null_equals_null_in_a_key_of_two_columns(keyed: KeyedJob) -> None:

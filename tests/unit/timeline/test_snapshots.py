@@ -102,9 +102,9 @@ def test_a_decision_does_not_cost_more_with_age(job):
         assert abs(costs[0][method] - costs[2][method]) <= 20, (method, costs)
 
 
-@pytest.mark.parametrize("hint", [None, b"", b"dstl/hint 1 999", 1, 3, 10**6], ids=str)
+@pytest.mark.parametrize("hint", [None, b"", b"dstl/hint 1 999", 1, 3], ids=str)
 def test_a_hint_is_never_trusted(job, hint):
-    """Missing, torn, pointing to a slot without a snapshot, or to nothing: the tail is found all the same."""
+    """Missing, torn, or pointing to a slot without a snapshot: the tail is found all the same."""
     coordinator = long_history(job)
     expected = coordinator.timeline.tail()
     if hint is None or isinstance(hint, bytes):
