@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from dstl_dagster.checkpoint.audit import Audit, find_damage, first_of_each_attempt, unexplained
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
@@ -24,6 +25,7 @@ from dstl_dagster.storage import at_once
 from dstl_dagster.timeline import (
     Completed,
     Marks,
+    Released,
     Resolution,
     Restored,
     Subsumed,
@@ -58,7 +60,8 @@ class CheckpointCoordinator(CheckpointSteps):
     """
 
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
-        """Step 7: subsume checkpoints beyond the last `num_retained`, and delete what nothing needs.
+        """Step 7: release savepoints that have ended, subsume checkpoints beyond the last `num_retained` and
+        older than `min_age`, and delete what nothing needs.
 
         `num_retained` overrides the option of that name for this call. What a task writes after its attempt
         has ended is found by the next call.
@@ -68,11 +71,15 @@ class CheckpointCoordinator(CheckpointSteps):
         spending = self.spending()
         keep = num_retained or self._options.num_retained
         marks = Marks(self._store, self._names)
+        now = self._clock.now()
+        before = now - self._options.min_age if self._options.min_age else None
 
         def subsume() -> tuple[int, ...]:
             if not dry_run:
-                return self._subsume(keep)
-            record = decisions.to_subsume(self.timeline.tail(), keep)
+                return self._subsume(keep, now, before)
+            view = self.timeline.tail()
+            view = view.if_released(decisions.ended_savepoints(view, now))
+            record = decisions.to_subsume(view, keep, before)
             return () if record is None else record.checkpoint_ids
 
         subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
@@ -81,16 +88,21 @@ class CheckpointCoordinator(CheckpointSteps):
         log.info("step 7 clean up: %s", spending.in_words())
         return replace(report, subsumed=subsumed)
 
-    def _subsume(self, keep: int) -> tuple[int, ...]:
+    def _subsume(self, keep: int, now: datetime, before: datetime | None) -> tuple[int, ...]:
         subsumed: list[int] = []
 
-        def next_record(view: TimelineView) -> Subsumed | None:
-            record = decisions.to_subsume(view, keep)
+        def next_record(view: TimelineView) -> Released | Subsumed | None:
+            released = decisions.to_release_ended(view, now)
+            if released is not None:
+                return released
+            record = decisions.to_subsume(view, keep, before)
             return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
 
         while True:
             record = self.timeline.decide(next_record)
-            ids = () if record is None else record.checkpoint_ids
+            if isinstance(record, Released):
+                continue
+            ids = record.checkpoint_ids if isinstance(record, Subsumed) else ()
             subsumed += ids
             if len(ids) < _SUBSUMED_AT_ONCE:
                 return tuple(subsumed)
@@ -143,15 +155,26 @@ class CheckpointCoordinator(CheckpointSteps):
         lost = unexplained(attempts, view, self._store.capabilities.lookup_threads(threads))
         return Audit.of(view, damage, lost, garbage)
 
-    def savepoint(self, checkpoint_id: int, name: str, *, request_id: uuid.UUID | None = None) -> Checkpoint:
+    def savepoint(
+        self,
+        checkpoint_id: int,
+        name: str,
+        *,
+        until: datetime | None = None,
+        request_id: uuid.UUID | None = None,
+    ) -> Checkpoint:
         """Keep a checkpoint under a name, regardless of retention, until `release`. Idempotent.
+
+        `until`: the first clean-up after that time releases it. Asked for again, it is the new end.
 
         Raises: InvalidInputError, NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps
         another checkpoint).
         """
         validated_savepoint(name)
+        if until is not None and until.tzinfo is None:
+            raise InvalidInputError(f"the end of savepoint {name!r} needs a time zone: {until.isoformat()}")
         self.timeline.decide(
-            lambda view: decisions.to_savepoint(view, checkpoint_id, name), request_id=request_id
+            lambda view: decisions.to_savepoint(view, checkpoint_id, name, until), request_id=request_id
         )
         return self.get(checkpoint_id)
 

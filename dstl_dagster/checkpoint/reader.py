@@ -8,7 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +77,14 @@ class Checkpoint:
         manifest: what it holds.
         abandoned: a restore abandoned it; its state can be read, its files are retracted.
         savepoints: the names that keep it, ascending.
+        savepoint_ends: when clean-up releases those of them that end, by name.
     """
 
     entry: CheckpointEntry
     manifest: Manifest
     abandoned: bool = False
     savepoints: tuple[str, ...] = ()
+    savepoint_ends: Mapping[str, datetime] = field(default_factory=dict)
 
     @property
     def checkpoint_id(self) -> int:
@@ -388,11 +391,11 @@ class CheckpointReader:
             what = f"checkpoint {entry.checkpoint_id} of job {self.job!r}"
             missing = NotFoundError(f"manifest {name} is missing", kind=ErrorKind.NO_MANIFEST)
             raise missing_object(self._store, self.job, entry.checkpoint_id, what, missing) from error
+        names = sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
         return Checkpoint(
             entry,
             manifest,
             abandoned=view.is_abandoned(entry.checkpoint_id),
-            savepoints=tuple(
-                sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
-            ),
+            savepoints=tuple(names),
+            savepoint_ends={name: view.savepoint_ends[name] for name in names if name in view.savepoint_ends},
         )

@@ -9,7 +9,7 @@ from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.cli.output import Table, local_time
 from dstl_dagster.format import readable_bytes
 
-__all__ = ["checkpoint_json", "checkpoint_table"]
+__all__ = ["checkpoint_json", "checkpoint_table", "savepoints_in_words"]
 
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
@@ -27,7 +27,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
         table.add_row(
             str(checkpoint.checkpoint_id),
             local_time(checkpoint.entry.completed.recorded_at),
-            ", ".join(checkpoint.savepoints),
+            ", ".join(savepoints_in_words(checkpoint)),
             "-" if checkpoint.parent is None else str(checkpoint.parent),
             f"{manifest.changes:,}",
             readable_bytes(manifest.state_bytes),
@@ -50,6 +50,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "checkpoint_id": checkpoint.checkpoint_id,
         "completed_at": checkpoint.entry.completed.recorded_at.isoformat(),
         "savepoints": list(checkpoint.savepoints),
+        "savepoint_ends": {name: end.isoformat() for name, end in checkpoint.savepoint_ends.items()},
         "parent": checkpoint.parent,
         "attempt": str(checkpoint.attempt),
         "positions": dict(checkpoint.positions),
@@ -65,6 +66,12 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "compose_commit_seconds": None if commit is None else commit.seconds,
         "state": _state(checkpoint),
     }
+
+
+def savepoints_in_words(checkpoint: Checkpoint) -> list[str]:
+    """The names that keep it, each with the day of its end if it has one."""
+    ends = {name: end.astimezone() for name, end in checkpoint.savepoint_ends.items()}
+    return [f"{name} (to {ends[name]:%Y-%m-%d})" if name in ends else name for name in checkpoint.savepoints]
 
 
 def _state(checkpoint: Checkpoint) -> str:

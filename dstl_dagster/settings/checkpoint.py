@@ -27,6 +27,7 @@ from dstl_dagster.settings.units import (
 __all__ = ["CHECKPOINT_KEYS", "CheckpointOptions"]
 
 _NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
+_MIN_AGE = ("dstl.checkpoint.min-age",)
 _READER_GRACE = ("dstl.checkpoint.reader-grace",)
 _COMMIT_THREADS = ("dstl.checkpoint.commit-threads",)
 _SNAPSHOT_INTERVAL = ("dstl.checkpoint.snapshot-interval",)
@@ -47,6 +48,8 @@ class CheckpointOptions:
         num_retained: completed checkpoints that stay restorable, 1 or more (Flink's
             `execution.checkpointing.num-retained`, whose default is 1; ours is 10, because going back a
             week is why people keep daily state).
+        min_age: a checkpoint stays restorable for so long after the next one took its place, also beyond
+            `num_retained`, by the clocks of the job's runs.
         reader_grace: how long files that only a subsumed checkpoint needs stay readable after the subsume.
         commit_threads: files composed, and other requests sent, concurrently.
         snapshot_interval: timeline records between snapshots, 8 or more. Finding a job's tail takes at most
@@ -68,6 +71,7 @@ class CheckpointOptions:
     """
 
     num_retained: int = 10
+    min_age: timedelta = timedelta(0)
     reader_grace: timedelta = timedelta(hours=1)
     commit_threads: int = 8
     snapshot_interval: int = 32
@@ -83,6 +87,8 @@ class CheckpointOptions:
     def __post_init__(self) -> None:
         if self.num_retained < 1:
             raise InvalidInputError(f"{_NUM_RETAINED[0]} must be 1 or more, not {self.num_retained}")
+        if self.min_age < timedelta(0):
+            raise InvalidInputError(f"{_MIN_AGE[0]} must not be negative: {self.min_age}")
         if self.reader_grace < timedelta(0):
             raise InvalidInputError(f"{_READER_GRACE[0]} must not be negative: {self.reader_grace}")
         if self.commit_threads < 1:
@@ -136,6 +142,7 @@ def _parse_count(key: str, value: ConfigValue) -> int:
 CHECKPOINT_KEYS: Final = OptionTable(
     (
         Option("num_retained", _NUM_RETAINED[0], _parse_count, {_NUM_RETAINED[1]: _parse_count}),
+        Option("min_age", *_MIN_AGE, parse_duration),
         Option("reader_grace", *_READER_GRACE, parse_duration),
         Option("commit_threads", *_COMMIT_THREADS, _parse_count),
         Option("snapshot_interval", *_SNAPSHOT_INTERVAL, lambda key, value: parse_int(key, value, minimum=8)),

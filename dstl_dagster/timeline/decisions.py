@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
@@ -43,6 +45,7 @@ from dstl_dagster.timeline.view import Ending, TimelineView
 
 __all__ = [
     "UNFINISHED",
+    "ended_savepoints",
     "entry_of",
     "refuse_abandoned",
     "refuse_gone",
@@ -54,6 +57,7 @@ __all__ = [
     "to_fence",
     "to_open",
     "to_release",
+    "to_release_ended",
     "to_resolve",
     "to_restore",
     "to_savepoint",
@@ -346,29 +350,42 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
     )
 
 
-def to_savepoint(view: TimelineView, checkpoint_id: int, name: str) -> Savepoint | None:
-    """Keep a checkpoint under a name; `None` if that name already keeps it.
+def to_savepoint(
+    view: TimelineView, checkpoint_id: int, name: str, until: datetime | None = None
+) -> Savepoint | None:
+    """Keep a checkpoint under a name, until then; `None` if that name already keeps it so long.
 
     An abandoned checkpoint may be kept too: it can be read and exported, but not restored to.
 
     Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError (kind `savepoint_exists`).
     """
     kept = view.savepoints.get(name)
-    if kept == checkpoint_id:
+    if kept == checkpoint_id and view.savepoint_ends.get(name) == until:
         return None
-    if kept is not None:
+    if kept not in (None, checkpoint_id):
         raise ConflictError(
             f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name",
             kind=ErrorKind.SAVEPOINT_EXISTS,
         )
     refuse_gone(entry_of(view, checkpoint_id))
-    return Savepoint(checkpoint_id=checkpoint_id, name=name)
+    return Savepoint(checkpoint_id=checkpoint_id, name=name, until=until)
 
 
 def to_release(view: TimelineView, name: str) -> Released | None:
     """Release a savepoint; `None` if no savepoint has the name."""
     kept = view.savepoints.get(name)
     return None if kept is None else Released(checkpoint_id=kept, name=name)
+
+
+def ended_savepoints(view: TimelineView, now: datetime) -> list[str]:
+    """The savepoints that step 7 releases, ascending."""
+    return sorted(name for name, until in view.savepoint_ends.items() if until <= now)
+
+
+def to_release_ended(view: TimelineView, now: datetime) -> Released | None:
+    """Release the first savepoint whose time is over; `None` if there is none."""
+    ended = ended_savepoints(view, now)
+    return to_release(view, ended[0]) if ended else None
 
 
 def to_restore(
@@ -390,8 +407,11 @@ def to_restore(
     return Restored(checkpoint_id=checkpoint_id, by=owner)
 
 
-def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
+def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = None) -> Subsumed | None:
     """Step 7: subsume the checkpoints beyond the last `num_retained`; `None` if there are none.
+
+    With `before` only those in whose place another one was by then, so that what remains says where the job
+    stood at any time since.
 
     Never one that is not committed, has a blocked file, is the last one, or is kept by a savepoint. Abandoned
     ones are subsumed as soon as their files are retracted.
@@ -399,10 +419,14 @@ def to_subsume(view: TimelineView, num_retained: int) -> Subsumed | None:
     saved = set(view.savepoints.values())
     if view.open_attempt is not None and view.open_attempt.base:
         saved.add(view.open_attempt.base)
+    retained = view.retained
     beyond = [
         entry
-        for entry in view.retained[: -max(1, num_retained)]
-        if entry.committed is not None and not entry.committed.blocked and not entry.unfinished_resolutions
+        for entry, following in pairwise(retained[: 1 - num_retained if num_retained > 1 else None])
+        if (before is None or following.completed.recorded_at <= before)
+        and entry.committed is not None
+        and not entry.committed.blocked
+        and not entry.unfinished_resolutions
     ]
     abandoned = (
         [] if view.retractions else [entry for entry in view.kept if view.is_abandoned(entry.checkpoint_id)]

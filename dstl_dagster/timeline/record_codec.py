@@ -198,7 +198,15 @@ def _mapping(plain: Any) -> dict[str, Any]:
     return plain
 
 
-_OPTIONAL = {"parent", "base", "batch", "manifest_crc32c", "manifest_generation", "foreign_generation"}
+_OPTIONAL = {
+    "parent",
+    "base",
+    "batch",
+    "manifest_crc32c",
+    "manifest_generation",
+    "foreign_generation",
+    "until",
+}
 _READERS: dict[str, Any] = {
     "slot": _count,
     "decision_id": uuid.UUID,
@@ -220,6 +228,7 @@ _READERS: dict[str, Any] = {
     "blocked": _blocked,
     "seconds": float,
     "name": _text,
+    "until": datetime.fromisoformat,
     "resolution": Resolution,
     "foreign_generation": _count,
     "view": _mapping,

@@ -192,11 +192,15 @@ class Subsumed(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Savepoint(TimelineRecord):
-    """A checkpoint is kept under a name, whatever retention says, until it is released."""
+    """A checkpoint is kept under a name, whatever retention says, until it is released.
+
+    `until`: step 7 releases it from then on. Until a record says so, it keeps its checkpoint.
+    """
 
     kind: ClassVar[str] = "savepoint"
     checkpoint_id: int
     name: str
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

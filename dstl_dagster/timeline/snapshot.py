@@ -9,6 +9,7 @@ those that may still have readers (`readable`): clean-up must know what they nee
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -69,6 +70,7 @@ def view_to_plain(
         "highest_id": view.highest_id,
         "abandoned": [list(each) for each in view.abandoned],
         "savepoints": dict(view.savepoints),
+        "savepoint_ends": {name: until.isoformat() for name, until in view.savepoint_ends.items()},
         "retractions": [
             [each.first_id, each.last_id, each.after_slot, each.restored_slot] for each in view.retractions
         ],
@@ -84,6 +86,7 @@ def kept_of(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]
         view.highest_id,
         view.abandoned,
         dict(view.savepoints),
+        dict(view.savepoint_ends),
         view.retractions,
     )
 
@@ -112,6 +115,9 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
             highest_id=int(plain["highest_id"]),
             abandoned=tuple((int(first), int(end)) for first, end in plain["abandoned"]),
             savepoints=MappingProxyType({str(name): int(each) for name, each in plain["savepoints"].items()}),
+            savepoint_ends=MappingProxyType(
+                {str(name): datetime.fromisoformat(each) for name, each in plain["savepoint_ends"].items()}
+            ),
             retractions=tuple(Retraction(*map(int, each)) for each in plain["retractions"]),
         )
     named = {

@@ -10,8 +10,9 @@ which the view consults by itself. Only facts are archived, so an answer cannot 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
@@ -137,6 +138,7 @@ class TimelineView:
         highest_id: the highest id of all checkpoints ever completed; 0 before the first.
         abandoned: ranges of checkpoint ids (both ends inclusive, ascending) that restores abandoned.
         savepoints: checkpoint ids by name.
+        savepoint_ends: when step 7 releases a savepoint, by name; those that end are in it alone.
         retractions: those of restores after which no attempt was opened: they may be unfinished.
         ended, keys, requests: only since the newest snapshot; use `fate`, `applied_in`, `answer` instead.
     """
@@ -150,6 +152,7 @@ class TimelineView:
     highest_id: int = 0
     abandoned: tuple[tuple[int, int], ...] = ()
     savepoints: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    savepoint_ends: Mapping[str, datetime] = field(default_factory=lambda: MappingProxyType({}))
     retractions: tuple[Retraction, ...] = ()
     ended: Mapping[uuid.UUID, Fate] = field(default_factory=lambda: MappingProxyType({}))
     keys: Mapping[BatchKey, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -189,6 +192,11 @@ class TimelineView:
     def retained(self) -> list[CheckpointEntry]:
         """Checkpoints that can be restored to, oldest first."""
         return [entry for entry in self.kept if not self.is_abandoned(entry.checkpoint_id)]
+
+    def if_released(self, names: Collection[str]) -> TimelineView:
+        """The view as it would be without these savepoints."""
+        left = {name: kept for name, kept in self.savepoints.items() if name not in names}
+        return replace(self, savepoints=MappingProxyType(left))
 
     def if_subsumed(self, checkpoint_ids: Iterable[int]) -> TimelineView:
         """The view as it would be with a record in the next slot that subsumes these checkpoints."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from datetime import datetime
 from types import MappingProxyType
 
 from dstl_dagster.errors import ErrorKind, FormatError
@@ -69,6 +70,7 @@ class ViewBuilder:
         self._highest_id = 0
         self._abandoned: tuple[tuple[int, int], ...] = ()
         self._savepoints: dict[str, int] = {}
+        self._savepoint_ends: dict[str, datetime] = {}
         self._retractions: tuple[Retraction, ...] = ()
         self._ended: dict[uuid.UUID, Fate] = {}
         self._keys: dict[BatchKey, tuple[int, ...]] = {}
@@ -96,6 +98,7 @@ class ViewBuilder:
                 highest_id=self._highest_id,
                 abandoned=self._abandoned,
                 savepoints=MappingProxyType(dict(self._savepoints)),
+                savepoint_ends=MappingProxyType(dict(self._savepoint_ends)),
                 retractions=self._retractions,
                 ended=MappingProxyType(dict(self._ended)),
                 keys=MappingProxyType(dict(self._keys)),
@@ -155,8 +158,12 @@ class ViewBuilder:
                 self._subsume(record)
             case Savepoint():
                 self._savepoints[record.name] = record.checkpoint_id
+                self._savepoint_ends.pop(record.name, None)
+                if record.until is not None:
+                    self._savepoint_ends[record.name] = record.until
             case Released():
                 self._savepoints.pop(record.name, None)
+                self._savepoint_ends.pop(record.name, None)
             case Restored():
                 self._restore(record)
 
@@ -171,6 +178,7 @@ class ViewBuilder:
         self._highest_id = view.highest_id
         self._abandoned = view.abandoned
         self._savepoints = dict(view.savepoints)
+        self._savepoint_ends = dict(view.savepoint_ends)
         self._retractions = view.retractions
         self._ended = dict(view.ended)
         self._keys = dict(view.keys)

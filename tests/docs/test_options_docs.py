@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.settings import FsStateChangelogOptions, JobOptions
 from dstl_dagster.settings.job import _PREFIXES, _TABLES
@@ -38,10 +39,14 @@ def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a job without a checkpoint: the options are accepted."""
+    """On a job of one checkpoint: the options are accepted."""
     monkeypatch.chdir(tmp_path)
     Path("orders.options").write_text("dstl.state.materialize.log-ratio: 2\n")
     store = LocalObjectStore(tmp_path / "store", durable=False)
+    coordinator = CheckpointCoordinator("orders", store)
+    attempt = coordinator.trigger()
+    coordinator.record(attempt)
+    coordinator.confirm(attempt)
     commands = re.findall(r"^\$ dstl (.*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

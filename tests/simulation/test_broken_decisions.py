@@ -161,7 +161,7 @@ def batch_is_applied_again(monkeypatch):
 def blocked_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 
-    def to_subsume(view: TimelineView, keep: int) -> Any:
+    def to_subsume(view: TimelineView, keep: int, _: Any = None) -> Any:
         unblocked = {
             each: dataclasses.replace(
                 entry,
@@ -255,7 +255,7 @@ def abandoned_is_subsumed_before_it_is_retracted(monkeypatch):
     monkeypatch.setattr(
         decisions,
         "to_subsume",
-        lambda view, keep: original(dataclasses.replace(view, retractions=()), keep),
+        lambda view, keep, _=None: original(dataclasses.replace(view, retractions=()), keep),
     )
 
 

@@ -282,7 +282,7 @@ def manifest_repeats_only_its_parent(monkeypatch):
 def last_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 
-    def to_subsume(view: TimelineView, keep: int) -> Any:
+    def to_subsume(view: TimelineView, keep: int, _: Any = None) -> Any:
         ids = [entry.checkpoint_id for entry in view.retained if entry.committed is None]
         record = original(view, keep)
         more = tuple(sorted({*ids, *(() if record is None else record.checkpoint_ids)}))
@@ -297,7 +297,7 @@ def savepoint_is_subsumed(monkeypatch):
     monkeypatch.setattr(
         decisions,
         "to_subsume",
-        lambda view, keep: original(dataclasses.replace(view, savepoints={}), keep),
+        lambda view, keep, _=None: original(dataclasses.replace(view, savepoints={}), keep),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import click
 
@@ -14,6 +15,7 @@ from dstl_dagster.cli.output import local_time, printable, say, show
 from dstl_dagster.cli.tables import checkpoint_json
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
+from dstl_dagster.settings import parse_duration
 from dstl_dagster.timeline import AsOf, Attempt
 
 __all__ = [
@@ -26,24 +28,33 @@ __all__ = [
 ]
 
 _KEEP_ALL = 2**31
+_RETENTION = ("execution.checkpointing.num-retained", "dstl.checkpoint.min-age")
 
 
 @click.command("savepoint")
 @id_argument
 @click.argument("name")
 @click.option("--export", "folder", metavar="FOLDER", help="Also export its state there as Parquet.")
+@click.option("--for", "duration", metavar="DURATION", help="Clean-up releases it after so long: '365 d'.")
 @job_options
 @as_json_option
 def savepoint_command(
-    coordinator: CheckpointCoordinator, at: AsOf, name: str, folder: str | None, as_json: bool
+    coordinator: CheckpointCoordinator,
+    at: AsOf,
+    name: str,
+    folder: str | None,
+    duration: str | None,
+    as_json: bool,
 ) -> None:
     """Keep checkpoint ID as savepoint NAME, whatever the retention; "latest" is the last one."""
     checkpoint_id = coordinator.at(at).checkpoint_id
-    checkpoint = coordinator.savepoint(checkpoint_id, name)
+    until = None if duration is None else datetime.now(UTC) + parse_duration("--for", duration)
+    checkpoint = coordinator.savepoint(checkpoint_id, name, until=until)
     if as_json:
         click.echo(json.dumps(checkpoint_json(checkpoint)))
     else:
-        say(f"checkpoint {checkpoint_id} is kept as {name!r}")
+        end = "" if until is None else f", until {local_time(until)}"
+        say(f"checkpoint {checkpoint_id} is kept as {name!r}{end}")
     if folder is not None:
         export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=as_json)
 
@@ -181,15 +192,15 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
 @click.option(
     "--keep",
     type=click.IntRange(1),
-    help="First subsume checkpoints beyond the last KEEP. By default as many as the option num-retained "
-    "says, and none if that is not given either.",
+    help="First subsume checkpoints beyond the last KEEP. By default as the options num-retained and "
+    "min-age say, and none if neither is given.",
 )
 @job_options
 @as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
     """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left."""
     # The command knows the job's retention only if it is told: its default must not subsume anything.
-    if keep is None and not coordinator.job_options.gives("execution.checkpointing.num-retained"):
+    if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
     report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
     if as_json:

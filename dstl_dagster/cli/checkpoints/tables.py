@@ -7,6 +7,7 @@ from typing import Any
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.cli.output import Table, local_time
+from dstl_dagster.cli.tables import savepoints_in_words
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.timeline import (
     Aborted,
@@ -106,7 +107,7 @@ def _status(checkpoint: Checkpoint) -> str:
         words.append(f"{len(checkpoint.blocked)} blocked")
     if checkpoint.abandoned:
         words.append("abandoned by a restore")
-    words += [f"kept as {name!r}" for name in checkpoint.savepoints]
+    words += [f"kept as {each}" for each in savepoints_in_words(checkpoint)]
     return ", ".join(words)
 
 

@@ -272,3 +272,14 @@ def test_verbose_logs_what_is_decided(coordinator):
     )
     assert "INFO dstl_dagster.timeline.timeline: timeline orders: slot" in done.stderr
     assert done.stdout == "checkpoint 1 is kept as 'mark'\n"
+
+
+def test_a_savepoint_that_ends_says_when(coordinator):
+    """Where it is made, and in the list."""
+    assert ", until 2" in run(coordinator, "savepoint", "1", "mark", "--for", "365 d").stdout
+    assert "mark (to 2" in run(coordinator, "list").stdout
+    assert "mark (to 2" in run(coordinator, "show", "1").stdout
+    document = json.loads(run(coordinator, "show", "1", "--json").stdout)
+    end = datetime.fromisoformat(document["savepoint_ends"]["mark"])
+    assert abs((end - datetime.now(UTC)).days - 364) <= 1
+    assert "--for" in run(coordinator, "savepoint", "1", "other", "--for", "soon", code=1).stderr

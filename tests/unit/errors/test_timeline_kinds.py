@@ -161,7 +161,7 @@ def _bad_snapshot(case: Case) -> None:
     timeline = case.coordinator().timeline
     case.checkpoint()
     slot = timeline.tail().slot + 1
-    said = {"open": None, "checkpoints": [], "last_completed_id": None, "highest_id": 0}
+    said = {"open": None, "checkpoints": [], "last_completed_id": None, "highest_id": 0, "savepoint_ends": {}}
     forged = Snapshot(slot=slot, view={**said, "abandoned": [], "savepoints": {}, "retractions": []})
     case.replace(timeline.names.slot(slot), encode_record(forged))
     timeline.tail()

@@ -196,6 +196,7 @@ def test_a_wrong_snapshot_is_refused(job):
         "highest_id": 0,
         "abandoned": [],
         "savepoints": {},
+        "savepoint_ends": {},
         "retractions": [],
     }
     forged = Snapshot(slot=tail.slot + 1, view=view)
