@@ -69,21 +69,29 @@ def parquet(context: dg.AssetExecutionContext, spark: dstl.SparkSessionResource)
     totals.write.mode("overwrite").parquet(str(folder() / "parquet" / str(day)))
 
 
-def state(*, separate_steps: bool) -> dg.AssetsDefinition:
+MERGE: dict[str, Any] = {
+    "keys": ["customer"],
+    "schema": "customer BIGINT, total DOUBLE",
+    "update": {"total": "coalesce(old.total, 0) + new.total"},
+}
+
+
+@dstl.checkpointed_asset("together", partitions_def=DAYS, **MERGE)
+def totals(spark: dstl.SparkSessionResource):
     """The same totals as keyed state."""
+    return totals_of(spark.spark_session)
 
-    @dstl.checkpointed_asset(
-        "separate" if separate_steps else "together",
-        partitions_def=DAYS,
-        keys=["customer"],
-        schema="customer BIGINT, total DOUBLE",
-        update={"total": "coalesce(old.total, 0) + new.total"},
-        separate_steps=separate_steps,
-    )
-    def totals(spark: dstl.SparkSessionResource):
-        return totals_of(spark.spark_session)
 
-    return totals
+@dg.op(out=dg.Out(dict))
+def update(
+    context: dg.OpExecutionContext,
+    changelog: dstl.ChangelogStorageResource,
+    spark: dstl.SparkSessionResource,
+) -> dict:
+    """The same, with steps 4 to 7 in ops of their own."""
+    with changelog.checkpoint(context, "separate", source="separate") as batch:
+        batch.merge_state(totals_of(spark.spark_session), operator="totals", **MERGE)
+    return batch.reference
 
 
 def job_of(asset: dg.AssetsDefinition, *, forked: bool = False) -> dg.JobDefinition:
@@ -108,15 +116,15 @@ def plain_forked() -> dg.JobDefinition:
 
 
 def together() -> dg.JobDefinition:
-    return job_of(state(separate_steps=False))
+    return job_of(totals)
 
 
 def together_forked() -> dg.JobDefinition:
-    return job_of(state(separate_steps=False), forked=True)
+    return job_of(totals, forked=True)
 
 
 def separate() -> dg.JobDefinition:
-    return job_of(state(separate_steps=True))
+    return job_of(dstl.build_state_asset("separate", update, partitions_def=DAYS, separate_steps=True))
 
 
 def work(variant: str, days: list[str]) -> None:

@@ -116,7 +116,11 @@ def _days(
     """
     if partitions_def is None:
         return [], [], []
-    of_state = _statuses(instance, assets.state_key, partitions_def)
+    of_state = {
+        key: status
+        for state in assets.state_keys
+        for key, status in _statuses(instance, state, partitions_def).items()
+    }
     of_files = _statuses(instance, assets.files_key, partitions_def)
     undone = [
         key for key in _to_look_up({*of_state, *of_files}, view, thorough) if view.applied_in(key) is None

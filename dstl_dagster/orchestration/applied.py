@@ -25,9 +25,10 @@ from dstl_dagster.orchestration.keys import (
     JobAssets,
 )
 from dstl_dagster.orchestration.marks import planned_before
+from dstl_dagster.orchestration.opening import is_called_directly
 from dstl_dagster.orchestration.partitions import partition_of
 
-__all__ = ["observe_if_unchanged", "tell_applied"]
+__all__ = ["observe_if_unchanged", "repeated_checks", "tell_applied"]
 
 _BACKFILL = "dagster/backfill"
 _NEWEST_EVENTS = 25
@@ -40,12 +41,47 @@ def tell_applied(context: dg.OpExecutionContext, job: str, checkpoint_id: int) -
     """
     partition = partition_of(context)
     what = "this batch" if partition is None else f"partition {partition}"
-    how = "" if partition is None else f" {_way_out(context, job, partition)[0]}"
-    said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed.{how}"
+    said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed."
+    if is_called_directly(context):
+        context.log.warning(said)
+        return
+    said += "" if partition is None else f" {_way_out(context, job, partition)[0]}"
     context.instance.add_run_tags(context.run_id, {TAG_ALREADY_IN: str(checkpoint_id)})
     if context.run.tags.get(TAG_FAIL_IF_APPLIED) == "true":
         raise ConflictError(said, kind=ErrorKind.ALREADY_APPLIED)
     context.log.warning(said)
+
+
+def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[dg.AssetCheckResult]:
+    """What the asset's own checks said when the batch was written: its function evaluates none of them
+    again.
+    """
+    why = f"the batch is already in checkpoint {checkpoint_id}"
+    results = []
+    for key in sorted(context.selected_asset_check_keys):
+        history = context.instance.event_log_storage.get_asset_check_execution_history(
+            key, limit=_NEWEST_EVENTS
+        )
+        events = [record.event.dagster_event for record in history if record.event is not None]
+        told = next(
+            (
+                each.asset_check_evaluation_data
+                for each in events
+                if each is not None and each.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            ),
+            None,
+        )
+        results.append(
+            dg.AssetCheckResult(
+                passed=told is not None and told.passed,
+                asset_key=key.asset_key,
+                check_name=key.name,
+                severity=dg.AssetCheckSeverity.WARN if told is None else told.severity,
+                description=f"not evaluated: {why}" if told is None else f"as evaluated before: {why}",
+                metadata={} if told is None else told.metadata,
+            )
+        )
+    return results
 
 
 def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, checkpoint_id: int) -> bool:

@@ -61,8 +61,8 @@ class CheckpointedAssetScaffolder(dg.Scaffolder[AssetScaffoldParams]):
 class CheckpointedAssetComponent(CheckpointLineageComponent):
     """A job whose state is an asset: `@checkpointed_asset` of a function, with all that belongs to the job.
 
-    The function is Python; resources that it takes, such as `spark`, are the project's. `sources` are the
-    assets that it reads.
+    The function is Python; resources that it takes, such as `spark`, are the project's. `deps` are the
+    assets that it reads by itself.
     """
 
     function: str = Field(
@@ -106,9 +106,6 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         description="`eager`, `on_missing`, a cron schedule, or the `module:name` of a condition.",
         examples=["eager", "0 6 * * *"],
     )
-    separate_steps: bool = Field(
-        default=False, description="Steps 4 to 7 are ops of their own, each in a process of its own."
-    )
 
     def _assets(
         self,
@@ -134,7 +131,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             partitions_def=partitions,
             source=self.source,
             retry_policy=self._retry_policy(),
-            sources=[dg.AssetKey(source.split("/")) for source in self.sources],
+            deps=self._deps(),
             kinds=self.kinds or None,
             owners=self.owners,
             group_name=self.group_name,
@@ -142,11 +139,11 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             metadata=self.metadata,
             code_version=self.code_version,
             automation_condition=condition_at(self.automation_condition),
-            separate_steps=self.separate_steps,
             changelog=changelog,
             **described,
         )(function)
-        return [state.map_asset_specs(self._shown_as), *self._specs(assets, partitions, None)]
+        state = state.map_asset_specs(self._shown_as)
+        return [state, *self._specs(assets.of_state(state.key), partitions, None)]
 
 
 def _package_of(context: dg.ComponentLoadContext | None) -> str | None:

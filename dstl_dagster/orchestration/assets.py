@@ -6,17 +6,25 @@ Owns the specs and their dependencies. Does not own what the ops do (`steps`) or
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.asset_arguments import (
+    deps_in,
+    require_changelog,
+    require_known,
+    state_key,
+    state_tags,
+)
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-from dstl_dagster.orchestration.keys import TAG_JOB, JobAssets
+from dstl_dagster.orchestration.keys import OPERATOR, TAG_ASSET, TAG_JOB, AssetRole, JobAssets
 from dstl_dagster.orchestration.ops import build_steps
+from dstl_dagster.orchestration.partitions import previous_partition
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.store_check import with_store_check
 from dstl_dagster.settings import parse_names
@@ -24,6 +32,33 @@ from dstl_dagster.settings import parse_names
 __all__ = ["build_state_asset", "checkpoint_asset_specs"]
 
 _AFTER = "after"
+_TAKEN: Final = frozenset(
+    [
+        "name",
+        "key_prefix",
+        "key",
+        "group_name",
+        "kinds",
+        "owners",
+        "description",
+        "tags",
+        "metadata",
+        "code_version",
+        "automation_condition",
+        "freshness_policy",
+        "hooks",
+    ]
+)
+_REFUSED: Final = {
+    "sources": "Dagster's word for it is `deps`",
+    "ins": "its op takes no data: read them inside it, or let @checkpointed_asset take them as parameters",
+    "backfill_policy": "a checkpoint holds one partition, so a run is for one",
+    "check_specs": "its ops give no results of checks: @checkpointed_asset's function does",
+    "op_tags": "give them to the op",
+    "pool": "give it to the op",
+    "config_schema": "give it to the op",
+    "io_manager_key": "its ops store nothing; @checkpointed_asset has it, for what loads the state",
+}
 
 
 def checkpoint_asset_specs(
@@ -33,7 +68,7 @@ def checkpoint_asset_specs(
     owners: Sequence[str] = (),
     kinds: Sequence[str] = (),
     freshness: timedelta | None = None,
-    sources: Sequence[dg.AssetKey | dg.AssetDep] | None = None,
+    deps: Iterable[Any] | None = None,
     file_columns: dg.TableSchema | None = None,
     group_name: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -44,22 +79,21 @@ def checkpoint_asset_specs(
     that runs outside Dagster, by `build_checkpoint_sensor`.
 
     Args:
-        job: the job's name, or its asset keys; `JobAssets.operators` are the operators shown.
+        job: the job's name, its asset keys, or the asset of its state, upstream of these;
+            `JobAssets.operators` are the operators shown.
         partitions_def: of the job's state and files. Checkpoints have one dynamic partition for each that
             can be restored now.
         kinds: added to our own on each asset, for example `gcs`; Dagster shows three at most.
         freshness: the freshness policy of checkpoints fails once the last one is older than this, and warns
             at three quarters of it.
-        sources: the assets that a job outside Dagster reads: adds `<job>/state` downstream of them. Not
-            together with `build_state_asset`, which defines that asset.
+        deps: the assets that a job outside Dagster reads: adds `<job>/state` downstream of them. Not for a
+            job whose state is an asset that Dagster runs.
         file_columns: the columns of the output files.
         group_name, tags: of all of them; the group is by default the job's. For changes of single ones, map
             over the specs: `[spec.replace_attributes(...) for spec in specs]`, anything but the key.
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
-    if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
-        raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
     common = {
         "group_name": group_name or assets.group_name,
         "owners": list(parse_names("owners", owners)),
@@ -67,15 +101,22 @@ def checkpoint_asset_specs(
     }
     spec = partial(_spec, assets, common, parse_names("kinds", kinds))
     specs = [
-        spec(assets.operator_key(operator), "table", f"The state of operator {operator}: its rows by key.")
+        spec(
+            assets.operator_key(operator),
+            AssetRole.OPERATOR,
+            "table",
+            f"The state of operator {operator}: its rows by key.",
+            metadata={OPERATOR: operator},
+        )
         for operator in assets.operators
     ]
-    if sources is not None:
+    if deps is not None:
         described = f"The state of {assets.job}, which runs outside Dagster."
-        specs.append(spec(assets.state_key, "pyspark", described, deps=list(sources)))
+        specs.append(spec(assets.state_key, AssetRole.STATE, "pyspark", described, deps=deps_in(deps)))
     specs.append(
         spec(
             assets.files_key,
+            AssetRole.FILES,
             "file",
             "Output files, published exactly once by step 6 (compose-commit).",
             partitions_def=partitions_def,
@@ -85,6 +126,7 @@ def checkpoint_asset_specs(
     specs.append(
         spec(
             assets.checkpoints_key,
+            AssetRole.CHECKPOINTS,
             "checkpoint",
             "Completed checkpoints of the job: state, source positions and files, committed atomically. "
             "The partitions are the checkpoints that can be restored now.",
@@ -102,6 +144,7 @@ def _spec(
     common: Mapping[str, Any],
     kinds: Sequence[str],
     key: dg.AssetKey,
+    role: AssetRole,
     kind: str,
     description: str,
     **more: Any,
@@ -111,7 +154,7 @@ def _spec(
         deps=more.pop("deps", [assets.state_key]),
         kinds={kind, *kinds},
         description=description,
-        **common,
+        **{**common, "tags": {**common["tags"], TAG_ASSET: role.value}},
         **more,
     )
 
@@ -121,52 +164,45 @@ def build_state_asset(
     update: dg.OpDefinition,
     *,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
-    sources: Sequence[dg.AssetKey | dg.AssetDep] = (),
-    kinds: Collection[str] | None = None,
-    owners: Sequence[str] = (),
-    description: str | None = None,
-    group_name: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    code_version: str | None = None,
-    automation_condition: dg.AutomationCondition[Any] | None = None,
+    deps: Iterable[Any] = (),
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
     separate_steps: bool = False,
     changelog: ChangelogStorageResource | None = None,
+    **asset_arguments: Any,
 ) -> dg.AssetsDefinition:
     """The state of a job as an asset backed by two ops: update (steps 1 to 3) and complete (steps 4 to 7).
 
     Args:
         job: the job's name, or its asset keys.
         update: the user's op, which returns `batch.reference`. It takes no data: an input `after` of type
-            `Nothing`, by which it waits for its sources, is added if the op does not have it.
+            `Nothing`, by which it waits for `deps`, is added if the op does not have it.
         partitions_def: each partition is one run and one checkpoint. With time partitions the asset depends
             on its own previous one, so that a backfill runs them in order. All others, such as static,
             dynamic and multi-dimensional ones, have no order: each is applied once, whichever comes first.
-        sources: the assets that `update` reads; an `AssetDep` brings a partition mapping.
-        kinds, owners, description, group_name, tags, metadata, code_version, automation_condition: as of
-            `dagster.asset`. The group is by default the job's.
+        deps: the assets that `update` reads, as of `dagster.asset`; an `AssetDep` brings a partition mapping.
         retry_policy: of what stands behind `update`, which brings its own.
         separate_steps: `persist`, `confirm`, `compose_commit` and `cleanup` as ops of their own instead of
             `complete`: each shows and is retried alone, and costs a process where steps have their own.
         changelog: for what stands behind `update`: where the job lives; without it, the resource named
             `changelog`.
+        asset_arguments: `name`, `key_prefix`, `key`, `group_name`, `kinds`, `owners`, `description`, `tags`,
+            `metadata`, `code_version`, `automation_condition`, `freshness_policy`, `hooks`: as of
+            `dagster.asset`. The key is `<job>/state` and the group the job's by default.
 
-    Raises: InvalidInputError for an `update` that takes data, a text where names are wanted, or a `changelog`
-    that cannot be used.
+    Raises: InvalidInputError for an `update` that takes data, an argument that means nothing here, a text
+    where names are wanted, or a `changelog` that cannot be used.
     """
     assets = JobAssets.of(job)
+    require_known(
+        "build_state_asset", asset_arguments, _TAKEN, _REFUSED, "`deps`, `separate_steps`, `changelog`"
+    )
+    key = state_key(assets, "state", asset_arguments)
     assets.require_own_names()
-    update, owners = _waiting(update), parse_names("owners", owners)
-    if isinstance(sources, str | dg.AssetKey | dg.AssetDep):
-        raise InvalidInputError(f"sources: expected asset keys in a list, such as [{sources!r}]")
-    if changelog is not None and not isinstance(changelog, ChangelogStorageResource):
-        raise InvalidInputError(f"changelog is a ChangelogStorageResource(uri=...), not {changelog!r}")
-    if changelog is not None:
-        changelog.require_valid()
-    prefix = op_prefix(assets)
+    update = _waiting(update)
+    require_changelog(changelog)
+    prefix = f"{key.to_python_identifier()}_"
     complete = build_steps(
-        lambda _job: assets,
+        lambda _job: assets.of_state(key),
         separate_steps=separate_steps,
         prefix=prefix,
         retry_policy=retry_policy,
@@ -175,28 +211,26 @@ def build_state_asset(
         changelog=changelog,
     )
     first = with_store_check(update).alias(update.name.removeprefix(prefix))
-    ins = {f"source_{place}": _waits_for(source) for place, source in enumerate(sources)}
+    ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(deps_in(deps))}
     if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        ins["previous"] = dg.AssetIn(
-            key=assets.state_key,
-            dagster_type=dg.Nothing,
-            partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1),
-        )
-    return dg.graph_asset(
-        name=assets.state,
-        key_prefix=[assets.group_name],
-        ins=ins,
-        partitions_def=partitions_def,
-        group_name=group_name or assets.group_name,
-        kinds=set(parse_names("kinds", kinds or ("pyspark",))),
-        owners=list(owners) or None,
-        tags={**(tags or {}), TAG_JOB: assets.job},
-        metadata=metadata,
-        code_version=code_version,
-        automation_condition=automation_condition,
-        backfill_policy=dg.BackfillPolicy.multi_run(1) if partitions_def is not None else None,
-        description=description or f"The state of {assets.job}: one run, one checkpoint.",
-    )(_graph_of(first, complete, ins))
+        ins["previous"] = dg.AssetIn(key=key, dagster_type=dg.Nothing, partition_mapping=previous_partition())
+    given = {name: value for name, value in asset_arguments.items() if value is not None}
+    freshness_policy = given.pop("freshness_policy", None)
+    arguments: dict[str, Any] = {
+        "group_name": assets.group_name,
+        "description": f"The state of {assets.job}: one run, one checkpoint.",
+        **{name: value for name, value in given.items() if name not in ("name", "key_prefix")},
+        "key": key,
+        "kinds": set(parse_names("kinds", given.get("kinds") or ("pyspark",))),
+        "owners": list(parse_names("owners", given.get("owners") or ())) or None,
+        "tags": state_tags(assets, given.get("tags")),
+    }
+    made: dg.AssetsDefinition = dg.graph_asset(ins=ins, partitions_def=partitions_def, **arguments)(
+        _graph_of(first, complete, ins)
+    )
+    if freshness_policy is None:
+        return made
+    return made.map_asset_specs(lambda spec: spec.replace_attributes(freshness_policy=freshness_policy))
 
 
 def _graph_of(
@@ -214,18 +248,13 @@ def _graph_of(
     return steps
 
 
-def _waits_for(source: dg.AssetKey | dg.AssetDep) -> dg.AssetIn:
-    dep = source if isinstance(source, dg.AssetDep) else dg.AssetDep(source)
+def _waits_for(given: Any) -> dg.AssetIn:
+    dep = given if isinstance(given, dg.AssetDep) else dg.AssetDep(given)
     return dg.AssetIn(key=dep.asset_key, partition_mapping=dep.partition_mapping, dagster_type=dg.Nothing)
 
 
-def op_prefix(assets: JobAssets) -> str:
-    """Of the names of a state asset's ops, which Dagster wants unique; the graph shows them without it."""
-    return f"{assets.group_name}_{assets.state}_"
-
-
 def _waiting(update: dg.OpDefinition) -> dg.OpDefinition:
-    """The op, with the input by which it waits for its sources."""
+    """The op, with the input by which it waits for its `deps`."""
     if not isinstance(update, dg.OpDefinition):
         raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
     data = [name for name in update.ins if name != _AFTER]

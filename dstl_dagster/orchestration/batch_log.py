@@ -9,6 +9,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
 from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.orchestration.opening import is_called_directly
 
 __all__ = ["log_opened", "log_persisted"]
 
@@ -39,10 +40,14 @@ def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     on = "with no state before it" if parent is None else f"on checkpoint {parent.checkpoint_id}"
     positions = {} if parent is None else dict(parent.positions)
     context.log.info(
-        f"step 1 trigger: checkpoint {attempt.checkpoint_id} of {attempt.job} is open, {on}, try "
-        f"{context.retry_number + 1} of this run, attempt {attempt.attempt}; sources stand at "
+        f"step 1 trigger: checkpoint {attempt.checkpoint_id} of {attempt.job} is open, {on}, "
+        f"{_try_of(context)}attempt {attempt.attempt}; sources stand at "
         f"{json.dumps(positions, default=str) if positions else 'their beginning'}"
     )
+
+
+def _try_of(context: dg.OpExecutionContext) -> str:
+    return "" if is_called_directly(context) else f"try {context.retry_number + 1} of this run, "
 
 
 def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:

@@ -23,6 +23,7 @@ from dstl_dagster.orchestration.agreement import partitions_finding
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.findings import Finding
 from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.reporting import partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.timeline_check import compare_timeline
@@ -99,9 +100,10 @@ def build_checkpoint_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
         instance = context.op_execution_context.instance
-        look = _Look(assets, resource.coordinator(assets.job), limits, check_clock, instance)
+        shown = assets_in(context.op_execution_context, assets)
+        look = _Look(shown, resource.coordinator(assets.job), limits, check_clock, instance)
         for finding in look.findings(chosen):
-            yield finding.result(assets)
+            yield finding.result(shown)
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",

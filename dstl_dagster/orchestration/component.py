@@ -87,7 +87,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Operators whose state is an asset of its own.",
         examples=[["totals"]],
     )
-    sources: Sequence[str] = Field(
+    deps: Sequence[str] = Field(
         default=(),
         description="Keys of the assets that the job reads, with slashes.",
         examples=[["raw/orders"]],
@@ -137,7 +137,10 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     group_name: str | None = Field(default=None, description="Of the assets; by default the job's.")
     tags: dict[str, Option] = Field(default_factory=dict, description="Of the assets.")
-    state: str = Field(default="state", description="Last part of the key of the job's state.")
+    state: str | None = Field(
+        default=None,
+        description="Last part of the key of the job's state: by default `state`, or the function's name.",
+    )
     files: str = Field(default="files", description="Last part of the key of its files.")
     checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
     max_checkpoints_per_tick: int = Field(
@@ -232,14 +235,16 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         changelog: ChangelogStorageResource,  # noqa: ARG002
         partitions: dg.PartitionsDefinition[str] | None,
     ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-        sources = [dg.AssetKey(source.split("/")) for source in self.sources]
-        return list(self._specs(assets, partitions, sources))
+        return list(self._specs(assets, partitions, self._deps()))
+
+    def _deps(self) -> list[dg.AssetKey]:
+        return [dg.AssetKey(key.split("/")) for key in self.deps]
 
     def _specs(
         self,
         assets: JobAssets,
         partitions: dg.PartitionsDefinition[str] | None,
-        sources: list[dg.AssetKey] | None,
+        deps: list[dg.AssetKey] | None,
     ) -> list[dg.AssetSpec]:
         columns = [dg.TableColumn(name, kind) for name, kind in self.file_columns.items()]
         specs = checkpoint_asset_specs(
@@ -248,7 +253,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             owners=self.owners,
             kinds=self.kinds,
             freshness=self._freshness(),
-            sources=sources,
+            deps=deps,
             file_columns=dg.TableSchema(columns) if columns else None,
             group_name=self.group_name,
             tags=as_text(self.tags),

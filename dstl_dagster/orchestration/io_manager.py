@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
 from dagster._utils.cached_method import cached_method  # no public name
 from pydantic import Field, PrivateAttr
 
@@ -38,8 +37,8 @@ from dstl_dagster.orchestration.program import asset_source, claim_of_output
 from dstl_dagster.orchestration.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.table import in_words
-from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.orchestration.targets import Target
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
 
 if TYPE_CHECKING:
@@ -264,11 +263,18 @@ def _checkpoint_of(
     return coordinator.get(max(found))
 
 
+def _step_of(context: dg.InputContext) -> Any:
+    """`None` outside of a run, as in `load_asset_value`."""
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
 def _is_everything(context: dg.InputContext, target: Target) -> bool:
     """Whether an asset without partitions asks, or one for all that there are: for the state as it is."""
-    try:
-        step = context.step_context
-    except DagsterInvalidPropertyError:  # `load_asset_value`
+    step = _step_of(context)
+    if step is None:
         return False
     if not (step.has_partition_key or step.has_partition_key_range):
         return True
@@ -280,9 +286,8 @@ def _is_everything(context: dg.InputContext, target: Target) -> bool:
 
 def _is_own_output(context: dg.InputContext) -> bool:
     """Whether an asset loads what it is about to write."""
-    try:
-        step = context.step_context
-    except DagsterInvalidPropertyError:
+    step = _step_of(context)
+    if step is None:
         return False
     definition = step.job_def.asset_layer.get_assets_def_for_node(step.node_handle)
     return definition is not None and context.has_asset_key and context.asset_key in definition.keys

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
 
-from dagster import AssetKey, DynamicPartitionsDefinition
+from dagster import AssetKey, AssetsDefinition, DynamicPartitionsDefinition
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
@@ -13,6 +16,7 @@ from dstl_dagster.settings import parse_names
 
 __all__ = [
     "TAG_ALREADY_IN",
+    "TAG_ASSET",
     "TAG_ATTEMPT",
     "TAG_CHECKPOINT",
     "TAG_COMMIT",
@@ -31,11 +35,14 @@ __all__ = [
     "TAG_TAKE_OVER",
     "TAG_TIMELINE",
     "TAG_VERSION",
+    "AssetRole",
     "JobAssets",
     "dagster_name",
 ]
 
 TAG_JOB = "dstl/job"
+TAG_ASSET = "dstl/asset"
+"""What an asset is of its job, as `AssetRole` says: by it events find an asset whose key was changed."""
 TAG_CHECKPOINT = "dstl/checkpoint_id"
 TAG_PARENT = "dstl/parent_id"
 TAG_ATTEMPT = "dstl/attempt"
@@ -69,6 +76,19 @@ TAG_MARK = "dstl/mark"
 TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 
+OPERATOR = "dstl/operator"
+"""The metadata by which an asset names the operator that it shows, or loads."""
+
+
+class AssetRole(StrEnum):
+    """What an asset shows of a job."""
+
+    STATE = "state"
+    OPERATOR = "operator"
+    FILES = "files"
+    CHECKPOINTS = "checkpoints"
+
+
 _sources: dict[tuple[str, str], str] = {}
 """Which asset each source is whose definition was built in this process, by the names of job and source."""
 _defined: dict[str, JobAssets] = {}
@@ -88,31 +108,93 @@ def dagster_name(name: str, what: str) -> str:
     return name
 
 
+class ShownAsset(Protocol):
+    """An asset in some definitions."""
+
+    @property
+    def key(self) -> AssetKey: ...
+    @property
+    def tags(self) -> Mapping[str, str]: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+
+def _place(role: str, operator: str | None) -> str:
+    return f"{role} {operator}" if role == AssetRole.OPERATOR else role
+
+
 @dataclass(frozen=True)
 class JobAssets:
     """The asset keys of one job.
 
     Attributes:
         job: the job's name; the first part of every key.
-        state, files, checkpoints: the last part of the key of the job's state, its output files and its
-            checkpoints.
+        state: the last part of the key of the job's state; by default `state`, and for `@checkpointed_asset`
+            the name of its function.
+        files, checkpoints: that of its output files and its checkpoints.
         operators: those whose state is an asset of its own, `<job>/<state>/<operator>`.
+        found, states: the keys under which some definitions have them, and all assets that write its state.
     """
 
     job: str
-    state: str = "state"
+    state: str | None = None
     files: str = "files"
     checkpoints: str = "checkpoints"
     operators: tuple[str, ...] = ()
+    found: Mapping[str, AssetKey] = field(default_factory=dict, init=False, repr=False, compare=False)
+    states: tuple[AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validated_job(self.job)
         object.__setattr__(self, "operators", parse_names("operators", self.operators))
 
     @classmethod
-    def of(cls, job: str | JobAssets) -> JobAssets:
-        """The `job` argument of every builder: asset keys, or a job's name, which has the default keys."""
-        return job if isinstance(job, JobAssets) else cls(job)
+    def of(cls, job: str | JobAssets | AssetsDefinition) -> JobAssets:
+        """The `job` argument of every builder: a job's name, which has the default keys, its asset keys, or
+        the asset of its state.
+
+        Raises: InvalidInputError for an asset of something else.
+        """
+        if isinstance(job, JobAssets):
+            return job
+        if not isinstance(job, AssetsDefinition):
+            return cls(job)
+        names = {tags[TAG_JOB] for tags in job.tags_by_key.values() if TAG_JOB in tags}
+        if len(names) != 1 or len(job.keys) != 1:
+            raise InvalidInputError(
+                f"{job!r} is the state of no job: name the job, or the asset that @checkpointed_asset or "
+                "build_state_asset made"
+            )
+        return cls(names.pop()).of_state(job.key)
+
+    def found_in(self, nodes: Iterable[ShownAsset]) -> JobAssets:
+        """The same with the keys and operators of these assets, where the job's are among them."""
+        found, states, operators = dict(self.found), [], list(self.operators)
+        for node in nodes:
+            role = node.tags.get(TAG_ASSET)
+            if role is None or node.tags.get(TAG_JOB) != self.job:
+                continue
+            if role == AssetRole.STATE:
+                states.append(node.key)
+                continue
+            operator = node.metadata.get(OPERATOR)
+            found[_place(role, operator)] = node.key
+            if operator is not None and operator not in operators:
+                operators.append(operator)
+        if states and found.get(AssetRole.STATE) not in states:
+            found[AssetRole.STATE] = states[0]
+        named = replace(self, operators=tuple(operators))
+        return named._with(found, tuple(states) or self.states)
+
+    def of_state(self, key: AssetKey) -> JobAssets:
+        """The same with this one of the assets that write the job's state."""
+        return self._with({**self.found, AssetRole.STATE: key}, self.states)
+
+    def _with(self, found: Mapping[str, AssetKey], states: tuple[AssetKey, ...]) -> JobAssets:
+        made = replace(self)
+        object.__setattr__(made, "found", found)
+        object.__setattr__(made, "states", states)
+        return made
 
     @classmethod
     def defined(cls, job: str) -> JobAssets:
@@ -159,19 +241,26 @@ class JobAssets:
 
     @property
     def state_key(self) -> AssetKey:
-        return AssetKey([self.group_name, self.state])
+        return self.found.get(AssetRole.STATE) or AssetKey([self.group_name, self.state or "state"])
+
+    @property
+    def state_keys(self) -> tuple[AssetKey, ...]:
+        """Of each asset that writes the job's state: as a rule one."""
+        return self.states or (self.state_key,)
 
     def operator_key(self, operator: str) -> AssetKey:
         """The asset of one operator's state."""
-        return AssetKey([self.group_name, self.state, operator])
+        found = self.found.get(_place(AssetRole.OPERATOR, operator))
+        return found or AssetKey([self.group_name, self.state or "state", operator])
 
     @property
     def files_key(self) -> AssetKey:
-        return AssetKey([self.group_name, self.files])
+        return self.found.get(AssetRole.FILES) or AssetKey([self.group_name, self.files])
 
     @property
     def checkpoints_key(self) -> AssetKey:
-        return AssetKey([self.group_name, self.checkpoints])
+        found = self.found.get(AssetRole.CHECKPOINTS)
+        return found or AssetKey([self.group_name, self.checkpoints])
 
     @property
     def partitions_name(self) -> str:

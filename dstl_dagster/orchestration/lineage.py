@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Checkpoint, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.format import JobNames, counted, readable_bytes
 from dstl_dagster.orchestration.chain import chain_metadata, partition_link
@@ -53,6 +53,7 @@ __all__ = [
     "files_event",
     "files_version",
     "operator_materialization",
+    "output_of_state",
     "state_materialization",
     "state_metadata",
     "state_version",
@@ -312,6 +313,25 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
         "operators": _operator_table(checkpoint),
         **cost_measures(checkpoint, prices),
     }
+
+
+@dataclass(frozen=True)
+class StateOutput:
+    """What an event says of the state that a run of its own asset reports as its output."""
+
+    metadata: Mapping[str, Any]
+    tags: Mapping[str, str]
+    version: dg.DataVersion
+
+
+def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7") -> StateOutput:
+    """Of the checkpoint that this attempt completed. `step`: as its op is tagged."""
+    checkpoint = coordinator.get(attempt.checkpoint_id)
+    timeline = coordinator.timeline.seen().timeline_id
+    reporter = Reporter("run", coordinator.store.uri, timeline, coordinator.prices)
+    tags = dict(_tags(checkpoint.entry.completed, reporter, step))
+    version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
+    return StateOutput(state_metadata(checkpoint, coordinator.prices), tags, version)
 
 
 def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.execution.context.invocation import BaseDirectExecutionContext  # no public name
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
@@ -25,15 +26,33 @@ from dstl_dagster.orchestration.partitions import (
     window_key,
     window_of,
 )
-from dstl_dagster.orchestration.program import claim_of_op
+from dstl_dagster.orchestration.program import assets_in, claim_of_op, definition_of
 from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["BatchRequest", "Check", "may_take_over", "refusing", "request_batch"]
+__all__ = [
+    "BatchRequest",
+    "Check",
+    "is_called_directly",
+    "may_take_over",
+    "op_context_of",
+    "refusing",
+    "request_batch",
+]
 
 Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
+
+
+def is_called_directly(context: object) -> bool:
+    """Whether a test has built the context: there is no run then."""
+    return isinstance(context, BaseDirectExecutionContext)
+
+
+def op_context_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> dg.OpExecutionContext:
+    """The context of the op, where it is that of an asset."""
+    return context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
 
 
 @dataclass(frozen=True)
@@ -74,18 +93,21 @@ def request_batch(
     Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several;
     ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
     """
-    run, job = context.run, coordinator.job
+    run, job = None if is_called_directly(context) else context.run, coordinator.job
     partition = partition_of(context)
+    definition = definition_of(context)
+    if run is None and definition is None:
+        ordered = False  # an op that a test calls: its partition has no definition
     if ordered and partition is None:
         raise InvalidInputError(
             f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
             "a partition, or leave `source` out and call `batch.move_position`"
         )
-    definition = (context.assets_def if context.has_assets_def else context.job_def).partitions_def
     # A batch with a key of its own is no partition.
     window = window_of(definition, partition) if ordered or idempotency_key is None else None
     claim = claim_of_op(
         context,
+        definition,
         source=source,
         own_key=idempotency_key is not None and not ordered,
         ordered=ordered,
@@ -94,7 +116,7 @@ def request_batch(
     if ordered and window is not None:
         claim = claim.at(window_key(window.end))
     # By the op too: two updates of one job in one run are two batches.
-    by_run = f"run:{root_run_id(run)}/{context.op_handle}"
+    by_run = f"call:{uuid.uuid4()}" if run is None else f"run:{root_run_id(run)}/{context.op_handle}"
     key = claim.key(idempotency_key or partition or by_run, interval(window))
 
     def check_all(parent: Checkpoint | None) -> None:
@@ -105,9 +127,13 @@ def request_batch(
         if check is not None:
             check(parent)
 
+    if run is None:
+        return BatchRequest(coordinator, key, claim, False, check_all)
     take_over = may_take_over(run, context.instance, coordinator)
-    if require_shown_timeline(run, context.instance, coordinator).difference is not None:
-        show_again(Step(context, JobAssets.defined(job), coordinator))
+    shown = assets_in(context, JobAssets.defined(job))
+    compared = require_shown_timeline(run, context.instance, coordinator, shown.checkpoints_key)
+    if compared.difference is not None:
+        show_again(Step(context, shown, coordinator))
     return BatchRequest(coordinator, key, claim, take_over, check_all)
 
 
@@ -120,7 +146,7 @@ def refusing(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
         partition = None
         with suppress(InvalidInputError):  # of several; they may be what was refused
             partition = partition_of(context)
-        if context.has_assets_def and partition is not None:
+        if context.has_assets_def and partition is not None and not is_called_directly(context):
             for key in context.assets_def.keys:
                 leave_as_it_was(context.instance, JobAssets.defined(job), key, partition, context.run_id)
         raise

@@ -17,7 +17,8 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.applied import observe_if_unchanged
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
-from dstl_dagster.orchestration.lineage import state_metadata, state_version
+from dstl_dagster.orchestration.lineage import output_of_state
+from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.timeline import Ending
@@ -188,11 +189,15 @@ def _build_last_op(
         context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
     ) -> Iterator[dg.Output[Any]]:
         attempt = _run(steps, context, assets, reference, changelog)
-        if not observe_if_unchanged(context, assets(attempt.job), attempt.checkpoint_id):
-            if context.has_assets_def:
-                version = dg.DataVersion(state_version(attempt.attempt))
-                context.set_data_version(assets(attempt.job).state_key, version)
-            yield dg.Output(None if ends else reference)
+        shown, value = assets_in(context, assets(attempt.job)), None if ends else reference
+        if observe_if_unchanged(context, shown, attempt.checkpoint_id):
+            return
+        if not context.has_assets_def:
+            yield dg.Output(value)
+            return
+        made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
+        context.set_data_version(shown.state_key, made.version)
+        yield dg.Output(value, metadata=made.metadata, tags=made.tags)
 
     return decorator(_of_reference(changelog, last))
 
@@ -249,11 +254,8 @@ def _compose_commit(step: Step, attempt: Attempt) -> None:
     compose_commit(step, attempt.checkpoint_id, attempt=attempt)
 
 
-def _clean_up(step: Step, attempt: Attempt) -> None:
+def _clean_up(step: Step, attempt: Attempt) -> None:  # noqa: ARG001 - as the others
     clean_up(step)
-    # Of the last op, which is that of the state.
-    checkpoint = step.coordinator.get(attempt.checkpoint_id)
-    step.show(state_metadata(checkpoint, step.coordinator.prices))
 
 
 _ALL_STEPS: Final = (("4", persist), ("5", confirm), ("6", _compose_commit), ("7", _clean_up))

@@ -10,6 +10,7 @@ from dagster import (
     OpExecutionContext,
     PartitionsDefinition,
     TimeWindow,
+    TimeWindowPartitionMapping,
     TimeWindowPartitionsDefinition,
     partition_loading_context,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "next_partition",
     "partition_in",
     "partition_of",
+    "previous_partition",
     "require_next_partition",
     "window_key",
     "window_of",
@@ -56,6 +58,11 @@ def next_partition(definition: TimeWindowPartitionsDefinition, position: str | N
     """
     window = _next_window(definition, None if position is None else _instant(position))
     return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
+
+
+def previous_partition() -> TimeWindowPartitionMapping:
+    """By which an asset depends on its own previous partition, so that a backfill runs them in order."""
+    return TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 
 
 def window_key(at: datetime) -> str:

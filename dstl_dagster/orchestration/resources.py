@@ -24,10 +24,18 @@ from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.applied import tell_applied
 from dstl_dagster.orchestration.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.by_hand import HandWork
-from dstl_dagster.orchestration.completing import complete_unless_later
+from dstl_dagster.orchestration.completing import complete, is_completed_later
 from dstl_dagster.orchestration.elsewhere import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.opening import BatchRequest, Check, refusing, request_batch
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.opening import (
+    BatchRequest,
+    Check,
+    is_called_directly,
+    op_context_of,
+    refusing,
+    request_batch,
+)
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.preflight import log_bucket_findings
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -42,6 +50,8 @@ if TYPE_CHECKING:
     from dstl_dagster.spark import CheckpointBatch
 
 __all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
+
+_Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 class ChangelogStorageResource(dg.ConfigurableResource[Any]):
@@ -144,7 +154,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     @contextmanager
     def storage(
         self,
-        context: dg.OpExecutionContext,
+        context: "_Context",
         work: "CheckpointBatch | Attempt | Mapping[str, Any]",
         *,
         metrics: MetricsHook | None = None,
@@ -174,7 +184,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     @contextmanager
     def checkpoint(
         self,
-        context: dg.OpExecutionContext,
+        context: "_Context",
         job: str,
         *,
         source: str | None = None,
@@ -204,22 +214,31 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         or its partitions count by something else. A run tagged `dstl/ignore_unclaimed_state: true` leaves
         state as it is that nothing in its code location writes.
         """
-        work = {"source": source, "ordered": source is not None, "idempotency_key": idempotency_key}
+        work: dict[str, Any] = {
+            "source": source,
+            "ordered": source is not None,
+            "idempotency_key": idempotency_key,
+        }
         with self.opened_batch(context, job, options=options, check=check, **work) as batch:
             yield batch
 
     @contextmanager
     def opened_batch(
         self,
-        context: dg.OpExecutionContext,
+        context: "_Context",
         job: str,
         *,
         options: Mapping[str, str] | None = None,
+        completes: JobAssets | None = None,
         **work: Any,
     ) -> Iterator["CheckpointBatch"]:
-        """`checkpoint` for a definition that says more of its batch: `work` as of `request_batch`."""
+        """`checkpoint` for a definition that says more of its batch: `work` as of `request_batch`.
+
+        `completes`: the block does steps 4 to 7, and reports under these keys.
+        """
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
+        context = op_context_of(context)
         with without_useless_retries():
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
@@ -238,12 +257,12 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                 log_opened(context, batch)
                 yield batch
             log_persisted(context, batch)
-            complete_unless_later(context, request.coordinator, batch.attempt)
+            _complete(context, request.coordinator, batch.attempt, completes)
 
     @contextmanager
     def pipes_checkpoint(
         self,
-        context: dg.OpExecutionContext,
+        context: "_Context",
         job: str,
         *,
         source: str | None = None,
@@ -260,6 +279,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         A process that fails, or ends without a hand-over, leaves nothing: the attempt is aborted. A retry
         opens another one.
         """
+        context = op_context_of(context)
         with without_useless_retries():
             with refusing(context, job):
                 request = self._request(
@@ -273,12 +293,13 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                 )
             with open_elsewhere(context, request) as batch:
                 yield batch
-            complete_unless_later(context, request.coordinator, batch.attempt)
+            _complete(context, request.coordinator, batch.attempt)
 
     def _request(
         self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
     ) -> BatchRequest:
-        coordinator = self.coordinator(job, owner=owner_of(context.run), options=options)
+        owner = None if is_called_directly(context) else owner_of(context.run)
+        coordinator = self.coordinator(job, owner=owner, options=options)
         _require_files_inside(context, coordinator.store)
         return request_batch(context, coordinator, **work)
 
@@ -389,6 +410,19 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
 
     bucket_name, prefix = split_bucket_uri(uri, "gs")
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
+
+
+def _complete(
+    context: dg.OpExecutionContext,
+    coordinator: CheckpointCoordinator,
+    attempt: Attempt,
+    assets: JobAssets | None = None,
+) -> None:
+    """Steps 4 to 7, where no later step of the run does them."""
+    if assets is not None:
+        complete(context, coordinator, attempt, assets)
+    elif not is_completed_later(context):
+        complete(context, coordinator, attempt, JobAssets.of(coordinator.job))
 
 
 def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:

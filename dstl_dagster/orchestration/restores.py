@@ -36,6 +36,7 @@ from dstl_dagster.orchestration.lineage import (
 )
 from dstl_dagster.orchestration.marks import Mark
 from dstl_dagster.orchestration.owners import in_words, owner_link
+from dstl_dagster.orchestration.program import state_of
 from dstl_dagster.orchestration.reporting import names_checkpoint, sizes_shown
 from dstl_dagster.timeline import Completed, Restored
 
@@ -109,7 +110,7 @@ def tell_restore(
     batches = {completed.idempotency_key: completed for completed in left if completed.idempotency_key}
     run_again = {
         key: shown
-        for key in (assets.state_key, assets.files_key)
+        for key in (*assets.state_keys, assets.files_key)
         if (shown := _still_shown(instance, key, batches))
     }
     events: list[RestoreEvent] = [
@@ -183,9 +184,8 @@ def _gone(
         shown = run_again.get(assets.files_key, ())
         where = batch if batch in shown else None
         events.append(observed(assets.files_key, where, f"the files of checkpoint {number} are gone", files))
-    if batch in run_again.get(assets.state_key, ()):
-        said = f"{batch} is no longer in the state: run it again"
-        events.append(observed(assets.state_key, batch, said, {}))
+    said = f"{batch} is no longer in the state: run it again"
+    events += [observed(key, batch, said, {}) for key in assets.state_keys if batch in run_again.get(key, ())]
     return events
 
 
@@ -223,9 +223,10 @@ def newest_again(
     """The events by which each asset of the job shows this checkpoint as the newest. Its own comes last."""
     events: list[RestoreEvent] = []
     batch = checkpoint.idempotency_key
-    if _was_shown(instance, assets.state_key, batch):
-        where = _partition_shown(instance, assets.state_key, batch)
-        events.append(state_materialization(assets, checkpoint, reporter, where))
+    shown = state_of(assets, checkpoint)
+    if shown is not None and _was_shown(instance, shown.state_key, batch):
+        where = _partition_shown(instance, shown.state_key, batch)
+        events.append(state_materialization(shown, checkpoint, reporter, where))
     events += [
         operator_materialization(assets, checkpoint, operator, reporter)
         for operator in assets.operators

@@ -24,7 +24,7 @@ from dstl_dagster.orchestration.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
 from dstl_dagster.orchestration.reporting import PartitionChanges, partition_changes
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.tick import Limits, StateShown, Tick, TimelineFollower
+from dstl_dagster.orchestration.tick import Limits, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor", "with_changelog"]
@@ -65,11 +65,12 @@ def build_checkpoint_sensor(
         patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its
             host may have died. What it does later changes nothing, and is reported once all the same.
     """
-    assets = JobAssets.of(job)
+    named = JobAssets.of(job)
     limits = Limits(max_checkpoints_per_tick, budget_seconds, patience)
     tick_clock = clock or SystemClock()
 
     def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
+        assets, states = _found(context, named)
         coordinator = resource.coordinator(assets.job)
         follower = TimelineFollower(
             context.instance,
@@ -77,7 +78,7 @@ def build_checkpoint_sensor(
             coordinator,
             tick_clock,
             partitions_def=partitions_def,
-            state=_state_shown(context, assets),
+            states=states,
             patience=limits.patience,
         )
         start = follower.start(context.cursor)
@@ -107,12 +108,12 @@ def build_checkpoint_sensor(
         )
 
     return dg.sensor(
-        name=name or f"{assets.group_name}_checkpoints",
+        name=name or f"{named.group_name}_checkpoints",
         # By name: Dagster copies the job when it binds resources, and warns about its own parameters.
         job_name=None if commit_job is None else commit_job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Reports the checkpoints of job {assets.job} that were made outside Dagster.",
+        description=f"Reports the checkpoints of job {named.job} that were made outside Dagster.",
     )(with_changelog(changelog, follow))
 
 
@@ -231,12 +232,15 @@ def _partition_requests(
     return requests
 
 
-def _state_shown(context: dg.SensorEvaluationContext, assets: JobAssets) -> StateShown | None:
-    """Whether the definitions around the sensor have an asset for the job's state."""
-    repository = context.repository_def
-    if repository is None or not repository.asset_graph.has(assets.state_key):
-        return None
-    return StateShown(repository.asset_graph.get(assets.state_key).partitions_def)
+def _found(
+    context: dg.SensorEvaluationContext, assets: JobAssets
+) -> tuple[JobAssets, dict[dg.AssetKey, dg.PartitionsDefinition[str] | None]]:
+    """The keys of the definitions around the sensor, and the partitions of the assets of the job's state."""
+    if context.repository_def is None:
+        return assets, {}
+    graph = context.repository_def.asset_graph
+    found = assets.found_in(graph.asset_nodes)
+    return found, {key: graph.get(key).partitions_def for key in found.state_keys if graph.has(key)}
 
 
 def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:

@@ -32,6 +32,7 @@ from dstl_dagster.orchestration.lineage import Reporter
 from dstl_dagster.orchestration.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
 from dstl_dagster.orchestration.partitions import partition_in, partition_of
+from dstl_dagster.orchestration.program import assets_in, state_of
 from dstl_dagster.orchestration.reporting import (
     PartitionChanges,
     are_files_reported,
@@ -49,6 +50,7 @@ __all__ = [
     "clean_up",
     "compose_commit",
     "confirm",
+    "is_complete",
     "match_partitions",
     "materialize",
     "persist",
@@ -65,11 +67,17 @@ _PROBLEMS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Step:
-    """What a step works with: the context of its op, the job's asset keys, and the job's control plane."""
+    """What a step works with: the context of its op, the job's asset keys, and the job's control plane.
+
+    The keys are those that the run's code location has for these assets.
+    """
 
     context: dg.OpExecutionContext
     assets: JobAssets
     coordinator: CheckpointCoordinator
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assets", assets_in(self.context, self.assets))
 
     @property
     def reporter(self) -> Reporter:
@@ -99,7 +107,7 @@ class Step:
 def persist(step: Step, attempt: Attempt) -> None:
     """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
     spending = step.coordinator.spending()
-    if _is_complete(step.coordinator, attempt):
+    if is_complete(step.coordinator, attempt):
         step.context.log.info(f"step 4 record: checkpoint {attempt.checkpoint_id} is complete: nothing to do")
         return
     report = load_report(step.coordinator.store, attempt)
@@ -257,6 +265,9 @@ def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
     completed, definition = entry.completed, _partitions_def(step.context)
     partition = partition_in(definition, completed, instance)
     has_state = step.context.has_assets_def and (definition is None or partition is not None)
+    if has_state and len(assets.state_keys) > 1:
+        made_by = state_of(assets, coordinator.get(entry.checkpoint_id))
+        has_state = made_by is not None and made_by.state_key == assets.state_key
     own = assets.partition_key(entry.checkpoint_id)
     if (
         is_reported(instance, assets.checkpoints_key, own, completed)
@@ -306,7 +317,8 @@ def _show_cost(step: Step, number: int, spending: Spending) -> None:
 # ---- in words ----
 
 
-def _is_complete(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
+def is_complete(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
+    """Whether an earlier try did steps 4 and 5. Raises: ConflictError where the attempt ended otherwise."""
     try:
         coordinator.require_open(attempt)
     except ConflictError as error:

@@ -17,7 +17,7 @@ manifest for each new checkpoint, and the timeline's newest snapshot, however lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -33,6 +33,7 @@ from dstl_dagster.orchestration.lineage import Reporter, subsumed_materializatio
 from dstl_dagster.orchestration.marks import Mark
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_in
+from dstl_dagster.orchestration.program import state_of
 from dstl_dagster.orchestration.reporting import (
     are_files_reported,
     blocked_mark,
@@ -54,7 +55,7 @@ from dstl_dagster.timeline import (
     TimelineRecord,
 )
 
-__all__ = ["Limits", "StateShown", "Tick", "TimelineFollower"]
+__all__ = ["Limits", "Tick", "TimelineFollower"]
 
 _SENSOR = "sensor"
 _EVENTS_SEARCHED = 50
@@ -68,13 +69,6 @@ class Limits:
     checkpoints: int
     seconds: float
     patience: timedelta = timedelta(hours=1)
-
-
-@dataclass(frozen=True)
-class StateShown:
-    """The job's state is an asset in these definitions, with these partitions."""
-
-    partitions_def: dg.PartitionsDefinition[str] | None
 
 
 @dataclass
@@ -111,7 +105,7 @@ class TimelineFollower:
 
     Args:
         partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
-        state: where these definitions have an asset for the job's state.
+        states: the assets that write the job's state in these definitions, with their partitions.
         patience: how long a run that is alive is waited for, from the record that it should report.
     """
 
@@ -123,7 +117,7 @@ class TimelineFollower:
         clock: Clock,
         *,
         partitions_def: dg.PartitionsDefinition[str] | None = None,
-        state: StateShown | None = None,
+        states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] | None = None,
         patience: timedelta = Limits.patience,
     ) -> None:
         self._instance = instance
@@ -131,7 +125,7 @@ class TimelineFollower:
         self._coordinator = coordinator
         self._clock = clock
         self._partitions_def = partitions_def
-        self._state = state
+        self._states = states or {}
         self._patience = patience
         self._shows_other = False
         self._owners = OwnerRuns(instance)
@@ -238,9 +232,12 @@ class TimelineFollower:
         completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
         if not isinstance(completed, Completed):
             return True
-        files_partition, state = partition_in(self._partitions_def, completed, self._instance), self._state
-        in_state = partition_in(None if state is None else state.partitions_def, completed, self._instance)
-        shows_state = state is not None and (state.partitions_def is None or in_state is not None)
+        files_partition = partition_in(self._partitions_def, completed, self._instance)
+        assets = self._with_state(completed, record)
+        definition = None if assets is None else self._states[assets.state_key]
+        in_state = partition_in(definition, completed, self._instance)
+        shows_state = assets is not None and (definition is None or in_state is not None)
+        assets = assets or self._assets
         if first and owner is not None and self._owners.have_succeeded(owner):
             shows_state = False  # a run that did all its steps reported the state as its own output
 
@@ -248,9 +245,7 @@ class TimelineFollower:
             return (
                 not completed.files
                 or are_files_reported(self._instance, self._assets, files_partition, completed, record)
-            ) and (
-                not shows_state or is_reported(self._instance, self._assets.state_key, in_state, completed)
-            )
+            ) and (not shows_state or is_reported(self._instance, assets.state_key, in_state, completed))
 
         if first and self._run_will_report(owner, record.recorded_at, reported, tick):
             return False
@@ -259,7 +254,7 @@ class TimelineFollower:
             return True
         given = (
             self._instance,
-            self._assets,
+            assets,
             checkpoint,
             replace(self._reporter, owner=owner if first else None, view=self._coordinator.timeline.seen()),
         )
@@ -270,6 +265,13 @@ class TimelineFollower:
         tick.events += [*files, *(unreported_state(*given, in_state) if shows_state else ())]
         tick.published += [record.checkpoint_id] if files else []
         return True
+
+    def _with_state(self, completed: Completed, record: Committed) -> JobAssets | None:
+        """The asset that shows this checkpoint's state; `None` where none does."""
+        if len(self._states) <= 1:
+            return self._assets.of_state(next(iter(self._states))) if self._states else None
+        checkpoint = self._checkpoint(completed, record)
+        return None if checkpoint is None else state_of(self._assets, checkpoint)
 
     def _restored(self, record: Restored, tick: Tick) -> bool:
         tick.restorable_changed = True

@@ -25,6 +25,7 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
@@ -188,7 +189,7 @@ class CheckpointBatch:
 
     def write_state(
         self,
-        changed: DataFrame,
+        changed: Any,
         *,
         operator: str,
         keys: Sequence[str],
@@ -199,27 +200,35 @@ class CheckpointBatch:
         ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
-        """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`)."""
+        """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`).
+
+        They may also be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, or another
+        frame in this process's memory: then without `drop_columns`, `rename_columns` and `job_options`.
+        """
         self._require_new()
-        report = write_state(
-            changed,
-            self._open,
-            operator=operator,
-            keys=keys,
-            max_parallelism=max_parallelism,
-            deleted=deleted,
-            drop_columns=drop_columns,
-            rename_columns=rename_columns,
-            ttl=ttl,
-            job_options=job_options,
-            progress=self._progress,
-        )
+        common: dict[str, Any] = {
+            "operator": operator,
+            "keys": keys,
+            "max_parallelism": max_parallelism,
+            "deleted": deleted,
+            "ttl": ttl,
+        }
+        of_spark: dict[str, Any] = {
+            "drop_columns": drop_columns,
+            "rename_columns": rename_columns,
+            "job_options": job_options,
+        }
+        if _is_spark_frame(changed):
+            report = write_state(changed, self._open, progress=self._progress, **common, **of_spark)
+        else:
+            _require_spark_for(of_spark, changed)
+            report = write_frame(changed, self._open, **common)
         self.add(report)
         return report
 
     def merge_state(
         self,
-        changes: DataFrame,
+        changes: Any,
         *,
         operator: str,
         keys: Sequence[str],
@@ -232,23 +241,30 @@ class CheckpointBatch:
         ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
-        """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`)."""
+        """Merge rows, one per key, into the state of `operator` (see `dstl_dagster.spark.merge_state`).
+
+        Rows that are no DataFrame of Spark: as for `write_state`; the rules are text then.
+        """
         self._require_new()
-        report = merge_state(
-            changes,
-            self._open,
-            operator=operator,
-            keys=keys,
-            update=update,
-            schema=schema,
-            delete=delete,
-            max_parallelism=max_parallelism,
-            drop_columns=drop_columns,
-            rename_columns=rename_columns,
-            ttl=ttl,
-            job_options=job_options,
-            progress=self._progress,
-        )
+        common: dict[str, Any] = {
+            "operator": operator,
+            "keys": keys,
+            "update": update,
+            "schema": schema,
+            "delete": delete,
+            "max_parallelism": max_parallelism,
+            "ttl": ttl,
+        }
+        of_spark: dict[str, Any] = {
+            "drop_columns": drop_columns,
+            "rename_columns": rename_columns,
+            "job_options": job_options,
+        }
+        if _is_spark_frame(changes):
+            report = merge_state(changes, self._open, progress=self._progress, **common, **of_spark)
+        else:
+            _require_spark_for(of_spark, changes)
+            report = merge_frame(changes, self._open, **common)
         self.add(report)
         return report
 
@@ -317,4 +333,18 @@ class CheckpointBatch:
             raise ConflictError(
                 f"batch {str(self._key)!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind=ErrorKind.ALREADY_APPLIED,
+            )
+
+
+def _is_spark_frame(rows: object) -> bool:
+    """Whether this is a DataFrame of Spark, classic or Connect."""
+    return hasattr(rows, "sparkSession")
+
+
+def _require_spark_for(arguments: Mapping[str, Any], rows: object) -> None:
+    for name, value in arguments.items():
+        if value:
+            raise InvalidInputError(
+                f"{name} is for a DataFrame of Spark, not for a {type(rows).__name__}: change the columns "
+                "of the rows before they are written, or leave it out"
             )

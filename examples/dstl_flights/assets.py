@@ -129,7 +129,7 @@ state = build_state_asset(
     JOB,
     update,
     partitions_def=DAYS,
-    sources=[dg.AssetKey([JOB.group_name, SOURCE])],
+    deps=[dg.AssetKey([JOB.group_name, SOURCE])],
     owners=OWNERS,
     description="Totals per aircraft and per route: one day, one checkpoint.",
     separate_steps=True,  # to be seen, and killed, one by one

@@ -52,7 +52,7 @@ def test_it_takes_what_an_asset_takes() -> None:
         metadata={"team": "data"},
         code_version="7",
         automation_condition=dg.AutomationCondition.eager(),
-        sources=[dg.AssetDep(INBOX, partition_mapping=mapping), dg.AssetKey("rates")],
+        deps=[dg.AssetDep(INBOX, partition_mapping=mapping), dg.AssetKey("rates")],
     )
     (spec,) = state.specs
     assert spec.group_name == "sales"
@@ -91,7 +91,7 @@ def test_eager_asks_for_the_day_whose_source_is_there(days: Days) -> None:
         JOB,
         build_update(),
         partitions_def=three_days,
-        sources=[INBOX],
+        deps=[INBOX],
         automation_condition=dg.AutomationCondition.eager(),
         retry_policy=AT_ONCE,
     )

@@ -33,7 +33,7 @@ JOB = JobAssets("orders", operators=("totals", "sessions"))
 
 def test_a_jobs_assets_hang_together() -> None:
     """Sources lead to the state, and the state to its operators, its files and its checkpoints."""
-    specs = {spec.key: spec for spec in checkpoint_asset_specs(JOB, sources=[dg.AssetKey(["raw", "orders"])])}
+    specs = {spec.key: spec for spec in checkpoint_asset_specs(JOB, deps=[dg.AssetKey(["raw", "orders"])])}
     graph = {
         key.to_user_string(): [dep.asset_key.to_user_string() for dep in spec.deps]
         for key, spec in specs.items()
@@ -196,7 +196,7 @@ def update_with_data(rows: int) -> dict:  # type: ignore[type-arg] # as above
 
 def test_an_op_without_an_input_waits_for_its_sources() -> None:
     """The README's op becomes an asset as it stands: partitions and sources come before it."""
-    state = build_state_asset(JOB, plain_update, partitions_def=DAYS, sources=[dg.AssetKey("inbox")])
+    state = build_state_asset(JOB, plain_update, partitions_def=DAYS, deps=[dg.AssetKey("inbox")])
     assert set(state.keys_by_input_name.values()) == {dg.AssetKey("inbox"), JOB.state_key}
     graph = state.node_def
     assert isinstance(graph, dg.GraphDefinition)
@@ -212,7 +212,7 @@ def test_an_op_that_wants_data_is_refused() -> None:
         build_state_asset(JOB, dict)  # type: ignore[arg-type] # the point
 
 
-@pytest.mark.parametrize("names", ["owners", "kinds", "sources"])
+@pytest.mark.parametrize("names", ["owners", "kinds", "deps"])
 def test_a_text_is_no_list_of_names(names: str) -> None:
     """By any builder; its letters would each be one."""
     for build in (

@@ -49,7 +49,7 @@ def defs():
 }
 MORE = """\
   operators: [totals]
-  sources: [raw/orders]
+  deps: [raw/orders]
   options: {execution.checkpointing.num-retained: "30"}
   owners: ["team:data"]
   kinds: [gcs]
@@ -137,7 +137,7 @@ def test_a_field_that_is_none_is_refused_by_name() -> None:
 
 def test_it_makes_everything_of_a_job(days: Days) -> None:
     """Assets, checks, sensor, jobs and schedules, the last two stopped; nothing is read or started."""
-    defs = built(job="orders", store="file:///not/there", operators=["totals"], sources=["raw/orders"])
+    defs = built(job="orders", store="file:///not/there", operators=["totals"], deps=["raw/orders"])
     dg.Definitions.validate_loadable(defs)
     repository = defs.get_repository_def()
     assets = JobAssets("orders", operators=("totals",))

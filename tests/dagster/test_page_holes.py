@@ -81,9 +81,7 @@ def test_events_say_when_who_and_which_batch(days: Days, daemon: Daemon) -> None
 
 def test_the_state_of_an_outside_job_is_materialized(days: Days, daemon: Daemon) -> None:
     """Where the definitions have it, the sensor reports it by checkpoint, once, in its partition."""
-    specs = checkpoint_asset_specs(
-        days.code.JOB, partitions_def=days.code.DAYS, sources=[dg.AssetKey("topic")]
-    )
+    specs = checkpoint_asset_specs(days.code.JOB, partitions_def=days.code.DAYS, deps=[dg.AssetKey("topic")])
     daemon.definitions = dg.Definitions(assets=specs)
     for day in (FIRST, SECOND):
         days.code.make_outside(days.uri, day)

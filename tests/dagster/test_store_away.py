@@ -127,7 +127,7 @@ def _yaml(uri: str) -> dg.JobDefinition:
         partitions_def={"type": "daily", "start_date": "2024-01-01", "end_date": "2024-03-01"},
     )
     built = component.build_defs(None)  # type: ignore[arg-type] # outside of a project
-    jobs = [dg.define_asset_job("run", [dg.AssetKey(["work", "state"])])]
+    jobs = [dg.define_asset_job("run", [dg.AssetKey(["work", "decorated"])])]
     return dg.Definitions.merge(built, dg.Definitions(jobs=jobs)).resolve_job_def("run")
 
 

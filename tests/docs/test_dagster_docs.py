@@ -77,6 +77,12 @@ def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance:
         assert defs.resolve_job_def(job).execute_in_process(instance=instance).success, job
 
 
+@pytest.mark.parametrize("name", ["test_sales_are_summed", "test_a_day_is_one_checkpoint"])
+def test_the_tests_pass(name: str, program: dict[str, Any]) -> None:
+    """As the page prints them."""
+    program[name]()
+
+
 def test_an_op_by_hand_that_is_retried_counts_once(
     program: dict[str, Any], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ def test_the_op_becomes_an_asset_as_it_stands():
     names = {"INBOX": "", "DAYS": DAYS, "__name__": "readme"}
     exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
     state = dstl.build_state_asset(
-        "orders", names["update"], partitions_def=DAYS, sources=[dg.AssetKey("inbox")]
+        "orders", names["update"], partitions_def=DAYS, deps=[dg.AssetKey("inbox")]
     )
     resources = {
         "changelog": dstl.ChangelogStorageResource(uri="memory://orders"),
