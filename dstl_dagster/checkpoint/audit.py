@@ -114,14 +114,18 @@ def find_damage(
     """Every object that a kept checkpoint needs and that is missing or has another length, and every
     unreadable manifest.
 
-    Each object is checked once, and reported for the oldest checkpoint that needs it.
+    Each object is checked once, and reported for the oldest checkpoint that needs it. Checkpoints that a
+    restore left behind count only where a savepoint keeps them.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the objects.
     """
     damage: list[Damage] = []
     needed: dict[str, int] = {}
     seen: Walked = {}
+    saved = set(view.savepoints.values())
     for entry in view.kept:
+        if view.is_abandoned(entry.checkpoint_id) and entry.checkpoint_id not in saved:
+            continue  # nobody goes back to it, and the next clean-up deletes it
         manifest = entry.completed.manifest
         try:
             for name in references.needed_by(manifest, seen):

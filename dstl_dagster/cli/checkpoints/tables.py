@@ -245,7 +245,7 @@ def verification_lines(found: Verification) -> Iterator[str]:
         yield f"DAMAGED {problem}"
     for note in found.notes:
         yield f"note: {note}"
-    how = "is undamaged" if found.ok else f"has {len(found.problems)} problems"
+    how = "is undamaged" if found.ok else f"has {counted(len(found.problems), 'problem')}"
     size = readable_bytes(found.bytes)
     yield f"checkpoint {found.checkpoint_id} {how}: {counted(found.objects, 'object')}, {size} read"
     if not found.ok:

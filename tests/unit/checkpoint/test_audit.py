@@ -170,3 +170,18 @@ def test_a_hint_ahead_of_all_records(job):
         assert caught.value.kind == "history_hole"
     job.store.delete("dstl/orders/hint", precondition=ANY)
     assert job.coordinator().latest().checkpoint_id == 2
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_damage_that_a_restore_left_behind(job, saved):
+    """Nobody goes back to that checkpoint, unless a savepoint keeps it."""
+    coordinator = job.coordinator()
+    job.checkpoint(coordinator, 1)
+    before = set(job.names("dstl/orders/attempts/"))
+    job.checkpoint(coordinator, 2)
+    (lost,) = (name for name in set(job.names("dstl/orders/attempts/")) - before if "/changelog/" in name)
+    if saved:
+        coordinator.savepoint(2, "mark")
+    job.store.delete(lost, precondition=ANY)
+    coordinator.restore(1)
+    assert coordinator.audit().in_order != saved
