@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from dstl_dagster.changelog import (
     FsStateChangelogStorage,
@@ -28,7 +30,7 @@ from dstl_dagster.state import (
     EncodedChanges,
     NewestTime,
     StateSchema,
-    encode_changes,
+    encoded_pieces,
     group_of_hashes,
     key_hashes,
     ranges_of_tasks,
@@ -41,6 +43,9 @@ from dstl_dagster.timeline import Attempt
 from dstl_dagster.upload import local_changelog_directory
 
 __all__ = ["open_attempt_changelog", "write_range", "write_rows"]
+
+_NARROW_BYTES: Final = 1 << 30
+"""Rows of so many bytes fit arrays with 32-bit offsets, whatever is done with them."""
 
 
 def open_attempt_changelog(
@@ -76,6 +81,26 @@ def write_range(
     """Write the schema, then these changes, durably into one handle. `None` among them is skipped."""
     with storage.create_writer(operator, key_groups) as writer:
         return _handle_of(_begin(writer, attempt, schema, changes))
+
+
+def _with_wide_offsets(rows: pa.Table) -> pa.Table:
+    """The same rows, of which one array may have more than 2 GiB of text."""
+    if rows.nbytes <= _NARROW_BYTES:
+        return rows
+    return rows.cast(pa.schema([field.with_type(_wide(field.type)) for field in rows.schema]))
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    if pt.is_string(kind):
+        return pa.large_string()
+    if pt.is_binary(kind):
+        return pa.large_binary()
+    if pt.is_list(kind):
+        return pa.large_list(kind.value_field.with_type(_wide(kind.value_type)))
+    if pt.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(_wide(field.type)) for field in fields])
+    return kind
 
 
 def _begin(
@@ -140,7 +165,7 @@ def write_rows(
     # Rows are copied once, into write order, so that the rows of each range are contiguous.
     order = np.argsort(groups.astype(np.uint16), kind="stable")
     hashes, groups = hashes[order], groups[order]
-    ordered = rows.combine_chunks().take(pa.array(order))
+    ordered = _with_wide_offsets(rows).combine_chunks().take(pa.array(order))
     flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         persisted = []
@@ -148,7 +173,7 @@ def write_rows(
             bounds = [key_groups.start_key_group, key_groups.end_key_group + 1]
             start, stop = np.searchsorted(groups, np.array(bounds, groups.dtype)).tolist()
             if start < stop:
-                changes = encode_changes(
+                changes = encoded_pieces(
                     schema,
                     ordered.slice(start, stop - start),
                     groups[start:stop],
@@ -157,7 +182,7 @@ def write_rows(
                 )
                 writer = writers.enter_context(storage.create_writer(operator, key_groups))
                 # Awaited only after all have started: each is encoded while the previous one is uploaded.
-                persisted.append(_begin(writer, attempt, schema, [changes]))
+                persisted.append(_begin(writer, attempt, schema, changes))
         handles = [_handle_of(each) for each in persisted]
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(

@@ -11,7 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
-from dstl_dagster.state.changes import ChangeEncoder, EncodedChanges, decode_change, encode_changes
+from dstl_dagster.state.changes import (
+    ChangeEncoder,
+    EncodedChanges,
+    decode_change,
+    encode_changes,
+    encoded_pieces,
+)
 from dstl_dagster.state.check import check_changes
 from dstl_dagster.state.collected import CollectedChanges
 from dstl_dagster.state.column_changes import ColumnChanges
@@ -68,6 +74,7 @@ __all__ = [
     "declared_columns",
     "decode_change",
     "encode_changes",
+    "encoded_pieces",
     "evaluated_rules",
     "expired_rows",
     "filled_column",

@@ -9,8 +9,9 @@ Nothing here loops over rows in Python: the cost is Arrow's, plus a constant for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ __all__ = [
     "decode_changes",
     "delete_flags",
     "encode_changes",
+    "encoded_pieces",
 ]
 
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
@@ -39,6 +41,10 @@ _JOINED_BYTES = 32 * 1024
 """Changes up to this size on average are decoded together: copying them costs less than a call for each."""
 
 _MAX_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
+_PIECE_BYTES = 1 << 30
+"""Of rows, half of what can be encoded: the messages have headers and padding."""
+_WIDEST_FIXED_BYTES = 16
+"""Of a null in a column that the rows leave out."""
 
 Groups = npt.NDArray[np.uint16]
 Hashes = npt.NDArray[np.int32]
@@ -80,6 +86,54 @@ def encode_changes(
     chunk = _Chunk.of(schema, rows, key_groups, deleted)
     _refuse_repeated(schema, [chunk], [key_hashes(chunk.wire, schema) if hashes is None else hashes])
     return _Chunk.joined([chunk]).encoded()
+
+
+def encoded_pieces(
+    schema: StateSchema,
+    rows: pa.Table,
+    key_groups: npt.NDArray[np.integer],
+    deleted: pa.Array | None,
+    hashes: Hashes,
+) -> Iterator[EncodedChanges]:
+    """As `encode_changes`, of any number of bytes: in pieces of about 1 GiB.
+
+    Several of them may have changes of one key group.
+
+    Raises: as `encode_changes`. A key that occurs twice is found after the last piece at the latest.
+    """
+    bounds = _piece_bounds(rows, len(schema.columns) - rows.num_columns)
+    if len(bounds) == 2:
+        yield encode_changes(schema, _with_own_offsets(rows, schema), key_groups, deleted, hashes=hashes)
+        return
+    encoder = ChangeEncoder(schema, chunk_bytes=1)
+    for start, stop in pairwise(bounds):
+        changes = encoder.add(
+            _with_own_offsets(rows.slice(start, stop - start), schema),
+            key_groups[start:stop],
+            None if deleted is None else deleted.slice(start, stop - start),
+            hashes=hashes[start:stop],
+        )
+        if changes is not None:
+            yield changes
+    encoder.finish()
+
+
+def _with_own_offsets(rows: pa.Table, schema: StateSchema) -> pa.Table:
+    """The rows, copied if they are to be cast: far into an array, a slice has offsets above 32 bits."""
+    stored = schema.columns
+    if all(each.type == stored.field(each.name).type for each in rows.schema if each.name in stored.names):
+        return rows
+    return rows.take(pa.array(np.arange(rows.num_rows)))
+
+
+def _piece_bounds(rows: pa.Table, missing_columns: int, start: int = 0) -> list[int]:
+    """Where the pieces of these rows begin, and where the last one ends."""
+    count = rows.num_rows
+    if count < 2 or rows.nbytes + count * missing_columns * _WIDEST_FIXED_BYTES <= _PIECE_BYTES:
+        return [start, start + count]
+    half = count // 2
+    before = _piece_bounds(rows.slice(0, half), missing_columns, start)
+    return [*before[:-1], *_piece_bounds(rows.slice(half), missing_columns, start + half)]
 
 
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
@@ -193,7 +247,7 @@ class ChangeEncoder:
 
     def add(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.Table | pa.RecordBatch,
         key_groups: pa.Array | npt.NDArray[np.integer],
         deleted: pa.Array | None = None,
         *,

@@ -11,6 +11,8 @@ hash depends on the type: int 5 and bigint 5 differ.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,6 +31,8 @@ Hashes = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
+_AT_ONCE_BYTES: Final = 1 << 30
+
 
 def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
     """The key group of each row, 0 to `max_parallelism` - 1: `pmod(hash(keys), max_parallelism)`.
@@ -44,6 +48,12 @@ def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s
 
 def key_hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
     """Spark's `hash` of each row's key; equal keys have equal hashes. Raises as `key_group_of`."""
+    present = [name for name in schema.key_columns if name in rows.schema.names]
+    if rows.num_rows > 1 and rows.select(present).nbytes > _AT_ONCE_BYTES:
+        # The text of one Arrow array is below 2 GiB.
+        half = rows.num_rows // 2
+        parts = [key_hashes(part, schema) for part in (rows.slice(0, half), rows.slice(half))]
+        return np.concatenate(parts)
     return hash_columns([_key_column(rows, schema.columns.field(name)) for name in schema.key_columns])
 
 
