@@ -6,16 +6,25 @@ asset is (`checkpointed_asset`).
 
 # No postponed annotations here: Dagster derives the YAML schema from them.
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import dagster as dg
+from dagster.components.resolved.core_models import OpSpec  # no public name; since Dagster 1.11
 from pydantic import Field
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
 from dstl_dagster.orchestration.component import CheckpointLineageComponent, ScaffoldParams
-from dstl_dagster.orchestration.component_fields import TtlFields, as_text, condition_at, object_at
+from dstl_dagster.orchestration.component_fields import (
+    Option,
+    TtlFields,
+    as_text,
+    condition_at,
+    given,
+    number_of,
+    object_at,
+)
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.resources import ChangelogStorageResource
 
@@ -65,7 +74,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
     assets that it reads by itself.
     """
 
-    function: str = Field(
+    function: Annotated[str | Callable[..., Any], given] = Field(
         description="`module:name` of the function, as `@checkpointed_asset` takes it. A module that begins "
         "with a dot is looked for in the folder of this file.",
         examples=["shop.orders:totals", ".rows:rows"],
@@ -78,7 +87,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         description="The state's columns; required with `update`.",
         examples=["customer STRING, total DOUBLE"],
     )
-    update: dict[str, str] | None = Field(
+    update: dict[str, Option] | None = Field(
         default=None,
         description="How a returned row changes the state's row of its key; without it, it replaces that.",
         examples=[{"total": "coalesce(old.total, 0) + new.amount"}],
@@ -90,7 +99,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
     operator: str | None = Field(
         default=None, description="Where the rows are kept; by default the function's name."
     )
-    max_parallelism: int | None = Field(default=None, ge=1, description="The number of key groups.")
+    max_parallelism: Option | None = Field(default=None, description="The number of key groups.")
     ttl: TtlFields | None = Field(
         default=None, description="How long rows live.", examples=[{"column": "seen", "ttl": "30 d"}]
     )
@@ -100,10 +109,16 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
     )
     description: str | None = Field(default=None, description="Of the asset; by default the function's.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Of the asset.")
-    code_version: str | None = Field(default=None, description="Of the asset.")
-    automation_condition: str | None = Field(
+    code_version: Option | None = Field(default=None, description="Of the asset.")
+    op: OpSpec | None = Field(
         default=None,
-        description="`eager`, `on_missing`, a cron schedule, or the `module:name` of a condition.",
+        description="Of the asset's op: `tags`, such as the resources of its container, and a `pool`.",
+        examples=[{"tags": {"dagster-k8s/config": {}}, "pool": "orders"}],
+    )
+    automation_condition: Annotated[str | dg.AutomationCondition[Any] | None, given] = Field(
+        default=None,
+        description="`eager`, `on_missing`, a cron schedule, the `module:name` of a condition, or one by a "
+        "template.",
         examples=["eager", "0 6 * * *"],
     )
 
@@ -119,14 +134,21 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         if not callable(function):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
         described = {} if self.description is None else {"description": self.description}
+        if (self.update is None) != (self.state_schema is None):
+            raise InvalidInputError("update and state_schema, the columns of the state, belong together")
+        op = self.op or OpSpec()
+        if op.name is not None or op.backfill_policy is not None:
+            raise InvalidInputError(
+                "op: has `tags` and a `pool`; its name is that of the asset, and a run is for one partition"
+            )
         state = checkpointed_asset(
             assets,
             keys=self.keys,
             schema=self.state_schema,
-            update=self.update,
+            update=None if self.update is None else as_text(self.update),
             delete=self.delete,
             operator=self.operator,
-            max_parallelism=self.max_parallelism,
+            max_parallelism=number_of("max_parallelism", self.max_parallelism, least=1),
             ttl=None if self.ttl is None else self.ttl.config(),
             partitions_def=partitions,
             source=self.source,
@@ -137,7 +159,9 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             group_name=self.group_name,
             tags=as_text(self.tags),
             metadata=self.metadata,
-            code_version=self.code_version,
+            code_version=None if self.code_version is None else str(self.code_version),
+            op_tags=op.tags,
+            pool=op.pool,
             automation_condition=condition_at(self.automation_condition),
             changelog=changelog,
             **described,

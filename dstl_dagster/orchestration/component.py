@@ -7,12 +7,12 @@ Owns the component's fields and how they map to the functions that Python users 
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.assets import checkpoint_asset_specs
 from dstl_dagster.orchestration.checks import (
     DEFAULT_MAX_AGE,
@@ -28,6 +28,7 @@ from dstl_dagster.orchestration.component_fields import (
     RetryFields,
     as_text,
     client_at,
+    number_of,
     partitions_of,
 )
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
@@ -48,6 +49,13 @@ from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 __all__ = ["CheckpointLineageComponent", "ScaffoldParams"]
 
 _HOUR = timedelta(hours=1)
+
+
+def _partitions_given(context: dg.ResolutionContext, value: Any) -> Any:
+    """Fields, a path, or what a template gave."""
+    return PartitionsFields.resolve_from_model(context, value) if isinstance(value, BaseModel) else value
+
+
 _Work = Literal["cleanup", "materialize", "verify", "checks"]
 
 
@@ -76,6 +84,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     The job itself runs anywhere (spark-submit, Dataproc, a streaming query). The sensor and the schedules
     ship stopped: turn them on in Dagster's page.
     """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)  # objects that templates give
 
     job: str = Field(description="The job's name, as in its Spark program.", examples=["orders"])
     store: str = Field(
@@ -110,7 +120,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
-    freshness_hours: float | None = Field(
+    freshness_hours: Option | None = Field(
         default=None, description="Hours after which the last checkpoint is no longer fresh."
     )
     budget: dict[str, Option] = Field(
@@ -125,7 +135,10 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         default="1 gb",
         description="Unreferenced objects, a size, above which the check `orphan_bytes` warns.",
     )
-    partitions_def: PartitionsFields | str | None = Field(
+    partitions_def: Annotated[
+        PartitionsFields | dg.PartitionsDefinition | str | None,
+        dg.Resolver(_partitions_given, model_field_type=PartitionsFields.model() | str),
+    ] = Field(
         default=None,
         description="Partitions of the job's state and files, or the `module:name` of them.",
         examples=[{"type": "daily", "start_date": "2024-01-01"}, "shop.partitions:DAYS"],
@@ -143,16 +156,16 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     files: str = Field(default="files", description="Last part of the key of its files.")
     checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
-    max_checkpoints_per_tick: int = Field(
-        default=500, ge=1, description="Where a tick of the sensor stops; its seconds may end it earlier."
+    max_checkpoints_per_tick: Option = Field(
+        default=500, description="Where a tick of the sensor stops; its seconds may end it earlier."
     )
-    budget_seconds: float = Field(default=30.0, gt=0, description="How long a tick of the sensor takes.")
+    budget_seconds: Option = Field(default=30.0, description="How long a tick of the sensor takes.")
     patience: Option = Field(
         default="1 h",
         description="How long the sensor waits for a run that seems alive to report, or to commit.",
     )
-    minimum_interval_seconds: int = Field(
-        default=30, ge=0, description="Between the ticks of a sensor, in seconds."
+    minimum_interval_seconds: Option = Field(
+        default=30, description="Between the ticks of a sensor, in seconds."
     )
     default_status: Literal["STOPPED", "RUNNING"] = Field(
         default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
@@ -196,7 +209,18 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         return shown
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Neither reads the store nor starts anything."""
+        """Neither reads the store nor starts anything.
+
+        Raises: InvalidInputError naming the file and the field.
+        """
+        try:
+            return self._defs(context)
+        except InvalidInputError as error:
+            if context is None:
+                raise
+            raise InvalidInputError(f"{context.path}: {error.message}", kind=ErrorKind(error.kind)) from error
+
+    def _defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
@@ -268,14 +292,15 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         commit_job: dg.JobDefinition,
     ) -> list[dg.SensorDefinition]:
         status = dg.DefaultSensorStatus(self.default_status)
-        seconds = self.minimum_interval_seconds
+        seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
+        per_tick = number_of("max_checkpoints_per_tick", self.max_checkpoints_per_tick, least=1)
         checkpoints = build_checkpoint_sensor(
             assets,
             changelog=changelog,
             commit_job=commit_job if self.commit else None,
             partitions_def=partitions,
-            max_checkpoints_per_tick=self.max_checkpoints_per_tick,
-            budget_seconds=self.budget_seconds,
+            max_checkpoints_per_tick=per_tick,
+            budget_seconds=number_of("budget_seconds", self.budget_seconds, least=0.1, whole=False),
             patience=parse_duration("patience", str(self.patience)),
             minimum_interval_seconds=seconds,
             default_status=status,
@@ -304,7 +329,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         ]
 
     def _freshness(self) -> timedelta | None:
-        return None if self.freshness_hours is None else self.freshness_hours * _HOUR
+        hours = number_of("freshness_hours", self.freshness_hours, whole=False)
+        return None if hours is None else hours * _HOUR
 
     def _retry_policy(self) -> dg.RetryPolicy:
         return DEFAULT_RETRY_POLICY if self.retry_policy is None else self.retry_policy.policy()

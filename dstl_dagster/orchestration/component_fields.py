@@ -8,7 +8,7 @@ Owns how YAML names what Python users pass as objects. Does not own which fields
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
@@ -28,12 +28,17 @@ __all__ = [
     "as_text",
     "client_at",
     "condition_at",
+    "given",
+    "number_of",
     "object_at",
     "partitions_of",
 ]
 
 Option = str | int | float | bool
 """Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
+
+given: Final = dg.Resolver(lambda _context, value: value, model_field_type=str)
+"""For a field that is text, or an object by a template: `"{{ automation_condition.eager() }}"`."""
 
 _CRON_FIELDS = 5
 _OFFSETS = ("minute_offset", "hour_offset", "day_offset")
@@ -90,8 +95,8 @@ class PartitionsFields(dg.Model, dg.Resolvable):
 class RetryFields(dg.Model, dg.Resolvable):
     """A retry policy; its fields are those of `dagster.RetryPolicy`."""
 
-    max_retries: int = Field(ge=0, description="After the first attempt.")
-    delay: float | None = Field(default=None, ge=0, description="Seconds before a retry.")
+    max_retries: Option = Field(description="After the first attempt.")
+    delay: Option | None = Field(default=None, description="Seconds before a retry.")
     backoff: str | None = Field(default=None, description="LINEAR or EXPONENTIAL; needs a delay.")
     jitter: str | None = Field(default=None, description="FULL or PLUS_MINUS; needs a delay.")
 
@@ -99,8 +104,8 @@ class RetryFields(dg.Model, dg.Resolvable):
         """Raises: InvalidInputError."""
         try:
             return dg.RetryPolicy(
-                max_retries=self.max_retries,
-                delay=self.delay,
+                max_retries=number_of("retry_policy: max_retries", self.max_retries),
+                delay=number_of("retry_policy: delay", self.delay, whole=False),
                 backoff=None if self.backoff is None else dg.Backoff(self.backoff),
                 jitter=None if self.jitter is None else dg.Jitter(self.jitter),
             )
@@ -136,7 +141,7 @@ class DownstreamFields(dg.Model, dg.Resolvable):
         default=None, description="`module:name` of a function of the `completed` record: the run's config."
     )
     name: str | None = Field(default=None, description="Of the sensor.")
-    max_runs_per_tick: int = Field(default=20, ge=1, description="The next tick asks for the others.")
+    max_runs_per_tick: Option = Field(default=20, description="The next tick asks for the others.")
 
     def sensor(
         self,
@@ -164,14 +169,18 @@ class DownstreamFields(dg.Model, dg.Resolvable):
             run_config=None if self.run_config is None else object_at("run_config", self.run_config),
             name=self.name,
             changelog=changelog,
-            max_runs_per_tick=self.max_runs_per_tick,
+            max_runs_per_tick=number_of("max_runs_per_tick", self.max_runs_per_tick, least=1),
             minimum_interval_seconds=minimum_interval_seconds,
             default_status=default_status,
         )
 
 
-def partitions_of(given: PartitionsFields | str | None) -> dg.PartitionsDefinition[str] | None:
+def partitions_of(
+    given: PartitionsFields | dg.PartitionsDefinition[str] | str | None,
+) -> dg.PartitionsDefinition[str] | None:
     """Raises: InvalidInputError."""
+    if isinstance(given, dg.PartitionsDefinition):
+        return given
     if given is None or isinstance(given, PartitionsFields):
         return None if given is None else given.definition()
     if ":" not in given:
@@ -185,28 +194,67 @@ def partitions_of(given: PartitionsFields | str | None) -> dg.PartitionsDefiniti
     return found
 
 
-def object_at(field: str, path: str, package: str | None = None) -> Any:
-    """What `module:name` names; a module that begins with a dot is looked for in `package`.
+def object_at(field: str, path: Any, package: str | None = None) -> Any:
+    """What `module:name` names; a module that begins with a dot is looked for in `package`. An object that a
+    template gave is itself.
 
     Raises: InvalidInputError naming `field`.
     """
+    if not isinstance(path, str):
+        return path
     module, _, name = path.partition(":")
+    if not module or not name:
+        raise InvalidInputError(f"{field}: {path!r} names nothing: write module:name")
     try:
-        return getattr(import_module(module, package), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        found = import_module(module, package)
+    except ModuleNotFoundError as error:
+        whole = f"{package}{module}" if module.startswith(".") else module
+        if error.name is None or not (whole == error.name or whole.startswith(f"{error.name}.")):
+            raise InvalidInputError(f"{field}: module {module} cannot be imported: {error}") from error
         raise InvalidInputError(
             f"{field}: {path!r} cannot be imported ({error}): write module:name"
         ) from error
+    except Exception as error:  # the user's own
+        raise InvalidInputError(
+            f"{field}: module {module} fails as it is imported: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(found, name):
+        raise InvalidInputError(f"{field}: module {module} has no {name!r}: write module:name")
+    return getattr(found, name)
 
 
-def condition_at(given: str | None) -> dg.AutomationCondition[Any] | None:
-    """`eager`, `on_missing`, a cron schedule, or the condition at this path. Raises: InvalidInputError."""
+def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool = True) -> Any:
+    """A number, also as text, such as an environment variable gives. Raises: InvalidInputError."""
+    if value is None:
+        return None
+    try:
+        found = float(value)
+        if isinstance(value, bool) or found < least or (whole and found != int(found)):
+            raise ValueError
+    except ValueError as error:
+        kind = "a whole number" if whole else "a number"
+        raise InvalidInputError(f"{field}: {value!r} is not {kind} of {least:g} or more") from error
+    return int(found) if whole else found
+
+
+def condition_at(given: Any) -> dg.AutomationCondition[Any] | None:
+    """`eager`, `on_missing`, a cron schedule, or the condition at this path; a condition is itself.
+
+    Raises: InvalidInputError.
+    """
     known = {"eager": dg.AutomationCondition.eager, "on_missing": dg.AutomationCondition.on_missing}
-    if given is None or given in known:
-        return None if given is None else known[given]()
-    if len(given.split()) == _CRON_FIELDS:
-        return dg.AutomationCondition.on_cron(given)
-    found = object_at("automation_condition", given) if ":" in given else given
+    if given is None or isinstance(given, dg.AutomationCondition):
+        return given
+    if given in known:
+        return known[given]()
+    if isinstance(given, str) and (given.startswith("@") or len(given.split()) == _CRON_FIELDS):
+        try:
+            return dg.AutomationCondition.on_cron(given)
+        except Exception as error:  # of several kinds, by release
+            raise InvalidInputError(
+                f"automation_condition: {given!r} is no cron schedule: {error}"
+            ) from error
+    found = object_at("automation_condition", given) if ":" in str(given) else given
     if not isinstance(found, dg.AutomationCondition):
         raise InvalidInputError(
             f"automation_condition: {given!r} is no condition: write eager, on_missing, a cron schedule, or "

@@ -35,6 +35,21 @@ __all__ = [
 ]
 
 Reference = dict[str, Any]
+
+
+def _checked(_context: Any, value: Any) -> dg.TypeCheck:
+    """Whether an op handed on its batch's reference."""
+    if isinstance(value, dict) and "attempt" in value:
+        return dg.TypeCheck(success=True)
+    said = "nothing" if value is None else f"a {type(value).__name__}"
+    return dg.TypeCheck(
+        success=False,
+        description=f"the op before this one returned {said}, and not the reference of its batch: end it "
+        "with `return batch.reference`",
+    )
+
+
+_REFERENCE: Final = {"reference": dg.In(dg.DagsterType(_checked, name="batch_reference"))}
 Body = Callable[[Step, Attempt], None]
 
 
@@ -90,6 +105,7 @@ def build_checkpoint_ops(
         decorator = dg.op(
             name=f"{prefix}{name}",
             description=description,
+            ins=_REFERENCE,
             out=dg.Out(dict),
             retry_policy=retry_policy,
             tags={TAG_STEP: number},
@@ -113,6 +129,7 @@ def build_checkpoint_ops(
             dg.op(
                 name=f"{prefix}cleanup",
                 description=clean_up.__doc__,
+                ins=_REFERENCE,
                 out=last,
                 retry_policy=retry_policy,
                 tags={TAG_STEP: "7"},
@@ -144,6 +161,7 @@ def build_complete_op(
         name=f"{prefix}complete",
         description="Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry "
         "goes on where the timeline stands.",
+        ins=_REFERENCE,
         out=dg.Out(dg.Nothing if ends else dict, is_required=False),
         retry_policy=retry_policy,
         tags={TAG_STEP: "4-7"},

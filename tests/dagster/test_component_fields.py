@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -162,7 +164,7 @@ def test_each_argument_is_a_field_or_is_left_out_for_a_reason(
         assert places <= known, builder
     told = {place.partition(".")[0] for named in fields.values() for place in named.values()}
     of_dagster = set(inspect.signature(dg.asset).parameters)
-    assert set(component.model_fields) - told - of_dagster <= {"function"}
+    assert set(component.model_fields) - told - of_dagster <= {"function", "op"}, "of our own"
 
 
 def test_each_builder_is_in_a_component_or_is_left_out_for_a_reason() -> None:
@@ -291,6 +293,7 @@ def test_two_assets_in_two_stores_run_beside_each_other(
         assert done.committed
 
 
+PLAIN = "tests.dagster.test_component_fields:rows"
 YAML = """\
 job: orders
 store: file:///not/there
@@ -341,6 +344,49 @@ def test_fields_of_fields_are_read_from_yaml() -> None:
         CheckpointedAssetComponent.resolve_from_yaml(YAML.replace("partitions_def", "partition_def"))
 
 
+def rows() -> Any:
+    """Of a partition."""
+
+
+YAML_OF_TEMPLATES = """\
+job: templates
+store: file:///not/there
+function: "{{ rows }}"
+keys: [customer]
+state_schema: customer STRING, n INT
+update: {n: "1"}
+code_version: "7"
+max_parallelism: "{{ number }}"
+max_checkpoints_per_tick: "{{ number }}"
+automation_condition: "{{ condition }}"
+partitions_def: "{{ days }}"
+op: {tags: {dagster-k8s/config: {cpu: 1}}, pool: one}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's own call of pydantic
+def test_templates_give_objects_and_numbers() -> None:
+    """A function, a condition, a partitions definition; and text from the environment for a number."""
+    days = dg.DailyPartitionsDefinition("2024-01-01")
+    given = {"rows": rows, "number": "16", "condition": dg.AutomationCondition.eager(), "days": days}
+    context = dg.ResolutionContext.default().with_scope(**given)
+    model = CheckpointedAssetComponent.model()(**yaml.safe_load(YAML_OF_TEMPLATES))
+    component = CheckpointedAssetComponent.resolve_from_model(context, model)
+    repository = component.build_defs(None).get_repository_def()  # type: ignore[arg-type] # it asks nothing of it
+    state = repository.asset_graph.get(dg.AssetKey(["templates", "rows"]))
+    assert (state.partitions_def, state.code_version, state.pools) == (days, "7", {"one"})
+    assert state.automation_condition == dg.AutomationCondition.eager()
+    assert repository.assets_defs_by_key[state.key].op.tags["dagster-k8s/config"] == '{"cpu": 1}'
+
+
+def test_a_mistake_names_its_file(tmp_path: Path) -> None:
+    """As a project loads it."""
+    context: Any = SimpleNamespace(path=tmp_path / "defs.yaml")
+    component = CheckpointLineageComponent(job="orders", store="file:///not/there", patience="soon")
+    with pytest.raises(InvalidInputError, match=rf"^{re.escape(str(context.path))}: patience"):
+        component.build_defs(context)
+
+
 def test_a_ttl_in_yaml_is_one_of_python() -> None:
     """By event time, or by processing time."""
     fields = {"column": "seen", "ttl": "12 h"}
@@ -368,7 +414,9 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"patience": "soon"}, "patience: "),
         ({"orphan_budget": "much"}, "orphan_budget: "),
         ({"schedules": {"clean": "5 * * * *"}}, "schedules"),
-        ({"retry_policy": {"max_retries": -1}}, "max_retries"),
+        ({"retry_policy": {"max_retries": -1}}, "max_retries: -1 is not a whole number of 0 or more"),
+        ({"budget_seconds": 0}, "budget_seconds: 0 is not a number of 0.1 or more"),
+        ({"minimum_interval_seconds": True}, "minimum_interval_seconds: True is not"),
     ],
 )
 def test_a_mistake_names_its_field(fields: dict[str, Any], said: str) -> None:
@@ -389,6 +437,19 @@ def test_a_mistake_names_its_field(fields: dict[str, Any], said: str) -> None:
         ),
         ({"function": "json:dumps", "automation_condition": "json:dumps"}, "automation_condition: "),
         ({"function": "json:dumps", "automation_condition": "eagerly"}, "write eager, on_missing, a cron"),
+        ({"function": "json:dumps", "automation_condition": "@dayly"}, "'@dayly' is no cron schedule"),
+        ({"function": "json"}, "function: 'json' names nothing: write module:name"),
+        ({"function": "json:rows"}, "function: module json has no 'rows'"),
+        (
+            {"function": "tests.dagster.fails:rows"},
+            "module tests.dagster.fails fails .* ValueError: a bad rate",
+        ),
+        ({"function": PLAIN, "keys": ["k"], "update": {"n": 1}}, "update and state_schema"),
+        (
+            {"function": PLAIN, "keys": ["k"], "max_parallelism": "many"},
+            "max_parallelism: 'many' is not a whole",
+        ),
+        ({"function": PLAIN, "keys": ["k"], "op": {"name": "x"}}, "op: has `tags` and a `pool`"),
     ],
 )
 def test_a_mistake_of_an_asset_names_its_field(fields: dict[str, Any], said: str) -> None:

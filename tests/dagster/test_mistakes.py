@@ -80,6 +80,29 @@ def test_files_outside_the_store_are_refused_before_the_work(
     assert len(began) == 1
 
 
+@pytest.mark.parametrize(("separate_steps", "step"), [(False, "complete"), (True, "persist")])
+def test_an_op_that_hands_on_no_reference_is_told_how(
+    separate_steps: bool, step: str, tmp_path: Path
+) -> None:
+    """The next step names the line that is missing."""
+
+    @dg.op
+    def forgetful(context: dg.OpExecutionContext, changelog: dstl.ChangelogStorageResource) -> None:
+        with changelog.checkpoint(context, "orders"):
+            pass
+
+    job = dstl.build_checkpoint_job(
+        "orders",
+        forgetful.with_replaced_properties("forgetful", outs={"result": dg.Out(dg.Any)}),
+        separate_steps=separate_steps,
+        resource_defs={"changelog": dstl.ChangelogStorageResource(uri=tmp_path.as_uri())},
+    )
+    failed = job.execute_in_process(raise_on_error=False)
+    (event,) = (event for event in failed.all_events if event.is_step_failure)
+    assert event.step_key == step
+    assert "end it with `return batch.reference`" in event.step_failure_data.error.message  # type: ignore[union-attr]
+
+
 def test_state_is_read_by_partition(days: "Days") -> None:
     """By the resource, in any asset; a day that has not run is no other day's state."""
     for day in ("2024-01-01", "2024-01-02"):

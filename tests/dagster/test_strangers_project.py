@@ -108,7 +108,7 @@ import dagster as dg
 from shop.definitions import defs
 
 loaded = defs()
-assert dg.AssetKey(["orders", "state"]) in {spec.key for spec in loaded.resolve_all_asset_specs()}
+assert dg.AssetKey(["orders", "rows"]) in {spec.key for spec in loaded.resolve_all_asset_specs()}
 with dg.DagsterInstance.ephemeral() as instance:
     everything = loaded.resolve_implicit_global_asset_job_def()
     chosen = [dg.AssetKey("customers")]
