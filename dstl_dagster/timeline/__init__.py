@@ -42,7 +42,12 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.timeline.timeline import DROP_WAIT_SECONDS, Timeline
     from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
-    from dstl_dagster.timeline.why_gone import gone_checkpoint, missing_object, refuse_renamed
+    from dstl_dagster.timeline.why_gone import (
+        gone_checkpoint,
+        missing_object,
+        refuse_lost_records,
+        refuse_renamed,
+    )
 
 __all__ = [
     "DROP_WAIT_SECONDS",
@@ -83,6 +88,7 @@ __all__ = [
     "missing_job",
     "missing_object",
     "record_to_plain",
+    "refuse_lost_records",
     "refuse_renamed",
     "roots_digest",
     "write_once",
@@ -120,6 +126,6 @@ __getattr__, __dir__ = lazy_face(
         ],
         "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
-        "why_gone": ["gone_checkpoint", "missing_object", "refuse_renamed"],
+        "why_gone": ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed"],
     },
 )

@@ -234,7 +234,8 @@ class TailReader:
     def _refuse_lost(self, last: int, hinted: int) -> None:
         if last >= hinted or self._exists(hinted):
             return
-        hint, where = self._store.uri_of(self.names.hint), self._store.uri_of(self.names.timeline_prefix)
+        hint = self._store.uri_of(self.names.hint)
+        where = self._store.uri_of(self.names.timeline_prefix.rstrip("/"))
         raise FormatError(
             f"the last records of job {self.names.job!r} are missing: slot {last} is the last one, but "
             f"{hint} names slot {hinted}. Put back all of {where} from a backup; if the records are lost, "

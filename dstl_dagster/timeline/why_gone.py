@@ -1,6 +1,7 @@
-"""Why an object that a checkpoint needs is not there, by the timeline: permitted by a record, or damage.
+"""Why an object that a checkpoint needs is not there, by the timeline: permitted by a record, or damage; and
+objects without a record.
 
-Owns the two errors and their words. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which
+Owns the errors and their words. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which
 nobody did until something was missing.
 """
 
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["gone_checkpoint", "missing_object", "refuse_renamed"]
+__all__ = ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed"]
 
 
 def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
@@ -76,6 +78,42 @@ def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:
         f"what it holds names its objects as they were. Rename it back: {move} {here} {there}",
         kind=ErrorKind.NO_MANIFEST,
     )
+
+
+def refuse_lost_records(store: ObjectStore, timeline: Timeline) -> None:
+    """Refuse a timeline that has lost its last records, as after half a restored backup. One listing.
+
+    An attempt is on the timeline before it writes anything. So a manifest of a later checkpoint than any that
+    completed is of the open attempt, or of one that has ended.
+
+    Raises: FormatError (kind `history_hole`).
+    """
+    names, view = timeline.names, timeline.seen()
+    later = store.list(names.manifests_prefix, start_offset=names.manifests_of(view.highest_id + 1))
+    unknown = _unknown(names, [stat.name for stat in later], view)
+    if unknown:
+        unknown = _unknown(names, unknown, timeline.tail())  # its record may have come meanwhile
+    if not unknown:
+        return
+    where = store.uri_of(names.timeline_prefix.rstrip("/"))
+    raise FormatError(
+        f"the last records of job {timeline.job!r} are missing: {unknown[0]} is of an attempt that the "
+        f"timeline does not know. Put back all of {where} from a backup; if the records are lost, delete "
+        "what `dstl checkpoints audit` lists, and the job goes on from where they end",
+        kind=ErrorKind.HISTORY_HOLE,
+    )
+
+
+def _unknown(names: JobNames, manifests: list[str], view: TimelineView) -> list[str]:
+    known = {entry.completed.attempt for entry in view.checkpoints.values()}
+    if view.open_attempt is not None:
+        known.add(view.open_attempt.attempt)
+    found = ((name, names.attempt_of_manifest(name)) for name in manifests)
+    return [
+        name
+        for name, attempt in found
+        if attempt is not None and attempt not in known and view.fate(attempt) is None
+    ]
 
 
 def _place(store: ObjectStore, name: str) -> str:

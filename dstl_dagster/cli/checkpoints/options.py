@@ -15,7 +15,7 @@ from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.timeline import AsOf, missing_job
+from dstl_dagster.timeline import AsOf, missing_job, refuse_lost_records
 
 __all__ = ["AT", "as_json_option", "id_argument", "job_options", "user_name"]
 
@@ -65,6 +65,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         if not coordinator.timeline.tail().slot:
             raise missing_job(coordinator.store, job)
+        if command.__name__ != "audit_command":  # which lists them
+            refuse_lost_records(coordinator.store, coordinator.timeline)
         return command(coordinator=coordinator, **others)
 
     return with_coordinator

@@ -152,10 +152,12 @@ def test_dead_and_open_attempts_are_explained(job):
     assert job.coordinator().audit().unexplained == ()
 
 
-def test_a_hint_ahead_of_all_records(job):
+@pytest.mark.parametrize("folder", [False, True], ids=["bucket", "folder"])
+def test_a_hint_ahead_of_all_records(job_on, tmp_path, folder):
     """Readers, audit and trigger refuse to go on at the older job, and say what is missing; deleting the hint
     is the word of a person who knows that the records are lost.
     """
+    job = job_on(LocalObjectStore(tmp_path, durable=False) if folder else MemoryObjectStore())
     coordinator = job.coordinator(snapshot_interval=8)
     for position in range(6):
         job.checkpoint(coordinator, position)

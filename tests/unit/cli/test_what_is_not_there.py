@@ -115,3 +115,28 @@ def test_an_audit_in_python_of_a_job_that_is_not_there(folder):
     store = LocalObjectStore(folder)
     with pytest.raises(NotFoundError, match="did you mean 'orders'"):
         CheckpointCoordinator("order", store).audit()
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "audit"])
+def test_lost_last_records_are_an_error(folder, command):
+    """Of every command but the one that lists what is left of them: an older job is not taken for the job."""
+    coordinator = CheckpointCoordinator("orders", LocalObjectStore(folder), owner="test")
+    attempt = coordinator.trigger()
+    coordinator.record(attempt)
+    coordinator.confirm(attempt)
+    for record in sorted((folder / "dstl/orders/timeline").iterdir())[3:]:
+        record.unlink()
+    result = run("checkpoints", *command.split(), store=folder.as_uri())
+    assert result.exit_code == 1
+    assert "the last records of job 'orders' are missing: dstl/orders/manifests/" in result.stderr
+    assert "LOST a record" in run("checkpoints", "audit", store=folder.as_uri()).stdout
+
+
+def test_an_attempt_that_ended_is_no_lost_record(folder):
+    """Nor one that is open: both have a manifest of a later checkpoint."""
+    coordinator = CheckpointCoordinator("orders", LocalObjectStore(folder), owner="test")
+    dead = coordinator.trigger()
+    coordinator.record(dead)
+    coordinator.abort(dead)
+    coordinator.record(coordinator.trigger())
+    assert run("checkpoints", "list", store=folder.as_uri()).exit_code == 0
