@@ -10,10 +10,7 @@ always is: Dagster starts the next partition only once this one is materialized.
 
 from __future__ import annotations
 
-import contextlib
-
 import dagster as dg
-from dagster_shared.check import CheckError
 
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import (
@@ -27,6 +24,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.marks import planned_before
 from dstl_dagster.orchestration.opening import is_called_directly
 from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.program import code_location
 
 __all__ = ["observe_if_unchanged", "repeated_checks", "tell_applied"]
 
@@ -132,11 +130,11 @@ def _way_out(context: dg.OpExecutionContext, job: str, partition: str) -> tuple[
 
 def _correct_job(context: dg.OpExecutionContext, job: str) -> str | None:
     """The job of the run's code location that corrects a partition; `None` if it has none."""
-    with contextlib.suppress(CheckError):  # an in-process execution has no code location
-        for each in context.repository_def.get_all_jobs():
-            steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
-            if each.tags.get(TAG_JOB) == job and "correct" in steps:
-                return each.name
+    definitions = code_location(context)
+    for each in [] if definitions is None else definitions.get_all_jobs():
+        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
+        if each.tags.get(TAG_JOB) == job and "correct" in steps:
+            return each.name
     return None
 
 

@@ -34,6 +34,7 @@ class CheckpointCursor:
         owner: of the open attempt, or of the attempt that made `uncommitted`; `None` after a commit.
         uncommitted: `None` where the last completed checkpoint is committed.
         timeline: the id of the timeline; empty where a person set the cursor.
+        shown: this instance has shown the job; if it does no more, its page was wiped.
         start_over: a person says that the store is right, though it is not the one that was followed.
     """
 
@@ -42,6 +43,7 @@ class CheckpointCursor:
     owner: str | None = None
     uncommitted: Uncommitted | None = None
     timeline: str = ""
+    shown: bool = False
     start_over: bool = False
 
     def after(self, record: TimelineRecord) -> CheckpointCursor:
@@ -70,6 +72,8 @@ class CheckpointCursor:
         fields: dict[str, object] = {"slot": self.slot}
         if self.timeline:
             fields["timeline"] = self.timeline
+        if self.shown:
+            fields["shown"] = True
         if self.start_over:
             fields["start_over"] = True
         if self.decision is not None:
@@ -103,6 +107,7 @@ class CheckpointCursor:
             return cls(
                 slot=slot,
                 timeline=str(fields.get("timeline", "")),
+                shown=fields.get("shown") is True,
                 start_over=start_over,
                 decision=None if decision is None else uuid.UUID(decision),
                 owner=owner,

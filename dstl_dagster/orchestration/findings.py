@@ -61,6 +61,7 @@ PARTITIONS: Final = "partitions_match_timeline"
 
 _MAX_AGE_HOURS = "dstl/max_age_hours"
 _SHOWN = 20
+_NONE_YET: Final = "the job has no checkpoint yet"
 _PUBLISHING = timedelta(minutes=15)
 """A checkpoint whose files are not published yet is at work for so long, and in trouble after that."""
 
@@ -135,7 +136,7 @@ def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | Non
     try:
         latest = coordinator.latest()
         if latest is None:
-            return None, Finding(MANIFEST, False, "the job has no checkpoint yet", warn=True)
+            return None, Finding(MANIFEST, True, _NONE_YET)
         for operator in latest.manifest.operators:
             state = coordinator.operator_state(latest, operator)
             depth = max(depth, 0 if state is None else len(state.layers))
@@ -152,7 +153,7 @@ def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | Non
 def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) -> Finding:
     """Whether each object that the state references is there, with its size."""
     if latest is None:
-        return Finding(OBJECTS, False, "no checkpoint is readable", warn=True)
+        return _of_none(coordinator, OBJECTS)
     problems: list[str] = []
     count = size = 0
     for operator in latest.manifest.operators:
@@ -174,6 +175,13 @@ def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) ->
         text += ": " + "; ".join(problems[:_SHOWN])
     measures = {"objects": count, "MiB": mebibytes(size), "problems": len(problems)}
     return Finding(OBJECTS, not problems, text, measures=measures)
+
+
+def _of_none(coordinator: CheckpointCoordinator, name: str) -> Finding:
+    """Without a checkpoint that can be read: all is well only while there is none at all."""
+    if coordinator.timeline.seen().last_completed is None:
+        return Finding(name, True, _NONE_YET)
+    return Finding(name, False, "no checkpoint is readable", warn=True)
 
 
 def of_orphans(coordinator: CheckpointCoordinator, budget_bytes: int) -> Finding:
@@ -210,7 +218,7 @@ def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:
     """How old the last checkpoint is, by the clock of its writer."""
     entry = view.last_completed
     if entry is None:
-        return Finding(AGE, False, "the job has no checkpoint yet", warn=True)
+        return Finding(AGE, False, _NONE_YET, warn=True)
     age = clock.now() - entry.completed.recorded_at
     rounded = timedelta(seconds=round(age.total_seconds()))
     text = f"checkpoint {entry.checkpoint_id} is {rounded} old, at most {max_age} is allowed"
@@ -221,7 +229,7 @@ def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:
 def of_cost(coordinator: CheckpointCoordinator, latest: Checkpoint | None, budget: CostBudget) -> Finding:
     """What steps 1 to 4 of the last checkpoint cost, against a budget."""
     if latest is None:
-        return Finding(COST, False, "no checkpoint is readable", warn=True)
+        return _of_none(coordinator, COST)
     cost = latest.manifest.cost
     if cost is None:
         text = f"unknown: checkpoint {latest.checkpoint_id} was written by a release that did not count"
@@ -249,7 +257,7 @@ def unpublished_files(view: TimelineView, clock: Clock) -> Finding:
     """Whether all files of the last checkpoint have their final names."""
     entry = view.last_completed
     if entry is None:
-        return Finding(PUBLISHED, False, "the job has no checkpoint yet", warn=True)
+        return Finding(PUBLISHED, True, _NONE_YET)
     files = len(entry.completed.files)
     blocked = () if entry.committed is None else entry.committed.blocked
     waiting = files if entry.committed is None else len(blocked)

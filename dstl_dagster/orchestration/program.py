@@ -20,7 +20,15 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED, JobAssets
 from dstl_dagster.orchestration.partitions import window_key
 
-__all__ = ["asset_source", "assets_in", "claim_of_op", "claim_of_output", "definition_of", "state_of"]
+__all__ = [
+    "asset_source",
+    "assets_in",
+    "claim_of_op",
+    "claim_of_output",
+    "code_location",
+    "definition_of",
+    "state_of",
+]
 
 _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),
@@ -28,6 +36,14 @@ _KINDS = (
 )
 _TABLE = "partitions of a table"
 _RUNS, _KEYS, _IN_ORDER, _ANY_ORDER = "runs", "keys", "time partitions", "time partitions in any order"
+
+
+def code_location(context: Any) -> dg.RepositoryDefinition | None:
+    """The definitions around a run; `None` for an execution in process, which has none."""
+    with contextlib.suppress(CheckError):
+        found: dg.RepositoryDefinition = context.repository_def
+        return found
+    return None
 
 
 def asset_source(key: dg.AssetKey) -> str:
@@ -38,8 +54,9 @@ def asset_source(key: dg.AssetKey) -> str:
 def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
     """The same with the keys that the run's code location, or its job, has for them."""
     found = assets.found_in(context.job_def.asset_layer.asset_graph.asset_nodes)
-    with contextlib.suppress(CheckError):  # an in-process execution has no code location
-        found = found.found_in(context.repository_def.asset_graph.asset_nodes)
+    definitions = code_location(context)
+    if definitions is not None:
+        found = found.found_in(definitions.asset_graph.asset_nodes)
     own = context.assets_def.keys if context.has_assets_def else ()
     states = [key for key in own if key in found.states]
     return found.of_state(states[0]) if states else found
@@ -183,8 +200,8 @@ def _is_defined(context: Any) -> Callable[[str], bool]:
             jobs = [_unselected(context.job_def)]
         except DagsterInvalidPropertyError:
             return True  # a test calls one of them: it says nothing of the others
-        with contextlib.suppress(CheckError):  # an in-process execution has no code location
-            jobs += context.repository_def.get_all_jobs()
+        definitions = code_location(context)
+        jobs += definitions.get_all_jobs() if definitions is not None else ()
         if kind == "asset":
             key = dg.AssetKey.from_user_string(name)
             return any(key in job.asset_layer.executable_asset_keys for job in jobs)

@@ -22,17 +22,18 @@ from dstl_dagster.checkpoint import (
     Verification,
     load_report,
 )
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.agreement import findings_beside
-from dstl_dagster.orchestration.findings import evaluations
+from dstl_dagster.orchestration.findings import age_allowed, evaluations, of_age
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.lineage import Reporter
-from dstl_dagster.orchestration.marks import mark_partitions, settle_marks
+from dstl_dagster.orchestration.marks import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
 from dstl_dagster.orchestration.partitions import partition_in, partition_of
-from dstl_dagster.orchestration.program import assets_in, state_of
+from dstl_dagster.orchestration.program import assets_in, code_location, state_of
 from dstl_dagster.orchestration.reporting import (
     PartitionChanges,
     are_files_reported,
@@ -152,6 +153,7 @@ def compose_commit(
         report_files(step, checkpoint)
     report_checks(step)
     if checkpoint.blocked:
+        _keep_state_green(step, checkpoint)
         raise _blocked(checkpoint)
 
 
@@ -227,6 +229,19 @@ def _report_files(step: Step, checkpoint: Checkpoint, reporter: Reporter, partit
         step.context.log_event(event)
 
 
+def _keep_state_green(step: Step, checkpoint: Checkpoint) -> None:
+    """The run is about to fail for its files, but the state has the batch, and is in order."""
+    context, instance, assets = step.context, step.context.instance, step.assets
+    if not context.has_assets_def or assets.state_key not in context.assets_def.keys:
+        return
+    partition = partition_of(context)
+    events = unreported_state(instance, assets, checkpoint, step.reporter, partition)
+    for event in events:
+        context.log_event(event)
+    if not events and partition is not None:
+        leave_as_it_was(instance, assets, assets.state_key, partition, context.run_id)
+
+
 def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
     """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked.
 
@@ -240,6 +255,9 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
         PartitionChanges([], []),  # clean-up, the next step, makes them
         partitions_def or own,
     )
+    allowed = age_allowed(code_location(step.context), step.assets)
+    if allowed is not None:
+        found.append(of_age(step.coordinator.timeline.seen(), SystemClock(), allowed))
     for event in evaluations(step.context.instance, step.assets, found):
         step.context.log_event(event)  # type: ignore[arg-type] # it does take one
 

@@ -155,7 +155,9 @@ class TimelineFollower:
                     f"{found.sentence(difference)}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED
                 )
             cursor = CheckpointCursor()  # a run has started the job over
-        return replace(cursor, timeline=timeline)
+        elif cursor.shown and not found.known:
+            cursor = CheckpointCursor()  # the page was wiped
+        return replace(cursor, timeline=timeline, shown=found.known)
 
     @property
     def _reporter(self) -> Reporter:
@@ -174,16 +176,28 @@ class TimelineFollower:
                 return tick
             tick.cursor = tick.cursor.after(record)
         tick.at_end = True
-        self._show_again(tick)
+        if self._shows_other:
+            tick.restorable_changed = True
+        if self._shows_other or tick.cursor.slot != start.slot:
+            self._show_again(tick)
         return tick
 
     def _show_again(self, tick: Tick) -> None:
-        """After another store: the last checkpoint, which was reported long ago, as the newest once more."""
-        last = self._coordinator.timeline.seen().last_completed_id if self._shows_other else None
-        if self._shows_other:
-            tick.restorable_changed = True
-        if last is not None and last not in tick.reported:
-            checkpoint = self._coordinator.get(last)
+        """The last checkpoint, which was reported long ago, as the newest once more: after another store, and
+        after older ones that were reported late.
+        """
+        last, key = self._coordinator.timeline.seen().last_completed, self._assets.checkpoints_key
+        told = [
+            event
+            for event in tick.events
+            if event.asset_key == key and isinstance(event, dg.AssetMaterialization)
+        ]
+        latest = None if told else self._instance.get_latest_materialization_event(key)
+        newest = told[-1] if told else None if latest is None else latest.asset_materialization
+        if last is None or newest is None:
+            return
+        if (newest.tags or {}).get(TAG_ATTEMPT) != str(last.completed.attempt):
+            checkpoint = self._coordinator.get(last.checkpoint_id)
             tick.events += newest_again(self._instance, self._assets, checkpoint, self._reporter)
 
     def _take(self, record: TimelineRecord, tick: Tick) -> bool:
@@ -223,6 +237,7 @@ class TimelineFollower:
         if events:
             tick.events += events
             tick.reported.append(record.checkpoint_id)
+            tick.cursor = replace(tick.cursor, shown=True)
         return True
 
     def _committed(self, record: Committed, tick: Tick) -> bool:
@@ -230,7 +245,7 @@ class TimelineFollower:
         pending, owner = tick.cursor.uncommitted, tick.cursor.owner
         first = pending is not None and pending.checkpoint_id == record.checkpoint_id
         completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
-        if not isinstance(completed, Completed):
+        if not isinstance(completed, Completed) or self._was_run_again(completed):
             return True
         files_partition = partition_in(self._partitions_def, completed, self._instance)
         assets = self._with_state(completed, record)
@@ -300,6 +315,11 @@ class TimelineFollower:
             return False
         tick.waiting_for, tick.waiting_since = owner, since
         return True
+
+    def _was_run_again(self, completed: Completed) -> bool:
+        """A restore took the batch away, and a later checkpoint holds it: that one's events are the newer."""
+        view, key = self._coordinator.timeline.seen(), completed.idempotency_key
+        return view.is_abandoned(completed.checkpoint_id) and key is not None and bool(view.applied_in(key))
 
     def _completed_of(self, record: Committed) -> Completed | None:
         """Where the cursor does not say whose files: it was set by hand, or they were blocked before."""

@@ -178,16 +178,17 @@ def test_the_check_says_of_a_restore_what_the_page_shows(
 ) -> None:
     """The days that it names are failed on the page, whose backfill of "failed and missing" takes them."""
     monkeypatch.setenv("DSTL_DAYS_URI", days.uri)
-    days.instance = dg.DagsterInstance.from_config(str(tmp_path))  # one that the page can be served from
     ran = [f"2024-01-{number:02}" for number in range(1, gone + 2)]
-    for day in ran:
-        assert days.run(day).success
-    days.coordinator().restore(1)
-    daemon.tick()
-    with Page.of(days.instance) as page:
-        failed, so = page.failed_days(), page.says()
+    # One that the page can be served from.
+    with dg.DagsterInstance.from_config(str(tmp_path)) as days.instance:
+        for day in ran:
+            assert days.run(day).success
+        days.coordinator().restore(1)
+        daemon.tick()
+        with Page.of(days.instance) as page:
+            failed, so = page.failed_days(), page.says()
+        passed, text = shown(days)["partitions_match_timeline"]
     assert (failed, so.in_state) == (ran[1:], ran[:1])
-    passed, text = shown(days)["partitions_match_timeline"]
     assert passed is (gone == 0)
     said = {0: "", 1: f"{ran[-1]} is ", 3: f"{', '.join(ran[1:])} are "}[gone]
     advice = "in no checkpoint any more, and shown as failed: a backfill of what is failed or missing runs"

@@ -150,6 +150,46 @@ def test_a_blocked_day_is_red_until_it_is_resolved(
     assert [row.data["state"] for row in files.metadata["published"].value.records] == ["published"]
 
 
+def test_a_page_that_was_wiped_is_filled_again(days: Days, daemon: Daemon) -> None:
+    """The sensor had shown the job, and nothing of it is there any more: it begins at the beginning."""
+    for day in (FIRST, SECOND):
+        days.code.make_outside(days.uri, day)
+    daemon.tick()
+    assert daemon.tick() == "slot 6: nothing new"
+    days.instance.wipe_assets([days.code.JOB.checkpoints_key])
+    daemon.tick()
+    assert [event.partition for event in days.events("checkpoints")] == ["chk-00000001", "chk-00000002"]
+    assert daemon.tick() == "slot 6: nothing new"
+
+
+def test_a_checkpoint_that_is_reported_late_is_not_the_newest(
+    days: Days, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a restore undid, met after the runs that went on: the last one is shown once more."""
+    assert days.run(FIRST).success
+    days.code.make_outside(days.uri, SECOND)
+    days.coordinator().restore(1)
+    assert days.run(SECOND).success
+    daemon.tick()
+    daemon.tick()
+    newest = days.events("checkpoints")[-1]
+    assert (newest.partition, newest.tags["dstl/reported_by"]) == ("chk-00000003", "sensor")
+    assert materialized_partitions(days, "files") == {FIRST, SECOND}
+    assert "nothing new" in (daemon.tick() or "")
+
+
+def test_a_blocked_file_takes_no_day_of_the_state(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run fails for its files; the state has the day, which stays so when it is run again in vain."""
+    with monkeypatch.context() as patched:
+        _block(patched, days, f"out/{FIRST}/0.txt")
+        assert not days.run(FIRST).success
+    for _ in range(2):
+        assert materialized_partitions(days, "state") == {FIRST}
+        assert failed_partitions(days, "files") == {FIRST}
+        assert not days.run(FIRST).success
+    assert len(days.events("state")) == 1
+
+
 # ---- a host that died ----
 
 
