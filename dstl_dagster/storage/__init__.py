@@ -39,22 +39,30 @@ from dstl_dagster.storage.base import (
 )
 
 if TYPE_CHECKING:
+    from dstl_dagster.storage.accounting.metering import metered
+    from dstl_dagster.storage.accounting.traffic import (
+        NO_TRAFFIC,
+        Operation,
+        RequestClass,
+        Traffic,
+        TrafficMeter,
+    )
     from dstl_dagster.storage.block_reads import BlockReads
     from dstl_dagster.storage.copied import Origin, generation_of_copy
     from dstl_dagster.storage.deleting import delete_each
-    from dstl_dagster.storage.file_ranges import FileRanges
-    from dstl_dagster.storage.gcs import GCSObjectStore
-    from dstl_dagster.storage.local import LocalObjectStore
+    from dstl_dagster.storage.gcs.store import GCSObjectStore
+    from dstl_dagster.storage.local.file_ranges import FileRanges
+    from dstl_dagster.storage.local.private_folder import PrivateFile, PrivateFolder
+    from dstl_dagster.storage.local.store import LocalObjectStore
     from dstl_dagster.storage.lookups import Check, at_once, component_lookups, concurrently
     from dstl_dagster.storage.memory import MemoryObjectStore
-    from dstl_dagster.storage.metering import metered
     from dstl_dagster.storage.once_read import OnceRead, ReadMemory, forget_reads, shared_reads
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
+    from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
+    from dstl_dagster.storage.policy.update_limit import let_settle
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
-    from dstl_dagster.storage.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
-    from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
     from dstl_dagster.storage.rules import (
         check_crc32c,
         check_delete_all,
@@ -62,8 +70,6 @@ if TYPE_CHECKING:
         split_bucket_uri,
         split_object_uri,
     )
-    from dstl_dagster.storage.traffic import NO_TRAFFIC, Operation, RequestClass, Traffic, TrafficMeter
-    from dstl_dagster.storage.update_limit import let_settle
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
         WrapperReader,
@@ -157,19 +163,19 @@ __getattr__, __dir__ = lazy_face(
         "block_reads": ["BlockReads"],
         "copied": ["Origin", "generation_of_copy"],
         "deleting": ["delete_each"],
-        "file_ranges": ["FileRanges"],
+        "local.file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
         "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
         "memory": ["MemoryObjectStore"],
-        "metering": ["metered"],
+        "accounting.metering": ["metered"],
         "once_read": ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"],
         "open": ["open_store", "require_store_uri", "require_within"],
         "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
-        "private_folder": ["PrivateFile", "PrivateFolder"],
+        "local.private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
-        "retrying": ["BackoffPolicy", "Retries", "Try"],
+        "policy.retry": ["BackoffPolicy", "Retries", "Try"],
         "rules": [
             "check_crc32c",
             "check_delete_all",
@@ -177,8 +183,8 @@ __getattr__, __dir__ = lazy_face(
             "split_bucket_uri",
             "split_object_uri",
         ],
-        "traffic": ["NO_TRAFFIC", "Operation", "RequestClass", "Traffic", "TrafficMeter"],
-        "update_limit": ["let_settle"],
+        "accounting.traffic": ["NO_TRAFFIC", "Operation", "RequestClass", "Traffic", "TrafficMeter"],
+        "policy.update_limit": ["let_settle"],
         "wrapper": ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"],
     },
 )

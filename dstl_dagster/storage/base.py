@@ -1,7 +1,7 @@
 """The contract of an object store: what the layers above may rely on, and nothing of how it is met.
 
 Owns the vocabulary (`ObjectStat`, `Precondition`, `Source`, `ObjectStore`). Does not own retries
-(`retrying`), what to believe after a lost answer (`readback`), the optional abilities' declaration
+(`policy.retry`), what to believe after a lost answer (`readback`), the optional abilities' declaration
 (`capabilities`), or the names of our objects (`format.names`).
 
 The model is Google Cloud Storage's: an object is immutable bytes under a name; writing the name again
@@ -20,7 +20,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
-from dstl_dagster.storage.traffic import TrafficMeter
 
 __all__ = [
     "ABSENT",
@@ -367,10 +366,16 @@ class BatchDeletingStore(ObjectStore, Protocol):
         ...
 
 
+class Meter(Protocol):
+    """Takes what was requested, as an `accounting.traffic.Traffic`. Any thread."""
+
+    def add(self, traffic: Any, /) -> None: ...
+
+
 class CountingStore(ObjectStore, Protocol):
     """A store that declares `counts_requests`. Callers use `metered`, which counts any store."""
 
-    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+    def counted_by(self, meter: Meter) -> ObjectStore:
         """A store on the same objects whose requests, retries included, count in `meter` too.
 
         So do those of the stores that it gives (`in_bucket`).

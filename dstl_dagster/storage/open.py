@@ -22,7 +22,7 @@ def require_store_uri(uri: str) -> None:
         case "memory":
             split_bucket_uri(uri, scheme)
         case "file":
-            from dstl_dagster.storage.local_paths import path_of_uri
+            from dstl_dagster.storage.local.paths import path_of_uri
 
             path_of_uri(uri)
         case "gs":
@@ -44,7 +44,7 @@ def require_within(store_uri: str, uri: str) -> None:
 
             open_memory(store_uri).locate(uri)
         case "file":
-            from dstl_dagster.storage.local_paths import located, path_of_uri
+            from dstl_dagster.storage.local.paths import located, path_of_uri
 
             located(path_of_uri(store_uri), uri)
         case _:
@@ -69,12 +69,12 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
 
             return open_memory(uri)
         case "file":
-            from dstl_dagster.storage.local import open_local
+            from dstl_dagster.storage.local.store import open_local
 
             return open_local(uri)
         case "gs":
             try:
-                from dstl_dagster.storage.gcs import open_gcs
+                from dstl_dagster.storage.gcs.store import open_gcs
             except ModuleNotFoundError as error:
                 raise InvalidInputError(
                     f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", ErrorKind.MISSING_EXTRA

@@ -27,7 +27,7 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     Source,
 )
-from dstl_dagster.storage.mounts import lock_option, mounts_of_this_process
+from dstl_dagster.storage.local.mounts import lock_option, mounts_of_this_process
 
 __all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
 

@@ -1,7 +1,7 @@
 """What to believe when the outcome of a write is in doubt.
 
-Owns the two rules, and the writes that follow them. Does not own retries (`retrying`), nor what a caller does
-with a rival's object.
+Owns the two rules, and the writes that follow them. Does not own retries (`policy.retry`), nor what a caller
+does with a rival's object.
 
 The rules:
 

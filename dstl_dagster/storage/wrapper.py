@@ -21,6 +21,7 @@ from dstl_dagster.storage.base import (
     Buffer,
     CountingStore,
     InspectableStore,
+    Meter,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -34,7 +35,6 @@ from dstl_dagster.storage.base import (
     SummedWriter,
     TimedStore,
 )
-from dstl_dagster.storage.traffic import TrafficMeter
 
 __all__ = ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"]
 
@@ -174,7 +174,7 @@ class WrapperStore:
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         return cast("BatchDeletingStore", self._inner).delete_all(objects)
 
-    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+    def counted_by(self, meter: Meter) -> ObjectStore:
         return self._around(cast("CountingStore", self._inner).counted_by(meter))
 
     def server_time(self) -> datetime | None:

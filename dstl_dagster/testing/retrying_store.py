@@ -1,6 +1,6 @@
 """Any store, retried while it is unavailable: over a `FaultStore` it acts as a client behind a network.
 
-Owns which calls are retried. Does not own the retry loop (`storage.retrying`) or the rules after a lost
+Owns which calls are retried. Does not own the retry loop (`storage.policy.retry`) or the rules after a lost
 answer (`storage.readback`). In production each store retries by itself, since only it knows its requests.
 """
 

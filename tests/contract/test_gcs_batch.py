@@ -11,8 +11,8 @@ from google.cloud import storage
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, Generation, delete_each
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.gcs_batch import decoded_batch
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.gcs.batch import decoded_batch
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 

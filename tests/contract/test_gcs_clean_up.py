@@ -15,7 +15,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.conftest import Job

@@ -18,8 +18,8 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.open import open_store
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.storage.readback import WRITER_ID_KEY
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault

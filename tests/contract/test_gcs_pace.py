@@ -17,9 +17,9 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.gcs_errors import refusal, retry_after_seconds
-from dstl_dagster.storage.pacing import Pacer, ThrottledError
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.gcs.errors import refusal, retry_after_seconds
+from dstl_dagster.storage.policy.rate_limiter import Pacer, ThrottledError
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 

@@ -10,7 +10,7 @@ from google.cloud import storage
 
 from dstl_dagster.storage import ABSENT, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.gcs_server.faults import RandomFaults

@@ -25,7 +25,7 @@ from dstl_dagster.storage import (
     metered,
 )
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 

@@ -9,7 +9,7 @@ import pytest
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.storage.wrapper import WrapperStore
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, Request, SeededFaults

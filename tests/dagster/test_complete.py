@@ -12,8 +12,8 @@ from dstl_dagster import build_checkpoint_job, build_state_asset
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.orchestration import ops, resources
 from dstl_dagster.storage import open_store
-from dstl_dagster.storage.metering import metered
-from dstl_dagster.storage.traffic import TrafficMeter
+from dstl_dagster.storage.accounting.metering import metered
+from dstl_dagster.storage.accounting.traffic import TrafficMeter
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days

@@ -159,7 +159,7 @@ def disk_full(world: World, monkeypatch: pytest.MonkeyPatch) -> Then:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, payload)
 
-    monkeypatch.setattr("dstl_dagster.storage.local_files.os.write", write_if_free)
+    monkeypatch.setattr("dstl_dagster.storage.local.files.os.write", write_if_free)
     yield
     full[0] = False
     world.require(1, 2, 3)

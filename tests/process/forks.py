@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dstl_dagster.errors import NotFoundError
-from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, local_files, open_store
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, open_store
+from dstl_dagster.storage.local import files as local_files
 
 CHILDREN = 4
 

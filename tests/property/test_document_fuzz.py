@@ -50,7 +50,7 @@ from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecove
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, MemoryObjectStore
-from dstl_dagster.storage.local_records import _from_text
+from dstl_dagster.storage.local.records import _from_text
 from dstl_dagster.timeline import Attempt, BatchKey
 from dstl_dagster.timeline import records as timeline_records
 from dstl_dagster.timeline.archive import Archive

@@ -18,7 +18,7 @@ from dstl_dagster.recoverable import (
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.testing.fault_schedules import (
     AtRequests,
     Fault,

@@ -30,7 +30,7 @@ def test_workers_are_forked_with_all_that_tasks_import_and_it_is_frozen(spark: S
             "dstl_dagster.spark.merge_tasks",
             "dstl_dagster.spark.file_tasks",
             "dstl_dagster.spark.source.source",
-            "dstl_dagster.storage.local",
+            "dstl_dagster.storage.local.store",
             "pyarrow.compute",
         )
         missing = [name for name in wanted if name not in sys.modules]

@@ -13,7 +13,7 @@ from dstl_dagster.errors import ClosedError
 from dstl_dagster.format import KeyGroupRange, changelog_file
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
-from dstl_dagster.storage.local_reading import LocalReading
+from dstl_dagster.storage.local.reading import LocalReading
 
 ROWS, VALUE_BYTES = 100, 4096
 

@@ -73,7 +73,7 @@ def _other_thread(_: Case) -> None:
 
 
 def _no_google(case: Case) -> None:
-    for name in [each for each in sys.modules if each.startswith("dstl_dagster.storage.gcs")]:
+    for name in [each for each in sys.modules if each.startswith("dstl_dagster.storage.gcs.")]:
         case.patch.delitem(sys.modules, name)
     case.patch.setitem(sys.modules, "google.cloud", None)
     case.patch.setitem(sys.modules, "google.cloud.storage", None)

@@ -27,7 +27,7 @@ from dstl_dagster.format.compression import Compression, decompressed
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
-from dstl_dagster.storage.local_errors import translate_os_errors
+from dstl_dagster.storage.local.errors import translate_os_errors
 from dstl_dagster.upload import RetryPolicy
 
 OF_STORAGE = [

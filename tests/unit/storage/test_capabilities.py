@@ -127,7 +127,7 @@ def test_open_ranges_meet_faults(tmp_path: Path) -> None:
 def test_the_face_loads_a_store_only_when_it_is_asked_for() -> None:
     """Every public name resolves, and importing the face loads no client, no Arrow and no store."""
     assert all(getattr(storage, name) is not None for name in storage.__all__)
-    heavy = "('google.cloud', 'pyarrow', 'dstl_dagster.storage.local', 'dstl_dagster.storage.memory')"
+    heavy = "('google.cloud', 'pyarrow', 'dstl_dagster.storage.local.store', 'dstl_dagster.storage.memory')"
     code = f"import sys, dstl_dagster.storage; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -18,9 +18,9 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format.crc32c import crc32c, to_base64
-from dstl_dagster.storage.gcs_errors import refusal
-from dstl_dagster.storage.gcs_upload import Reply, ResumableUpload
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
+from dstl_dagster.storage.gcs.errors import refusal
+from dstl_dagster.storage.gcs.upload import Reply, ResumableUpload
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 UNIT = 256 * 1024

@@ -23,9 +23,9 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage import local_files
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.local import LocalObjectStore, open_local
+from dstl_dagster.storage.local import files as local_files
 from dstl_dagster.storage.open import open_store
 
 
@@ -390,7 +390,7 @@ def test_sweep_after_a_killed_replacement(store: LocalObjectStore, monkeypatch: 
     store.put("count", b"old", precondition=ABSENT)
     temporary = store.root / ".dstl-store" / "temporary"
     with monkeypatch.context() as patch:
-        patch.setattr("dstl_dagster.storage.local_paths._sync_or_take_back", lambda *_: None)
+        patch.setattr("dstl_dagster.storage.local.paths._sync_or_take_back", lambda *_: None)
         store.put("count", b"new", precondition=ANY)
     assert len(list(temporary.iterdir())) == 1
     LocalObjectStore(store.root, durable=False).put("other", b"", precondition=ABSENT)

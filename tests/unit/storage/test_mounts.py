@@ -8,7 +8,7 @@ import pytest
 
 from dstl_dagster.storage import MemoryObjectStore, Severity, check_store
 from dstl_dagster.storage.local import LocalObjectStore
-from dstl_dagster.storage.mounts import lock_option, mounts_of_this_process
+from dstl_dagster.storage.local.mounts import lock_option, mounts_of_this_process
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -13,7 +13,7 @@ import pytest
 from dstl_dagster.cli.checkpoints import options
 from dstl_dagster.errors import FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, Source
-from dstl_dagster.storage.gcs_errors import with_translated_errors
+from dstl_dagster.storage.gcs.errors import with_translated_errors
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstl_dagster.storage.pace import MAX_RETRY_AFTER_SECONDS, MIN_RATE, Pace
+from dstl_dagster.storage.policy.rate import MAX_RETRY_AFTER_SECONDS, MIN_RATE, Pace
 from tests.profiles import examples
 
 

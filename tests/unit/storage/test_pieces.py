@@ -14,8 +14,8 @@ from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError,
 from dstl_dagster.storage.base import ABSENT, Generation
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.open import open_store
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
 from dstl_dagster.storage.readback import Expected, put_own
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.interleaving import Interleaving
@@ -235,8 +235,9 @@ def test_what_to_write_instead(uri: str, advice: str) -> None:
 def test_imports_are_light() -> None:
     """Importing our modules loads neither Google's client, nor dagster, nor pyspark."""
     code = (
-        "import sys, dstl_dagster.storage.open, dstl_dagster.storage.local, dstl_dagster.storage.memory, "
-        "dstl_dagster.storage.retrying, dstl_dagster.recoverable, dstl_dagster.testing.fault_store\n"
+        "import sys, dstl_dagster.storage.open, dstl_dagster.storage.local.store, "
+        "dstl_dagster.storage.memory, dstl_dagster.storage.policy.retry, "
+        "dstl_dagster.recoverable, dstl_dagster.testing.fault_store\n"
         "bad = [m for m in ('google.cloud.storage', 'dagster', 'pyspark', 'requests') if m in sys.modules]\n"
         "sys.exit(str(bad) if bad else 0)"
     )

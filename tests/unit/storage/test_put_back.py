@@ -22,9 +22,9 @@ from dstl_dagster.storage import (
     LocalObjectStore,
     ObjectStat,
     Source,
-    local_files,
-    local_reading,
 )
+from dstl_dagster.storage.local import files as local_files
+from dstl_dagster.storage.local import reading as local_reading
 
 RIGHT = b"the right bytes, of which there are a few"
 

@@ -1,8 +1,8 @@
 """Requests to one bucket of Google Cloud Storage: credentials, time-outs, tries, errors of ours.
 
 Owns how a request is made and tried again, and what is asked of the bucket itself. Does not own the names of
-objects or what a request says (`gcs`), the protocol of an upload session (`gcs_upload`), or the meaning of an
-answer (`gcs_errors`).
+objects or what a request says (`gcs`), the protocol of an upload session (`gcs.upload`), or the meaning of an
+answer (`gcs.errors`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.cleaned import cleaned
-from dstl_dagster.storage.gcs_client import listen_for_time, shared_pacer, split_at_fork
-from dstl_dagster.storage.gcs_errors import may_pass, refusal, was_refused, with_translated_errors
-from dstl_dagster.storage.gcs_upload import Reply
-from dstl_dagster.storage.retrying import BackoffPolicy, Retries, Try
-from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
+from dstl_dagster.storage.gcs.cleaned import cleaned
+from dstl_dagster.storage.gcs.client import listen_for_time, shared_pacer, split_at_fork
+from dstl_dagster.storage.gcs.errors import may_pass, refusal, was_refused, with_translated_errors
+from dstl_dagster.storage.gcs.upload import Reply
+from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
 
 if TYPE_CHECKING:
     from google.cloud import storage

@@ -1,6 +1,6 @@
 """Forgetting the records of files that are gone: a consumer that takes a file leaves its record behind.
 
-Owns which records those are, and the walk over all. Does not own a record's bytes (`local_records`).
+Owns which records those are, and the walk over all. Does not own a record's bytes (`local.records`).
 
 Why no writer is raced: one writes its record and places its file under the lock of the name, and a record is
 removed under that lock, where no file has the name. Its generation is not given out again: the root's count
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dstl_dagster.errors import DstlError
-from dstl_dagster.storage.local_files import HiddenFolder
-from dstl_dagster.storage.local_paths import object_path
-from dstl_dagster.storage.local_records import Records
+from dstl_dagster.storage.local.files import HiddenFolder
+from dstl_dagster.storage.local.paths import object_path
+from dstl_dagster.storage.local.records import Records
 
 __all__ = ["forget_taken"]
 

@@ -1,7 +1,7 @@
 """What requests to a store are counted as: by the class they are billed under, with the bytes they moved.
 
 Owns which request is of which class (`OPERATION_CLASSES`), the sum (`Traffic`) and the counter
-(`TrafficMeter`). Does not own where requests are made (`gcs_transport`, `metering`), or prices
+(`TrafficMeter`). Does not own where requests are made (`gcs.transport`, `accounting.metering`), or prices
 (`settings.prices`).
 
 Source: Google's price list, "Operations that fall into each class". A request that the service answers with

@@ -6,7 +6,7 @@ what the files hold, nor when they go.
 Below a directory, which others may share:
 
     <prefix>-<user id>/      of this user, mode 0700; used only if it is exactly that
-        <id>.lock            locked (`local_locks`) by the process that uses the folder <id>
+        <id>.lock            locked (`local.locks`) by the process that uses the folder <id>
         <id>/                its files, created anew, never followed as links
 
 The kernel frees a lock when its process is gone, however it ended. So a folder whose lock is free belongs to
@@ -31,7 +31,7 @@ from typing import Final
 
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local_locks import lock, lock_new, unlock
+from dstl_dagster.storage.local.locks import lock, lock_new, unlock
 
 __all__ = ["PrivateFile", "PrivateFolder"]
 

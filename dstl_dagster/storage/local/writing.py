@@ -1,7 +1,7 @@
 """Writing the local store: the order of steps that makes a change atomic and crash-safe.
 
 Owns creates, compositions and deletes under the locks of their names. Does not own the file-system steps
-themselves (`local_files`), the records beside the files (`local_records`), or reading (`local_reading`).
+themselves (`local.files`), the records beside the files (`local.records`), or reading (`local.reading`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition, Source
-from dstl_dagster.storage.local_errors import status_of, translate_os_errors
-from dstl_dagster.storage.local_files import HiddenFolder, TemporaryFile, prune_empty_folders
-from dstl_dagster.storage.local_paths import object_path, object_uri, place_file
-from dstl_dagster.storage.local_reading import LocalReading
-from dstl_dagster.storage.local_records import FileIdentity, Record, Records
+from dstl_dagster.storage.local.errors import status_of, translate_os_errors
+from dstl_dagster.storage.local.files import HiddenFolder, TemporaryFile, prune_empty_folders
+from dstl_dagster.storage.local.paths import object_path, object_uri, place_file
+from dstl_dagster.storage.local.reading import LocalReading
+from dstl_dagster.storage.local.records import FileIdentity, Record, Records
 
 __all__ = ["LocalWriter", "LocalWriting"]
 

@@ -1,7 +1,7 @@
 """Many deletions in one request: the JSON API's batches (`multipart/mixed`, one HTTP request in each part).
 
 Owns the bytes of a batch and of its answer, and which parts are sent again. Does not own how the request is
-made (`gcs_transport`), or what a status means (`gcs_errors`).
+made (`gcs.transport`), or what a status means (`gcs.errors`).
 
 A batch is no transaction: each part has a status of its own. A part that the service was too busy for is sent
 again, with the others that need it; an answered part is not.
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
+from dstl_dagster.storage.accounting.traffic import Operation, Traffic
 from dstl_dagster.storage.base import Precondition
-from dstl_dagster.storage.gcs_errors import refusal, with_translated_errors
-from dstl_dagster.storage.gcs_resources import GCSNames, generation_match
-from dstl_dagster.storage.gcs_transport import GCSTransport
-from dstl_dagster.storage.retrying import Try
-from dstl_dagster.storage.traffic import Operation, Traffic
+from dstl_dagster.storage.gcs.errors import refusal, with_translated_errors
+from dstl_dagster.storage.gcs.resources import GCSNames, generation_match
+from dstl_dagster.storage.gcs.transport import GCSTransport
+from dstl_dagster.storage.policy.retry import Try
 
 __all__ = ["BatchesRefusedError", "batch_delete", "decoded_batch", "encoded_batch"]
 

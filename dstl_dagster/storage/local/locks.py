@@ -1,7 +1,7 @@
 """Locks on files between processes: waited for a limited time, and never inherited.
 
 Owns taking and freeing a lock, naming its holder when the wait is too long, and what a forked child drops.
-Does not own which files are locked, or in which order (`local_files`).
+Does not own which files are locked, or in which order (`local.files`).
 
 A lock is the kernel's (`flock`): it ends with its process, however that ends. But it belongs to the open
 file, which a fork without exec copies; so a child closes its copies before anything else.

@@ -1,7 +1,7 @@
 """Objects as plain files under a root folder, with the semantics of a real bucket between processes.
 
-Owns `LocalObjectStore`: the contract's methods. Does not own reading and walking (`local_reading`), the
-order of steps of a change (`local_writing`), or what names and URIs a folder takes (`local_paths`).
+Owns `LocalObjectStore`: the contract's methods. Does not own reading and walking (`local.reading`), the
+order of steps of a change (`local.writing`), or what names and URIs a folder takes (`local.paths`).
 
 An object `reports/x.jsonl` is the file `root/reports/x.jsonl`, for anybody to read, move or remove. A file
 that was put there by hand is an object too: it gets a generation and a checksum when it is first seen,
@@ -33,9 +33,9 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
-from dstl_dagster.storage.local_files import HiddenFolder
-from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS
-from dstl_dagster.storage.local_paths import (
+from dstl_dagster.storage.local.files import HiddenFolder
+from dstl_dagster.storage.local.locks import DEFAULT_LOCK_WAIT_SECONDS
+from dstl_dagster.storage.local.paths import (
     LOCAL_BUCKET,
     folder_uri,
     located,
@@ -43,10 +43,10 @@ from dstl_dagster.storage.local_paths import (
     object_uri,
     path_of_uri,
 )
-from dstl_dagster.storage.local_reading import LocalReading
-from dstl_dagster.storage.local_records import Records
-from dstl_dagster.storage.local_tidying import forget_taken
-from dstl_dagster.storage.local_writing import LocalWriter, LocalWriting
+from dstl_dagster.storage.local.reading import LocalReading
+from dstl_dagster.storage.local.records import Records
+from dstl_dagster.storage.local.tidying import forget_taken
+from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 
 __all__ = ["LocalObjectStore", "open_local"]
 

@@ -1,7 +1,7 @@
 """Reading the local store: which generation a file is, its bytes, and the ordered walk.
 
 Owns the match of files with records, by their bytes where a tree was copied, and what is said of a file that
-is not what was written. Does not own writing (`local_writing`). No read takes away what a writer recorded.
+is not what was written. Does not own writing (`local.writing`). No read takes away what a writer recorded.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from types import TracebackType
 
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.storage import file_ranges, rules
+from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local_errors import is_missing, refused, status_of, translate_os_errors
-from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder
-from dstl_dagster.storage.local_paths import check_inside, object_path
-from dstl_dagster.storage.local_records import (
+from dstl_dagster.storage.local import file_ranges
+from dstl_dagster.storage.local.errors import is_missing, refused, status_of, translate_os_errors
+from dstl_dagster.storage.local.files import HIDDEN_FOLDER, HiddenFolder
+from dstl_dagster.storage.local.paths import check_inside, object_path
+from dstl_dagster.storage.local.records import (
     FileIdentity,
     Record,
     Records,

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.local_errors import status_of
-from dstl_dagster.storage.local_files import HIDDEN_FOLDER, HiddenFolder, TemporaryFile, empty_folder_removed
+from dstl_dagster.storage.local.errors import status_of
+from dstl_dagster.storage.local.files import HIDDEN_FOLDER, HiddenFolder, TemporaryFile, empty_folder_removed
 
 __all__ = [
     "LOCAL_BUCKET",

@@ -1,6 +1,6 @@
 """The streams of the Google store: a writer over an upload session, a reader over one generation.
 
-Owns read-ahead and the checksum of a whole read. Does not own requests (`gcs`, `gcs_upload`).
+Owns read-ahead and the checksum of a whole read. Does not own requests (`gcs`, `gcs.upload`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.gcs_upload import ResumableUpload
+from dstl_dagster.storage.gcs.upload import ResumableUpload
 
 __all__ = ["GCSReader", "GCSWriter"]
 

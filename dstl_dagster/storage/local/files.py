@@ -1,7 +1,7 @@
 """The file-system steps beneath the local store: durable files, temporary files, locks, generations.
 
 Owns `.dstl-store/`, the hidden folder under a root. Does not own objects or their records
-(`local_records`), nor any decision (`local_writing`).
+(`local.records`), nor any decision (`local.writing`).
 
 A kill at any step leaves nothing wrong behind: a lock is the kernel's and dies with its process; a
 temporary file is locked while it is in use, so an unlocked one belongs to nobody; a file kept while another
@@ -22,8 +22,8 @@ from pathlib import Path
 from dstl_dagster.clock import Clock
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local_errors import status_of
-from dstl_dagster.storage.local_locks import DEFAULT_LOCK_WAIT_SECONDS, close_locked, lock, lock_new, unlock
+from dstl_dagster.storage.local.errors import status_of
+from dstl_dagster.storage.local.locks import DEFAULT_LOCK_WAIT_SECONDS, close_locked, lock, lock_new, unlock
 
 __all__ = [
     "HIDDEN_FOLDER",

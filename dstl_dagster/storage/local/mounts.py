@@ -1,6 +1,6 @@
 """Whether the locks of a folder hold between machines, by Linux's list of mounts.
 
-Owns reading that list. Does not own the locks (`local_locks`), nor what follows (`preflight`).
+Owns reading that list. Does not own the locks (`local.locks`), nor what follows (`preflight`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
 Owns its creation, what happens to a client's connections in a fork, the time that its responses tell, and
-which requests keep one pace. Does not own requests (`gcs_transport`), or the pace itself (`pacing`). Imported
-by the Google store's modules alone, so that nothing else loads the client.
+which requests keep one pace. Does not own requests (`gcs.transport`), or the pace itself
+(`policy.rate_limiter`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import requests.cookies
 from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.storage.cleaned import cleaned
-from dstl_dagster.storage.pacing import Pacer
+from dstl_dagster.storage.gcs.cleaned import cleaned
+from dstl_dagster.storage.policy.rate_limiter import Pacer
 
 __all__ = ["listen_for_time", "shared_client", "shared_pacer", "split_at_fork", "told_time"]
 

@@ -1,6 +1,6 @@
 """Texts of libraries and services, without secrets: for errors, logs and all that is made of them.
 
-Owns which parts of a text may be secrets. Does not own where such texts come from (`gcs_errors`).
+Owns which parts of a text may be secrets. Does not own where such texts come from (`gcs.errors`).
 
 A text is cut by its form, not by a list of known secrets: of a URL all after its `?` (upload ids, signatures)
 and what stands before an `@` go, and so does whatever looks like a token or a key.

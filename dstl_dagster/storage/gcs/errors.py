@@ -2,8 +2,8 @@
 
 Owns the translation, from status codes and exception types: no exception of a library leaves it, not even as
 the cause of ours, because its text and its attributes hold URLs and headers. Does not own requests
-(`gcs_transport`, `gcs_upload`), what in a text is a secret (`cleaned`), nor whether a request is tried again
-(`retrying`).
+(`gcs.transport`, `gcs.upload`), what in a text is a secret (`gcs.cleaned`), nor whether a request is tried
+again (`policy.retry`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dstl_dagster.storage.cleaned import cleaned
-from dstl_dagster.storage.pacing import ThrottledError
+from dstl_dagster.storage.gcs.cleaned import cleaned
+from dstl_dagster.storage.policy.rate_limiter import ThrottledError
 
 __all__ = [
     "LibraryError",

@@ -25,7 +25,7 @@ from typing import Any
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local_files import HiddenFolder
+from dstl_dagster.storage.local.files import HiddenFolder
 
 __all__ = ["FileIdentity", "Record", "Records", "match_record", "record_by_bytes", "written"]
 

@@ -1,9 +1,9 @@
 """Google Cloud Storage as an object store.
 
-Owns the contract's methods, and the requests that change something. Does not own reading (`gcs_reading`), how
-a request is made and tried again (`gcs_transport`), what its errors mean (`gcs_errors`), names and resources
-(`gcs_resources`), the protocols of an upload in chunks (`gcs_upload`) and of a batch (`gcs_batch`), streams
-(`gcs_streams`), or the client of the process (`gcs_client`).
+Owns the contract's methods, and the requests that change something. Does not own reading (`gcs.reading`), how
+a request is made and tried again (`gcs.transport`), what its errors mean (`gcs.errors`), names and resources
+(`gcs.resources`), the protocols of an upload in chunks (`gcs.upload`) and of a batch (`gcs.batch`), streams
+(`gcs.streams`), or the client of the process (`gcs.client`).
 
 Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
 whose answer was lost, and then reports a failed precondition, or writes twice, as if nothing had happened.
@@ -21,6 +21,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidIn
 from dstl_dagster.format.crc32c import to_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
+from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
 from dstl_dagster.storage.base import (
     Buffer,
     Generation,
@@ -32,16 +33,15 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
-from dstl_dagster.storage.gcs_batch import BatchesRefusedError, batch_delete
-from dstl_dagster.storage.gcs_client import shared_client, told_time
-from dstl_dagster.storage.gcs_reading import GCSReading
-from dstl_dagster.storage.gcs_resources import GCSNames, content_type_of, generation_match, stat_of_resource
-from dstl_dagster.storage.gcs_streams import GCSWriter
-from dstl_dagster.storage.gcs_transport import GCSTransport
-from dstl_dagster.storage.gcs_upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
+from dstl_dagster.storage.gcs.batch import BatchesRefusedError, batch_delete
+from dstl_dagster.storage.gcs.client import shared_client, told_time
+from dstl_dagster.storage.gcs.reading import GCSReading
+from dstl_dagster.storage.gcs.resources import GCSNames, content_type_of, generation_match, stat_of_resource
+from dstl_dagster.storage.gcs.streams import GCSWriter
+from dstl_dagster.storage.gcs.transport import GCSTransport
+from dstl_dagster.storage.gcs.upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
+from dstl_dagster.storage.policy.retry import Retries, Try
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
-from dstl_dagster.storage.retrying import Retries, Try
-from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 
 if TYPE_CHECKING:
     from google.cloud import storage

@@ -1,7 +1,7 @@
 """How fast requests to one bucket may begin, after the service has refused some: the decision alone.
 
 Owns the rule, as a value without clock, lock or thread. Does not own waiting, or which answer is a refusal
-(`pacing`, `gcs_errors`), nor when a refused request is tried again (`retrying`).
+(`policy.rate_limiter`, `gcs.errors`), nor when a refused request is tried again (`policy.retry`).
 
 Nothing is limited until a refusal. Then requests begin at an even rate: *half* of what it was, once for all
 refusals of requests that began before; and every answer *adds* a little. So a rate that the service takes is

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import rules
+from dstl_dagster.storage.accounting.traffic import Operation, Traffic
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.gcs_errors import RangeNotSatisfiableError
-from dstl_dagster.storage.gcs_resources import GCSNames, stat_of_resource
-from dstl_dagster.storage.gcs_streams import GCSReader
-from dstl_dagster.storage.gcs_transport import GCSTransport
-from dstl_dagster.storage.retrying import Try
-from dstl_dagster.storage.traffic import Operation, Traffic
+from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
+from dstl_dagster.storage.gcs.resources import GCSNames, stat_of_resource
+from dstl_dagster.storage.gcs.streams import GCSReader
+from dstl_dagster.storage.gcs.transport import GCSTransport
+from dstl_dagster.storage.policy.retry import Try
 
 if TYPE_CHECKING:
     from google.cloud import storage

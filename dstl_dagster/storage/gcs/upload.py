@@ -1,6 +1,6 @@
 """One resumable upload, request by request: bounded memory, and no doubt about its end.
 
-Owns the session's protocol. Does not own the transport, credentials or the client (`gcs_transport`).
+Owns the session's protocol. Does not own the transport, credentials or the client (`gcs.transport`).
 
 The session is what makes this safe: it creates at most one object, and answers at any time whether it did. So
 after a lost answer it is asked. A stream that is dropped sends no end, and its session creates nothing.
@@ -18,8 +18,8 @@ from dstl_dagster.errors import FormatError, InternalError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.gcs_errors import refusal
-from dstl_dagster.storage.retrying import Retries, Try
+from dstl_dagster.storage.gcs.errors import refusal
+from dstl_dagster.storage.policy.retry import Retries, Try
 
 __all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send"]
 

@@ -2,7 +2,7 @@
 
 Does not own what an error means: only `UnavailableError` is tried again, and everything else is an answer.
 What to believe of an answer that follows a lost one is `readback`'s. How fast all requests together may begin
-is `pace`'s.
+is `policy.rate`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.pacing import Pacer, ThrottledError
+from dstl_dagster.storage.policy.rate_limiter import Pacer, ThrottledError
 
 __all__ = ["BackoffPolicy", "Retries", "Try"]
 

@@ -1,7 +1,7 @@
 """A service's limit on how often one object may change: about once a second on GCS, which answers 429 beyond.
 
 Owns the wait before an object that was only just made is changed or deleted. Does not own the limit, which a
-store declares (`StoreCapabilities.seconds_between_updates`), nor what to do about a refusal (`retrying`).
+store declares (`StoreCapabilities.seconds_between_updates`), nor what to do about a refusal (`policy.retry`).
 """
 
 from __future__ import annotations

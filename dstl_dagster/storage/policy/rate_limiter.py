@@ -1,7 +1,7 @@
 """One pace for all threads of a process that talk to one bucket: waiting for it, and telling it of answers.
 
-Owns the shared state and the wait. Does not own the rule (`pace`), the tries of a request (`retrying`), or
-what counts as a refusal (`gcs_errors` raises `ThrottledError`).
+Owns the shared state and the wait. Does not own the rule (`policy.rate`), the tries of a request
+(`policy.retry`), or what counts as a refusal (`gcs.errors` raises `ThrottledError`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import UnavailableError
-from dstl_dagster.storage.pace import Pace
+from dstl_dagster.storage.policy.rate import Pace
 
 __all__ = ["Pacer", "ThrottledError"]
 

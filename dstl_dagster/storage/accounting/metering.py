@@ -1,8 +1,8 @@
 """Counting the requests of any store: `metered` is the one way to do it.
 
 Owns how the calls of a store that makes no requests of its own (a folder, memory) are counted: as what they
-would be on a bucket. Does not own what a request is billed as (`traffic`), nor the counting of a store that
-does make them (`CountingStore`): only that one sees its retries.
+would be on a bucket. Does not own what a request is billed as (`accounting.traffic`), nor the counting of a
+store that does make them (`CountingStore`): only that one sees its retries.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
+from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
 from dstl_dagster.storage.base import (
     Buffer,
     CountingStore,
@@ -22,7 +23,6 @@ from dstl_dagster.storage.base import (
     RangeReader,
     Source,
 )
-from dstl_dagster.storage.traffic import Operation, Traffic, TrafficMeter
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 
 __all__ = ["metered"]
