@@ -28,6 +28,7 @@ __all__ = [
     "code_location",
     "definition_of",
     "state_of",
+    "step_of",
 ]
 
 _KINDS = (
@@ -137,15 +138,24 @@ def _op_name(context: dg.OpExecutionContext) -> str:
         return context.op_def.name
 
 
+def step_of(context: dg.OutputContext | dg.InputContext) -> Any:
+    """Of a run; `None` for a context that a test has built, and for `load_asset_value`."""
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
 def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[str, str] | None) -> Claim:
     """Of an asset, or an op's output, whose rows an IO manager writes. `columns`: of a table's partitions."""
-    step = context.step_context
+    step = step_of(context)
     definition = None
     if context.has_asset_key:
         source = by = asset_source(context.asset_key)
-        definition = context.asset_partitions_def if context.has_asset_partitions else None
+        if step is not None and context.has_asset_partitions:
+            definition = context.asset_partitions_def
     else:
-        by = f"op:{step.node_handle}"
+        by = f"op:{context.name if step is None else step.node_handle}"
         source = f"{by}/{'/'.join(filter(None, [context.name, context.mapping_key]))}"
     table = None if columns is None else Measure(_TABLE, {"columns": ", ".join(columns.values())})
     return Claim(
@@ -153,8 +163,8 @@ def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[s
         by,
         table or _measure(definition, ordered=True),
         (operator,),
-        is_defined=_is_defined(step),
-        ignore_unclaimed=step.dagster_run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
+        is_defined=(lambda _by: True) if step is None else _is_defined(step),
+        ignore_unclaimed=step is not None and step.dagster_run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
     )
 
 

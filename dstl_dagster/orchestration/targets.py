@@ -16,6 +16,7 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
 from dstl_dagster.orchestration.merge_rule import MergeRule
+from dstl_dagster.orchestration.program import step_of
 from dstl_dagster.orchestration.rerun import Rerun
 from dstl_dagster.orchestration.table import PartitionColumns
 from dstl_dagster.settings import StateTtlConfig, parse_names
@@ -94,7 +95,10 @@ class Target:
         metadata = {**context.definition_metadata, **_chosen_in_run(context.output_metadata)}
         if not context.has_asset_key:
             return cls._of(_Name.of_op(context), metadata, None)
-        step = context.step_context
+        step = step_of(context)
+        if step is None:  # a test has built the context, which knows no definition
+            target = cls._of(_Name.of_asset(context.asset_key), metadata, None)
+            return replace(target, partitions=[context.partition_key] if context.has_partition_key else None)
         definition = step.job_def.asset_layer.get(context.asset_key).partitions_def
         target = cls._of(_Name.of_asset(context.asset_key), metadata, definition)
         partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None

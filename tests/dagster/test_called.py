@@ -132,3 +132,25 @@ def test_a_copy_that_dagster_makes_is_called_as_well(changelog: dstl.ChangelogSt
     (copy,) = dg.map_asset_specs(lambda spec: spec.replace_attributes(group_name="sales"), [without_context])
     with dg.build_asset_context(resources={"changelog": changelog}) as context:
         assert copy(context, ROWS) is ROWS
+
+
+def test_the_io_manager_works_with_contexts_that_a_test_has_built(
+    changelog: dstl.ChangelogStorageResource,
+) -> None:
+    """An output is a checkpoint, and an input its rows."""
+    manager = dstl.KeyedStateIOManager(changelog=changelog)
+
+    def output(**more: Any) -> dg.OutputContext:
+        metadata = {"dstl/keys": ["customer"]}
+        return dg.build_output_context(asset_key=dg.AssetKey("rows"), definition_metadata=metadata, **more)
+
+    for amount in (1, 2):
+        manager.handle_output(output(), pa.table({"customer": ["ada"], "amount": [amount]}))
+    hint = dg.PythonObjectDagsterType(pa.Table)
+    found = manager.load_input(
+        dg.build_input_context(asset_key=dg.AssetKey("rows"), upstream_output=output(), dagster_type=hint)
+    )
+    assert found.to_pylist() == ROWS.to_pylist()
+    assert len(changelog.coordinator("rows").list()) == 2
+    manager.handle_output(output(partition_key=DAY), ROWS)
+    assert changelog.coordinator("rows").latest().idempotency_key == DAY  # type: ignore[union-attr]
