@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import ErrorKind, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, split_count
 from dstl_dagster.keyed.log_reads import Log, folded_logs
@@ -80,12 +80,17 @@ def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
     """What turns the older state into the newer one, one run of key groups at a time, ascending.
 
     Holds one run of both states in memory. Key groups with the same handles in both are not read, unless
-    rows may have expired in between; a run without differences is not yielded.
+    rows may have expired in between; a run without differences is not yielded. Columns have the names of the
+    newer state, or of the older one where two columns would have one name.
 
     Raises: InvalidInputError (kind `schema_change`) if the states have different keys; NotFoundError (kind
     `checkpoint_gone`), FormatError, UnavailableError during iteration.
     """
-    schema = newer.schema.covering(older.schema)
+    try:
+        schema = newer.schema.covering(older.schema)
+    except InvalidInputError:
+        # A name that one column had and another has now: the later checkpoint knows both columns apart.
+        schema = older.schema.covering(newer.schema)
     return _walk(older, newer, schema)
 
 

@@ -50,12 +50,12 @@ __all__ = ["DstlDataSource", "register"]
 
 def register(spark: SparkSession) -> None:
     """Register `format("dstl")` with this session. Idempotent."""
-    from dstl_dagster.spark.continuous import refuse_continuous  # on the driver alone
     from dstl_dagster.spark.errors import raise_as_raised
+    from dstl_dagster.spark.refusals import refuse_what_cannot_be  # on the driver alone
 
     raise_as_raised()
     spark.dataSource.register(DstlDataSource)
-    refuse_continuous(spark)
+    refuse_what_cannot_be(spark)
 
 
 class DstlDataSource(DataSource):
@@ -104,7 +104,11 @@ class DstlDataSource(DataSource):
         return stream_reader(options, schema, self._states)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        _refuse_overwrite(overwrite, 'mode("append")')
+        _refuse_overwrite(
+            overwrite,
+            'mode("append") for rows that replace those of their keys, with option deleted for keys that go, '
+            "or replace_state of dstl_dagster.spark for rows in the place of all, or of a part",
+        )
         return sink.SaveWriter.of(self.options, schema)
 
     def streamWriter(  # noqa: N802 - Spark's name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
@@ -16,6 +17,56 @@ __all__ = ["own_and_job_options"]
 
 _OF_A_TABLE = "option."
 """The catalog passes each option of `CREATE TABLE ... OPTIONS` a second time, under this prefix."""
+
+
+_REPLACE = "replace_state of dstl_dagster.spark puts rows in the place of all, or of a part"
+_CHANGES = 'the option table="changes"'
+_NEIGHBOURS: Final = {
+    # Delta's
+    "replacewhere": _REPLACE,
+    "partitionoverwritemode": _REPLACE,
+    "overwriteschema": "columns are dropped and renamed by write_state(drop_columns=, rename_columns=)",
+    "mergeschema": "new columns and wider types are taken anyway",
+    "txnappid": "it has idempotency_key",
+    "txnversion": "it has idempotency_key",
+    "readchangefeed": f"it has {_CHANGES}",
+    "readchangedata": f"it has {_CHANGES}",
+    "startingversion": f"it has from_checkpoint of {_CHANGES}, and startingCheckpoint of a stream",
+    "startingtimestamp": f"it has from_checkpoint of {_CHANGES}, and startingCheckpoint of a stream",
+    "endingversion": f"it has to_checkpoint of {_CHANGES}",
+    "endingtimestamp": f"it has to_checkpoint of {_CHANGES}, which takes a time",
+    "maxfilespertrigger": "it has maxCheckpointsPerTrigger",
+    "maxbytespertrigger": "it has maxCheckpointsPerTrigger",
+    "ignoredeletes": "a stream tells deletes as rows of _change_type delete",
+    "ignorechanges": "a stream tells changes as rows of _change_type update_before and update_after",
+    "skipchangecommits": "a stream tells changes as rows of _change_type update_before and update_after",
+    "usermetadata": "a checkpoint is named by its idempotency_key, or by a savepoint",
+    # Iceberg's and Paimon's
+    "snapshot-id": "it has at",
+    "as-of-timestamp": "it has at, which takes a time",
+    "branch": "it has at, which takes the name of a savepoint",
+    "tag": "it has at, which takes the name of a savepoint",
+    "start-snapshot-id": f"it has from_checkpoint of {_CHANGES}",
+    "end-snapshot-id": f"it has to_checkpoint of {_CHANGES}",
+    "stream-from-timestamp": "it has startingCheckpoint, which takes a time",
+    "scan.snapshot-id": "it has at",
+    "scan.tag-name": "it has at, which takes the name of a savepoint",
+    "scan.timestamp-millis": "it has at, which takes a time",
+    "scan.mode": "it has startingCheckpoint: latest or earliest",
+    # those of Spark's files
+    "header": "a write of csv and text has header_line",
+    "delimiter": "it is of lines(df, 'csv', options=...), which a write takes",
+    "sep": "it is of lines(df, 'csv', options=...), which a write takes",
+    "quote": "it is of lines(df, 'csv', options=...), which a write takes",
+    "codec": "a write of files has compression",
+    "encoding": "text is UTF-8",
+    "linesep": "lines end with a line feed",
+    "maxrecordsperfile": "a task that writes files writes one file: repartition the rows",
+    "partitionby": "write each part to a folder of its own",
+    "inferschema": "a state has its columns",
+    "checkpoint": "it has at",
+}
+"""What other sources call it, in lower case, and what is so here."""
 
 
 def own_and_job_options(
@@ -35,6 +86,9 @@ def own_and_job_options(
             'format("dstl") cannot be a table of the catalog: Spark reads such a table without its options. '
             'Use spark.read.format("dstl").options(...).load().createOrReplaceTempView("name")'
         )
+    for key in given:
+        if key in _NEIGHBOURS and key not in known:
+            raise InvalidInputError(f'format("dstl") has no option {key!r} for {doing}: {_NEIGHBOURS[key]}')
     own = {key: value for key, value in given.items() if "." not in key}
     unknown = sorted(key for key in own if key not in known)
     if unknown:

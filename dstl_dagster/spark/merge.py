@@ -59,6 +59,13 @@ __all__ = ["merge_state"]
 
 Expression = str | Column
 
+_INTERNAL: dict[str, type[st.DataType]] = {
+    "\N{NULL}repeated": st.BooleanType,
+    "\N{NULL}refused": st.StringType,
+    "\N{NULL}key_group": st.IntegerType,
+}
+"""The columns beside `new` and `old`, by names that no rule can have by accident."""
+
 
 def merge_state(
     changes: DataFrame,
@@ -198,9 +205,7 @@ class _Merge:
             [
                 rows.schema["new"],
                 st.StructField("old", self._columns),
-                st.StructField("repeated", st.BooleanType()),
-                st.StructField("refused", st.StringType()),
-                st.StructField("key_group", st.IntegerType()),
+                *(st.StructField(name, kind()) for name, kind in _INTERNAL.items()),
             ]
         )
         reads = reads_of(self._changes.sparkSession)
@@ -226,7 +231,7 @@ class _Merge:
         rules = [*columns, _named("deleted", deleted)]
         named = [f"update of column {name!r}" for name in self._columns.names] + ["delete"]
         try:
-            merged = _analyzed(selected(rows, [*rules, "old", "repeated", "refused", "key_group"]))
+            merged = _analyzed(selected(rows, [*rules, "old", *map(quoted, _INTERNAL)]))
         except AnalysisException:
             self._refuse_unknown(rows, rules, named)
             raise
@@ -243,6 +248,8 @@ class _Merge:
                 _analyzed(selected(rows, [rule]))
             except AnalysisException as error:
                 said = " ".join(str(error).partition("SQLSTATE")[0].split())
+                for internal in _INTERNAL:  # which Spark suggests
+                    said = said.replace(f"`{internal}`, ", "").replace(f", `{internal}`", "")
                 raise InvalidInputError(f"{self._what}: {name}: {said}") from error
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import by_key_group, register
 from dstl_dagster.spark.data_source import DstlDataSource
 from dstl_dagster.spark.sink import SaveWriter
@@ -61,7 +62,7 @@ def test_a_batch_that_is_written_again_changes_nothing(job: Job) -> None:
 def test_a_key_in_two_tasks_is_refused(job: Job) -> None:
     """Each task sees only its own row; the commit sees both and refuses, and nothing of the batch is left."""
     df = job.spark.range(0, 20, 1, 2).selectExpr("id % 10 AS id", "id AS value")
-    with pytest.raises(Exception, match=r"20 rows have 10 distinct keys.*Aggregate the rows by key"):
+    with pytest.raises(Exception, match=r"key \(id=\d\) occurs 2 times.*aggregate the rows by key"):
         sink(job, df, "monday", operator="op", keys="id").save()
     assert [record.kind for record in job.coordinator.timeline.records()] == ["opened", "aborted"]
     once = by_key_group(df.groupBy("id").agg(F.max("value")), ["id"], partitions=2)
@@ -147,3 +148,35 @@ def test_files_of_a_batch(job: Job) -> None:
     assert sorted(row.id for row in again.collect()) == [n for n in range(100) if n < 50 or n > 80]
     sink(job, df.where("id < 0"), "c", path="out/none").save()
     assert [path.name for path in (job.folder / "out/none").iterdir()] == ["part-00000.parquet"]
+
+
+def test_no_table_of_the_catalog_is_begun(job: Job) -> None:
+    """It would get its rows, and stay in the catalog, where nothing can read it: refused at once."""
+    df = job.spark.range(3)
+    writer = sink(job, df, "monday", operator="op", keys="id")
+    new = df.writeTo("dead_entry").using("dstl").options(store="s", job="job", operator="op", keys="id")
+    stream = job.spark.readStream.format("rate").load().writeStream
+    calls = [
+        lambda: writer.saveAsTable("dead_entry"),
+        lambda: df.write.saveAsTable("dead_entry", format="dstl", mode="append"),
+        new.create,
+        new.replace,
+        new.createOrReplace,
+        lambda: stream.format("dstl").toTable("dead_entry"),
+        lambda: stream.toTable("dead_entry", format="DSTL"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInputError, match="cannot be a table of the catalog"):
+            call()
+    assert not job.spark.catalog.tableExists("dead_entry")
+    assert list(job.coordinator.timeline.records()) == []
+
+
+def test_overwriting_names_the_way(job: Job) -> None:
+    """What Spark users do to replace rows is refused with what does it here."""
+    writer = sink(job, job.spark.range(3), "monday", operator="op", keys="id")
+    with pytest.raises(InvalidInputError, match=r'mode\("append"\).*option deleted.*replace_state'):
+        writer.mode("overwrite").save()
+    with pytest.raises(InvalidInputError, match="no option 'replacewhere' for writing: replace_state"):
+        writer.mode("append").option("replaceWhere", "id > 1").save()
+    assert list(job.coordinator.timeline.records()) == []

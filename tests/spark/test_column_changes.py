@@ -41,7 +41,7 @@ def test_a_job_drops_and_renames_columns(job: Job) -> None:
     register(job.spark)
     options = {"store": job.folder.as_uri(), "job": "job", "operator": "op"}
     source = job.spark.read.format("dstl").options(**options)
-    assert source.option("checkpoint", 1).load().columns == ["id", "total", "Note", "gone"]
+    assert source.option("at", 1).load().columns == ["id", "total", "Note", "gone"]
     changes = job.spark.read.format("dstl").options(**options, table="changes").load()
     assert changes.columns == ["id", "sum", "note", "_change_type", "_checkpoint_id"]
     assert rows(changes) == [

@@ -80,7 +80,7 @@ def three(job: Job) -> Job:
 def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
     """Ranges of key groups together are the state, each once; columns come in the order asked for."""
     second = sorted([(n, n) for n in (0, 1, 2, 3, 4, 6)] + [(n, -n) for n in (5, *range(8, 15))], key=repr)
-    assert rows(read(three, checkpoint=2)) == second
+    assert rows(read(three, at=2)) == second
     latest = read(three)
     assert latest.schema.simpleString() == "struct<id:bigint,value:bigint,note:string>"
     assert (3, 30, "new") in rows(latest)
@@ -89,7 +89,7 @@ def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
     assert sorted(found, key=repr) == rows(latest.select("value", "id"))
     assert len(found) == 14
     assert rows(read(three, partitions=5)) == rows(latest)
-    assert [row.value for row in read(three, columns="value", checkpoint=1, partitions=1).collect()]
+    assert [row.value for row in read(three, columns="value", at=1, partitions=1).collect()]
 
 
 def test_what_changed_between_two_checkpoints(three: Job) -> None:
@@ -142,7 +142,7 @@ def test_a_state_without_rows_has_its_columns(job: Job) -> None:
     assert rows(job.read_state()) == []
     job.write_state(job.spark.sql("SELECT 5L AS id, 6 AS value"), keys=["id"])
     assert rows(read(job, table="changes")) == [(5, 6, "insert", 2)]
-    assert rows(read(job, checkpoint=1)) == []
+    assert rows(read(job, at=1)) == []
 
 
 def test_the_checkpoints_as_a_table(three: Job) -> None:
@@ -180,7 +180,7 @@ def test_a_read_keeps_its_checkpoint_while_the_next_one_is_written(three: Job) -
 
 def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
     """Requested after clean-up, and deleted between creating the DataFrame and its action."""
-    made = read(three, checkpoint=1)
+    made = read(three, at=1)
     store = three.coordinator.store
     eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), materialize_max_checkpoints=1)
     coordinator = CheckpointCoordinator("job", store, eager)
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
     with pytest.raises(Exception, match="checkpoint 1 of job 'job' was cleaned up"):
         made.collect()
     with pytest.raises(Exception, match="checkpoint 1 of job 'job' was cleaned up"):
-        read(three, checkpoint=1)
+        read(three, at=1)
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_one_dataframe_with_and_without_a_filter(three: Job) -> None:
     [
         ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
-        ({"checkpoint": 9}, "has no checkpoint '9'"),
+        ({"at": 9}, "has no checkpoint '9'"),
     ],
 )
 def test_a_wrong_read_is_refused_by_name(three: Job, options: dict[str, object], reason: str) -> None:

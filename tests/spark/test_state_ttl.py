@@ -71,7 +71,7 @@ def test_a_data_source_ends_rows_by_their_own_time(job: Job) -> None:
             **known, **options, keys="name", idempotency_key=key
         ).save()
     for at, names in ((1, ["a", "b"]), (2, ["b", "c", "d"])):
-        state = job.spark.read.format("dstl").options(**known, checkpoint=at).load()
+        state = job.spark.read.format("dstl").options(**known, at=at).load()
         assert sorted(row.name for row in state.collect()) == names
     changes = job.spark.read.format("dstl").options(**known, table="changes", from_checkpoint=1).load()
     found = changes.where("name = 'a'").collect()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import (
@@ -26,7 +27,7 @@ from dstl_dagster.checkpoint import (
     FileReport,
     OperatorReport,
 )
-from dstl_dagster.errors import ConflictError, ErrorKind, InternalError, InvalidInputError
+from dstl_dagster.errors import ConflictError, InternalError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
 from dstl_dagster.spark.errors import raise_refusal
@@ -39,6 +40,7 @@ from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.state import report_of
 from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.state import refuse_repeated_keys
 from dstl_dagster.storage import TrafficMeter
 
 __all__ = ["abort_sink", "commit_sink"]
@@ -141,6 +143,8 @@ def _refuse_shared_keys(
 
     If tasks share no key group, as after `by_key_group` or a shuffle by the keys into a number of tasks that
     divides the number of key groups, that is certain. Otherwise the changes are read back and counted.
+
+    Raises: InvalidInputError (kind `duplicate_key`) naming the key.
     """
     schema = sink.schema
     counts = np.zeros(schema.max_parallelism, np.int64)
@@ -153,13 +157,18 @@ def _refuse_shared_keys(
     written = StateAt(
         store.uri, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles), options
     ).opened(store)
-    distinct = sum(run.rows.num_rows for run in written.runs())
-    if distinct != row_count:
-        raise InvalidInputError(
-            f"{row_count} rows have {distinct} distinct keys: rows of one key went to different tasks, and a "
-            "key may occur once per checkpoint. Aggregate the rows by key first",
-            kind=ErrorKind.DUPLICATE_KEY,
-        )
+    if sum(run.rows.num_rows for run in written.runs()) == row_count:
+        return
+    each_alone = [replace(written.at, handles=(handle,)).opened(store) for handle in handles]
+    for key_groups in written.ranges():
+        runs = [run for each in each_alone for run in each.runs(key_groups)]
+        groups = np.concatenate([run.key_groups for run in runs]).astype(np.uint16)
+        order = np.argsort(groups, kind="stable")
+        keys = pa.concat_tables([run.rows.select(list(schema.key_columns)) for run in runs])
+        refuse_repeated_keys(keys.take(pa.array(order)).combine_chunks(), schema.key_columns, groups[order])
+    raise InternalError(
+        f"{row_count} rows of operator {sink.operator!r} have fewer keys, of which none repeats"
+    )
 
 
 def _file_reports(

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InternalError, InvalidInputError
-from dstl_dagster.spark.continuous import REFUSAL
+from dstl_dagster.spark.refusals import REFUSAL
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
 from dstl_dagster.spark.sink.micro_batches import MicroBatch

@@ -39,7 +39,7 @@ from dstl_dagster.spark.source.source import (
 )
 from dstl_dagster.spark.spending import task_store
 from dstl_dagster.spark.stores import open_shared_store
-from dstl_dagster.timeline import TimelineView
+from dstl_dagster.timeline import AsOf, TimelineView
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -209,7 +209,10 @@ class ChangesStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self._at is None:
             starting, view = self._options.starting_checkpoint, self._job.timeline.tail()
-            begin = 0 if starting is None else self._job.at(starting).checkpoint_id
+            if starting == AsOf.of(None):
+                begin = view.last_completed_id or 0
+            else:
+                begin = 0 if starting is None else self._job.at(starting).checkpoint_id
             self._at = Offset.of(view, self._options.operator, begin)
         return self._at.to_json()
 

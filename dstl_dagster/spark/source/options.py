@@ -26,7 +26,7 @@ CHANGES: Final = "changes"
 CHECKPOINTS: Final = "checkpoints"
 
 _VERSION, _TIMESTAMP, _TIME_ZONE = "versionasof", "timestampasof", "timezone"
-_CHECKPOINT = ("checkpoint", _VERSION, _TIMESTAMP)
+_CHECKPOINT = ("at", _VERSION, _TIMESTAMP)
 _BETWEEN = ("from_checkpoint", "to_checkpoint")
 _FOLLOWING = ("startingcheckpoint", "maxcheckpointspertrigger", "followrestores")
 _SPELLED = {
@@ -37,7 +37,8 @@ _SPELLED = {
     _TIMESTAMP: "timestampAsOf",
 }
 _LATEST: Final = AsOf.of(None)
-_OF_EVERY_TABLE = ("store", "job", "table")
+_OF_EVERY_TABLE = ("store", "job", "table", "path")
+_LATEST_NAME, _EARLIEST_NAME = "latest", "earliest"
 _OF_TABLE = {
     STATE: (
         "operator",
@@ -61,12 +62,12 @@ class SourceOptions:
         store, job: the job to read.
         table: `state` (the default), `changes`, or `checkpoints`.
         operator: the operator whose state is read.
-        checkpoint: the one to read, also as `versionAsOf` or `timestampAsOf`; by default the latest when
+        checkpoint: the one to read, by `at`, or `versionAsOf` or `timestampAsOf`; by default the latest when
             the read is planned. A `timestampAsOf` without a zone is in that of the option `timeZone`.
         from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: all, beginning with the
             whole state at the oldest that is retained) up to the second (inclusive; `None`: the latest).
-        starting_checkpoint: a stream tells the changes after this one (exclusive); `None`: first the whole
-            state at the newest.
+        starting_checkpoint: a stream tells the changes after this one (exclusive), which may be `latest`;
+            `None`, or `earliest`: first the whole state at the newest.
         max_checkpoints_per_trigger: of a stream's micro-batch, 1 or more.
         follow_restores: after a restore a stream goes on with what differs.
         key_groups: only these ranges; empty: all.
@@ -105,6 +106,7 @@ class SourceOptions:
             raise InvalidInputError(f"option table is one of {', '.join(_OF_TABLE)}, not {table!r}")
         known = (*_OF_EVERY_TABLE, *_OF_TABLE[table])
         given, job_options = own_and_job_options(options, known, f"reading {table}")
+        given = _addressed(given, table)
         _refuse_other_way(table, given, streaming)
         needed = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
         missing = [key for key in needed if not given.get(key)]
@@ -118,7 +120,7 @@ class SourceOptions:
             checkpoint=_as_of(given, *_CHECKPOINT, clock=clock or SystemClock()) or _LATEST,
             from_checkpoint=_as_of(given, "from_checkpoint"),
             to_checkpoint=_as_of(given, "to_checkpoint"),
-            starting_checkpoint=_as_of(given, "startingcheckpoint"),
+            starting_checkpoint=_starting(given),
             max_checkpoints_per_trigger=_number(given, "maxcheckpointspertrigger") or 1,
             follow_restores=parse_bool("followRestores", given.get("followrestores", "false")),
             key_groups=KeyGroupRange.parse_all(given.get("key_groups", "")),
@@ -127,6 +129,30 @@ class SourceOptions:
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             job_options=job_options,
         )
+
+
+def _addressed(given: Mapping[str, str], table: str) -> dict[str, str]:
+    """The options with what `load(path)` says: `<store>/<job>/<operator>`; of `checkpoints` no operator."""
+    given = dict(given)
+    path = given.pop("path", None)
+    if path is None:
+        return given
+    names = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
+    parts = path.rstrip("/").rsplit("/", len(names) - 1)
+    form = "/".join(f"<{name}>" for name in names)
+    if len(parts) < len(names) or not all(parts) or parts[0].endswith(":/"):
+        raise InvalidInputError(f"{path!r} is no address: write {form}, or the options {', '.join(names)}")
+    twice = [name for name in names if name in given]
+    if twice:
+        raise InvalidInputError(f"the address {path!r} says {form}: leave out option {twice[0]}")
+    return given | dict(zip(names, parts, strict=True))
+
+
+def _starting(given: Mapping[str, str]) -> AsOf | None:
+    word = given.get("startingcheckpoint", _EARLIEST_NAME)
+    if word == _EARLIEST_NAME:
+        return None
+    return _LATEST if word == _LATEST_NAME else _as_of(given, "startingcheckpoint")
 
 
 def _refuse_other_way(table: str, given: Mapping[str, str], streaming: bool | None) -> None:

@@ -191,7 +191,8 @@ class StateReader(DataSourceReader):
 def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     """The state's columns, then the type of the change and its checkpoint. Raises: InvalidInputError."""
     columns = states[-1].schema.columns
-    taken = [name for name in CHANGE_COLUMNS if name in columns.names]
+    # In any case of letters, which a session may not tell apart.
+    taken = [name for name in columns.names if name.lower() in CHANGE_COLUMNS]
     if taken:
         raise InvalidInputError(
             f"the state has a column {taken[0]!r}, a name that the changes table reserves"

@@ -193,6 +193,20 @@ def test_columns_may_swap_names_in_two_steps(coordinator):
     ]
 
 
+def test_a_new_column_of_a_renamed_ones_name_is_compared_in_either_direction(coordinator):
+    """By the names of the later checkpoint, which knows both columns."""
+    write(coordinator, [{"id": 1, "b": 11}], rename={"a": "b"})
+    write(coordinator, [{"id": 2, "b": 21, "a": 7}], a=pa.int64())
+    manifests = [coordinator.get(each).manifest for each in (1, coordinator.latest().checkpoint_id)]
+    for pair in (manifests, manifests[::-1]):
+        found = [each for each in diff_checkpoints(coordinator.store, *pair, "op") if each.rows]
+        after = {row["id"]: row for each in found for row in each.after.to_pylist()}
+        if pair is manifests:
+            assert (after[2]["a"], after[2]["b"]) == (7, 21)
+        else:
+            assert (after[2]["a"], after[2]["b"]) == (None, 20)
+
+
 def test_a_restore_to_before_the_change(coordinator):
     """The job has the old columns again, and the same request changes them again."""
     change = {"drop": ("x",), "rename": {"a": "b"}}

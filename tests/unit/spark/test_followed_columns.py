@@ -313,7 +313,7 @@ def test_a_schema_that_is_asked_for_is_met(source, asked, first, later):
     """In its order, spelling and types, which may be wider: by a state, by changes, by a stream."""
     source.write({"a": {"k": "a", "v": 3, "w": 0.5}})
     schema = struct(asked)
-    options = SourceOptions.of({**source.options, "table": "state", "checkpoint": "1"})
+    options = SourceOptions.of({**source.options, "table": "state", "at": "1"})
     reader = StateReader(options, state_at(options, 1), schema)
     (row,) = [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
     assert (row, list(row)) == (first, list(first))

@@ -194,6 +194,19 @@ def test_several_checkpoints_in_a_micro_batch(source: Source) -> None:
     assert follower.follow() == []
 
 
+def test_a_stream_may_begin_at_the_latest_or_with_everything(source: Source) -> None:
+    """By a word, as of other sources."""
+    source.write({"a": 1})
+    latest, earliest = (Follower(source, startingCheckpoint=word) for word in ("latest", "earliest"))
+    assert [each.follow() for each in (latest, earliest)] == [[], [1]]
+    source.write({"a": 2})
+    assert latest.planned()
+    assert [(row["_change_type"], row["_checkpoint_id"]) for row in latest.batch()] == [
+        ("update_before", 2),
+        ("update_after", 2),
+    ]
+
+
 def test_a_crash_tells_the_same_again(source: Source) -> None:
     """A micro-batch that was logged leads to the same state in a new driver, whatever the job did since."""
     source.write({"a": 1, "b": 1})

@@ -23,9 +23,9 @@ GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
         ({"table": "rows"}, "one of state, changes, checkpoints"),
         ({"push_filters": "true"}, "does not know option 'push_filters'"),
         ({"operater": "x"}, "does not know option 'operater' for reading state"),
-        ({"table": "changes", "checkpoint": "1"}, "for reading changes"),
+        ({"table": "changes", "at": "1"}, "for reading changes"),
         ({"operator": ""}, "needs option operator"),
-        ({"checkpoint": "0"}, "checkpoint"),
+        ({"at": "0"}, "option at"),
         ({"key_groups": "0-x"}, "not '0-x'"),
         ({"key_groups": "5-1"}, "not '5-1'"),
         ({"key_groups": "0-5,3-8"}, "names key group 3 twice"),
@@ -35,6 +35,48 @@ def test_a_wrong_option_is_named(options: dict[str, str], reason: str) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError, match=reason):
         SourceOptions.of({**GIVEN, **options})
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("startingVersion", "from_checkpoint"),
+        ("readChangeFeed", 'table="changes"'),
+        ("snapshot-id", "it has at"),
+        ("as-of-timestamp", "it has at, which takes a time"),
+        ("scan.mode", "startingCheckpoint"),
+        ("maxFilesPerTrigger", "maxCheckpointsPerTrigger"),
+        ("inferSchema", "a state has its columns"),
+    ],
+)
+def test_the_words_of_other_sources_are_known(word: str, says: str) -> None:
+    """In any case of letters: Delta's, Iceberg's, Paimon's and those of Spark's files."""
+    for spelled in (word, word.lower()):
+        with pytest.raises(InvalidInputError, match=says):
+            SourceOptions.of({**GIVEN, spelled: "1"})
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/folder/orders/totals", "gs://bucket/folder/orders/totals/"])
+def test_an_address_is_store_job_and_operator(path: str) -> None:
+    """What `load` takes; of the table of checkpoints without an operator."""
+    found = SourceOptions.of({"path": path, "at": "3"})
+    assert (found.store, found.job, found.operator) == ("gs://bucket/folder", "orders", "totals")
+    found = SourceOptions.of({"path": "file:///a/b/orders", "table": "checkpoints"})
+    assert (found.store, found.job) == ("file:///a/b", "orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"path": "orders"}, "is no address: write <store>/<job>/<operator>"),
+        ({"path": "gs://bucket/totals"}, "is no address"),
+        ({"path": "gs://b/orders/totals", "job": "orders"}, "leave out option job"),
+    ],
+)
+def test_what_is_no_address_is_refused(given: dict[str, str], says: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(InvalidInputError, match=says):
+        SourceOptions.of(given)
 
 
 def test_options_of_a_read() -> None:
@@ -48,7 +90,7 @@ def test_options_of_a_read() -> None:
 @pytest.mark.parametrize(
     ("given", "same_as"),
     [
-        ({"checkpoint": "2001-01-05"}, "2001-01-05"),
+        ({"at": "2001-01-05"}, "2001-01-05"),
         ({"versionAsOf": "12"}, AsOf.of_text("12")),
         ({"versionAsOf": "savepoint:kept"}, "savepoint:kept"),
         ({"timestampAsOf": "2026-11-22T09:00Z"}, NINE),
@@ -72,7 +114,7 @@ def test_a_checkpoint_is_named_as_everywhere(given, same_as):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"checkpoint": "1", "versionAsOf": "1"}, "both name the checkpoint"),
+        ({"at": "1", "versionAsOf": "1"}, "both name the checkpoint"),
         ({"versionAsOf": "2026-11-22T18:00Z"}, "use timestampAsOf"),
         ({"timestampAsOf": "kept"}, "option timestampAsOf: 'kept' is not a time"),
         ({"timestampAsOf": "2026-11-22T18:00"}, "has no time zone, and Spark .* add option timeZone"),
@@ -81,7 +123,7 @@ def test_a_checkpoint_is_named_as_everywhere(given, same_as):
         ({"timestampAsOf": "2026-11-24", "timeZone": "-01:00"}, "is in the future"),
         ({"timestampAsOf": "2026-11-22", "timeZone": "Tokyo"}, "option timeZone is 'Tokyo'"),
         ({"timestampAsOf": "2026-11-22", "timeZone": "+9"}, r"option timeZone is '\+9'"),
-        ({"checkpoint": "0"}, "option checkpoint: checkpoint ids are numbers from 1 on"),
+        ({"at": "0"}, "option at: checkpoint ids are numbers from 1 on"),
     ],
 )
 def test_a_checkpoint_named_wrongly_is_refused(given, says):
