@@ -160,9 +160,9 @@ def _spark(world: World) -> Iterator[tuple[str, Mistake]]:
         return lambda: SinkOptions.of({**job, **options}, streaming=False)
 
     yield "format('dstl') read, no operator", lambda: SourceOptions.of({"store": world.uri, "job": "orders"})
-    yield "format('dstl') read, a typo", read(checkpont="1")
+    yield "format('dstl') read, a typo", read(partitons="1")
     yield "format('dstl') read, another table", read(table="rows")
-    yield "format('dstl') read, two checkpoints", read(checkpoint="1", versionAsOf="2")
+    yield "format('dstl') read, two checkpoints", read(at="1", versionAsOf="2")
     yield "format('dstl') read, a time as a version", read(versionAsOf="2026-11-22T18:00Z")
     yield "format('dstl') read, a name as a time", read(timestampAsOf="before")
     yield "format('dstl') read, a time without a zone", read(timestampAsOf="2026-11-22T18:00")
