@@ -2,10 +2,9 @@
 
 A program is a definition in Dagster, or a driver of its own: a way to define work, an asset's name, a job, an
 operator, a source, and partitions. Its data are days: a run of a partition is given one row for each day of
-its window, marked with the run. So the rows alone say what was lost, doubled or passed over.
+its window, marked with the run. So the rows alone say what was lost, doubled or passed over. How a program
+runs is `program_runs`.
 """
-
-# No postponed annotations: Dagster reads the types of arguments as objects.
 
 import itertools
 import random
@@ -15,31 +14,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
-import dstl_dagster as dstl
-from dstl_dagster.checkpoint import (
-    Batch,
-    Checkpoint,
-    CheckpointCoordinator,
-    Claim,
-    Measure,
-    NameChange,
-    change_names,
-)
+from dstl_dagster.checkpoint import CheckpointCoordinator, NameChange, change_columns, change_names
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.jobs import drop_job
-from dstl_dagster.keyed import write_rows
+from dstl_dagster.keyed import Manifest, diff_checkpoints
 from dstl_dagster.orchestration import program as program_module
-from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import LocalObjectStore
+from dstl_dagster.state import ColumnChanges
+from dstl_dagster.storage import LocalObjectStore, ObjectStore
+from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
+from dstl_dagster.testing.fault_store import FaultStore
+from tests.property.program_runs import KEYS, Ran, Runner, Work, runner_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS = 10
-KEYS = ("asset", "day", "run")
+COLUMNS = ("note", "remark")
 
 DEFINITIONS: dict[str, Callable[[], dg.PartitionsDefinition[str] | None]] = {
     "daily": lambda: dg.DailyPartitionsDefinition(START),
@@ -57,7 +51,10 @@ WAYS = ("io manager", "asset", "op", "plain asset", "driver")
 
 @dataclass(frozen=True)
 class Program:
-    """One definition. `source`: the name that it chose; `None`: its own."""
+    """One definition. `source`: the name that it chose; `None`: its own. `column`: of what is no key.
+
+    `mark`: whose rows they are; a definition that goes on under a new name has the former one's.
+    """
 
     way: str
     name: str
@@ -65,6 +62,8 @@ class Program:
     operator: str
     source: str | None
     partitions: str
+    column: str = "note"
+    mark: str = ""
 
     @property
     def definition(self) -> dg.PartitionsDefinition[str] | None:
@@ -82,13 +81,19 @@ class Program:
                 return f"driver:{self.name}"
         return f"asset:{self.name}"
 
+    @property
+    def own_source(self) -> str:
+        return self.writer if self.source is None or self.way == "io manager" else self.source
 
-@dataclass
-class Ran:
-    """What became of a run."""
 
-    green: bool
-    sentence: str = ""
+@dataclass(frozen=True)
+class Last:
+    """The last run of a program, which can be executed again."""
+
+    program: Program
+    key: str | None
+    number: int
+    ran: Ran
 
 
 @dataclass
@@ -96,105 +101,310 @@ class World:
     """The store, the programs that are defined now, and what green runs were given.
 
     Attributes:
-        given: by job and writer, the days of its green runs; of partitions without time the key.
+        apart: each program has a code location of its own.
+        given: by job and mark, the days of green runs; of partitions without time the key.
+        follower: how an operator of a job is followed.
     """
 
     folder: Path
     programs: list[Program]
-    instance: dg.DagsterInstance
+    apart: bool
+    runner: Runner = field(init=False)
     given: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    kept: dict[str, CheckpointCoordinator] = field(default_factory=dict)
-    runs: Iterator[int] = field(default_factory=itertools.count)
+    last: dict[str, Last] = field(default_factory=dict)
+    follower: Callable[["World", str, str], "Followed"] = field(default_factory=lambda: Follower)
+    followers: dict[tuple[str, str], "Followed"] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
     wrong: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    running: list[Program] = field(default_factory=list)
 
-    @property
-    def uri(self) -> str:
-        return self.folder.as_uri()
+    def is_defined(self, by: str) -> bool:
+        """Whether the code location of the program that runs now has it."""
+        there = self.running[-1:] if self.apart else self.programs
+        return any(each.writer == by for each in there)
 
-    def coordinator(self, job: str) -> CheckpointCoordinator:
-        return CheckpointCoordinator(job, LocalObjectStore(self.folder), owner="test")
+    def coordinator(self, job: str, store: ObjectStore | None = None) -> CheckpointCoordinator:
+        return CheckpointCoordinator(job, store or LocalObjectStore(self.folder), owner="test")
 
-    def run(self, program: Program, key: str | None, *, dies: bool = False) -> Ran:
-        """Run the program for one partition; it `dies` before its rows are written."""
-        number = next(self.runs)
+    def run(
+        self,
+        program: Program,
+        key: str | None,
+        *,
+        again: Last | None = None,
+        whole: bool = True,
+        dies_at: tuple[int, Fault] | None = None,
+        meanwhile: tuple[int, Callable[[], None]] | None = None,
+        meant: bool = False,
+    ) -> Ran:
+        """Run the program for one partition. Arguments as of `Runner.run`."""
+        number = next(self.numbers) if again is None or again.key is not None else again.number
+        works = [
+            self._work(each, key if each is program else keys_of(each)[0], number)
+            for each in ([program] if self.apart else [*self.programs, program])
+        ]
+        self.running.append(program)
+        drops = self.history.count(f"drop {program.job}")
+        restores = sum(each.startswith(f"restore {program.job} ") for each in self.history)
         try:
-            ran = _run(self, program, key, number, dies=dies)
+            ran = self.runner.run(
+                replace(works[-1], beside=tuple(works[:-1])),
+                dies_at=dies_at,
+                meanwhile=meanwhile,
+                again=None if again is None else again.ran,
+                whole=whole,
+                meant=meant,
+            )
         except InvalidInputError as error:  # as its definitions load
             ran = Ran(False, str(error))
-        self.history.append(f"{program} {key}: {'green' if ran.green else ran.sentence[:160]}")
-        if ran.green and not dies:
+        finally:
+            self.running.pop()
+        how = f"{'again ' * (again is not None)}{'meant ' * meant}{dies_at or ''}"
+        what = "green" if ran.green else "dead" if ran.died else ran.sentence[:200]
+        self.history.append(f"{program} {key} {how}#{number}: {what}")
+        if ran.run is not None:
+            self.last[program.mark] = Last(program, key, number, ran)
+        if ran.green:
             days = days_of(program, key, number)
-            self.given.setdefault((program.job, program.writer), set()).update(days)
-            self.look(program, days)
-        elif not ran.green and not dies and "Traceback" in ran.sentence.split("\n")[0]:
-            self.wrong.append(f"a red run says {ran.sentence!r}")
+            # What happened while it ran may have come after its rows.
+            still = drops == self.history.count(f"drop {program.job}") and restores == sum(
+                each.startswith(f"restore {program.job} ") for each in self.history
+            )
+            if still:
+                self.given.setdefault((program.job, program.mark), set()).update(days)
+            self.look(program)
+        elif not ran.died and (not ran.sentence.strip() or ran.sentence.startswith(_RAW)):
+            self.wrong.append(f"a red run of {program} says {ran.sentence!r}")
         return ran
 
-    def look(self, program: Program, days: set[str]) -> None:
-        """After a green run: all that its program was ever given is in its operator, each day once."""
-        rows = [row for each in self.operators(program) for row in self.rows(program.job, each)]
-        own = [row for row in rows if row["asset"] == program.name]
-        for day in sorted(self.given[program.job, program.writer]):
-            found = sum(row["day"] == day for row in own)
-            if found != 1:
-                self.wrong.append(f"{program}: day {day} is there {found} times, and each run was green")
+    def _work(self, program: Program, key: str | None, number: int) -> Work:
+        days = sorted(days_of(program, key, number))
+        columns = {
+            "asset": [program.mark] * len(days),
+            "day": days,
+            "run": [str(number)] * len(days),
+            program.column: [f"{program.mark} {day}" for day in days],
+        }
+        return Work(
+            program.way,
+            program.name,
+            program.job,
+            program.operator,
+            program.source,
+            program.definition,
+            program.writer,
+            key,
+            pa.table(columns, pa.schema([(name, pa.string()) for name in columns])),
+            f"run {number}" if key is None else key,
+        )
+
+    def look(self, program: Program) -> None:
+        """After a green run: what its program was given is there, and no day twice, also of a dead run."""
+        rows = [row for each in self.operators(program.job) for row in self.rows(program.job, each)]
+        own = [row for row in rows if row["asset"] == program.mark]
+        days = [row["day"] for row in own]
+        for day in sorted({*self.given.get((program.job, program.mark), ()), *days}):
+            if days.count(day) != 1:
+                self.wrong.append(f"{program}: day {day} is there {days.count(day)} times")
+        for row in own:
+            value = row.get("note") or row.get("remark")
+            if value != f"{program.mark} {row['day']}":
+                self.wrong.append(f"{program}: the value of {row['day']} is {value!r}")
         definition = program.definition
         if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.way != "driver":
-            there = sorted(row["day"] for row in own if row["day"][0].isdigit())
+            there = sorted(day for day in days if day[0].isdigit())
             for day in _between(there[0], there[-1]) if there else ():
                 if day not in there and not _left_out(definition, day):
                     self.wrong.append(f"{program}: day {day} was passed over")
 
-    def operators(self, program: Program) -> list[str]:
-        """Where its rows may be: a program that writes as it goes may go on with another operator."""
-        if program.way in ("io manager", "driver"):
-            return [program.operator]
-        latest = self.coordinator(program.job).latest()
+    def operators(self, job: str) -> list[str]:
+        latest = self.coordinator(job).latest()
         return [] if latest is None else sorted(latest.manifest.operators)
 
     def rows(self, job: str, operator: str) -> list[dict[str, str]]:
-        try:
-            return self.coordinator(job).read_state(operator).to_arrow().to_pylist()
-        except NotFoundError:
-            return []
+        return self.coordinator(job).read_state(operator).to_arrow().to_pylist()
 
-    def drop(self, job: str) -> None:
-        store = LocalObjectStore(self.folder)
+    def by_hand(self, rng: random.Random, does: Callable[[ObjectStore], None]) -> None:
+        """A command, which may die and is given again."""
+        if rng.random() < 0.3:
+            fault = rng.choice([Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+            try:
+                does(FaultStore(LocalObjectStore(self.folder), AtRequests({rng.randrange(30): fault})))
+            except SimulatedCrash:
+                self.history.append("a command died")
+            except DstlError as error:
+                self.history.append(f"a command was refused: {error}")
+                return
+            else:
+                return
         try:
+            does(LocalObjectStore(self.folder))
+        except DstlError as error:
+            self.history.append(f"a command was refused: {error}")
+
+    def drop(self, job: str, rng: random.Random) -> None:
+        def does(store: ObjectStore) -> None:
+            # As soon as it begins, nothing of the job is owed to anybody.
+            for each in [each for each in self.given if each[0] == job]:
+                del self.given[each]
+            self.history.append(f"drop {job}")
             drop_job(store, job, owner="test", force=True, clock=_NoWait())
-        except NotFoundError:
-            return
-        self.history.append(f"drop {job}")
-        for each in [each for each in self.given if each[0] == job]:
-            del self.given[each]
 
-    def restore(self, job: str, back: int) -> None:
+        self.by_hand(rng, does)
+
+    def restore(self, job: str, back: int, rng: random.Random) -> None:
         """To a checkpoint before the last one; what later ones were given has to come again."""
-        coordinator = self.coordinator(job)
-        kept = coordinator.list()
+        kept = self.coordinator(job).list()
         if len(kept) < 2:
             return
-        target = kept[max(0, len(kept) - 1 - back)]
-        coordinator.restore(target.checkpoint_id)
-        self.history.append(f"restore {job} to {target.checkpoint_id}")
-        for program in self.programs:
-            if program.job == job and (job, program.writer) in self.given:
-                rows = self.rows(job, program.operator)
-                self.given[job, program.writer] = {r["day"] for r in rows if r["asset"] == program.name}
+        target = kept[max(0, len(kept) - 1 - back)].checkpoint_id
 
-    def rename(self, program: Program, to: Program) -> None:
-        """What an error says: the operator and the source have new names. Then the program has, too."""
-        coordinator = self.coordinator(program.job)
-        latest = coordinator.latest()
-        if latest is None:
+        def does(store: ObjectStore) -> None:
+            self.history.append(f"restore {job} to {target}")
+            self.coordinator(job, store).restore(target)
+
+        self.by_hand(rng, does)
+        self._owe_what_is_there(job)
+
+    def forget(self, program: Program, rng: random.Random) -> None:
+        """Drop its source, and each operator that has its rows: it begins anew."""
+        latest = self.coordinator(program.job).latest()
+        if latest is None or program.own_source not in latest.manifest.sources:
             return
-        operators = {program.operator: to.operator} if program.operator != to.operator else {}
+        of = {each: self.rows(program.job, each) for each in self.operators(program.job)}
+        operators = [each for each, rows in of.items() if any(row["asset"] == program.mark for row in rows)]
+        changes = NameChange(dict.fromkeys(operators), {program.own_source: None})
+
+        def does(store: ObjectStore) -> None:
+            coordinator = self.coordinator(program.job, store)
+            at = coordinator.latest()
+            assert at is not None
+            change_names(coordinator, at, changes)
+            self.history.append(f"forget {changes} of {program.job}")
+
+        self.by_hand(rng, does)
+        self._owe_what_is_there(program.job)
+
+    def _owe_what_is_there(self, job: str) -> None:
+        """What was given is not owed any more where somebody has taken it away."""
+        rows = [row for each in self.operators(job) for row in self.rows(job, each)]
+        for (of, mark), days in self.given.items():
+            if of == job:
+                days &= {row["day"] for row in rows if row["asset"] == mark}
+
+    def rename(self, program: Program, to: Program, rng: random.Random) -> bool:
+        """Give the job the new names of a program by the commands; whether it has them then."""
+        job, store = program.job, LocalObjectStore(self.folder)
+        latest = self.coordinator(job, store).latest()
+        if latest is None:
+            return True
         known = latest.manifest
-        changes = NameChange({old: new for old, new in operators.items() if old in known.operators})
-        if changes and not {*changes.operators.values()} & {*known.operators}:
-            change_names(coordinator, latest, changes)
-            self.history.append(f"rename {changes}")
+        operators = {program.operator: to.operator} if program.operator != to.operator else {}
+        sources = {program.own_source: to.own_source} if program.own_source != to.own_source else {}
+        operators = {old: new for old, new in operators.items() if old in known.operators}
+        sources = {old: new for old, new in sources.items() if old in known.sources}
+        columns = {}
+        if program.column != to.column and program.operator in known.operators:
+            columns = {program.column: to.column}
+
+        def does(store: ObjectStore) -> None:
+            coordinator = self.coordinator(job, store)
+            at = coordinator.latest()
+            assert at is not None
+            if columns:
+                change_columns(coordinator, at, program.operator, ColumnChanges(rename=columns))
+            elif operators or sources:
+                change_names(coordinator, at, NameChange(operators, sources))
+            self.history.append(f"rename {operators} {sources} {columns} of {job}")
+
+        before = len(self.history)
+        self.by_hand(rng, does)
+        return not any("refused" in each for each in self.history[before:])
+
+    def follow(self, job: str) -> None:
+        """Each operator of the job has a follower, which takes up what it has missed."""
+        for operator in self.operators(job):
+            if (job, operator) not in self.followers:
+                self.followers[job, operator] = self.follower(self, job, operator)
+            self.followers[job, operator].follow()
+
+
+_RAW = (
+    "dagster._core",
+    "Traceback",
+    "ValueError",
+    "KeyError",
+    "TypeError",
+    "AttributeError",
+    "AssertionError",
+)
+
+
+class Followed(Protocol):
+    """Whoever follows an operator, from one look to the next."""
+
+    def follow(self) -> None:
+        """Take up what was missed; the world is told what is wrong."""
+        ...
+
+
+class Follower:
+    """A copy of an operator, by what differs between the checkpoints that it has seen. It stays."""
+
+    def __init__(self, world: World, job: str, operator: str) -> None:
+        self._world = world
+        self._job, self._operator = job, operator
+        self._reader: CheckpointCoordinator | None = None
+        self._at: Manifest | None = None
+        self._copy: dict[tuple[str, ...], str | None] = {}
+
+    def follow(self) -> None:
+        reader = self._reader or self._world.coordinator(self._job)
+        self._reader = reader
+        try:
+            latest = reader.latest()
+        except NotFoundError as error:
+            if error.kind != ErrorKind.JOB_GONE:
+                raise
+            self._begin()
+            return self.follow()
+        if latest is None:
+            return None
+        kept = {each.attempt for each in reader.list()}
+        if self._at is None or self._at.attempt not in kept or self._operator not in self._at.operators:
+            self._begin()
+            self._copy = self._rows()
+        else:
+            for diff in diff_checkpoints(reader.store, self._at, latest.manifest, self._operator):
+                self._apply(diff.removed, diff.before, diff.added, diff.after)
+        self._at = latest.manifest
+        if self._copy != self._rows():
+            self._world.wrong.append(f"a follower of {self._job}/{self._operator} differs from the state")
+        return None
+
+    def _begin(self) -> None:
+        self._copy, self._at = {}, None
+        self._reader = self._world.coordinator(self._job)
+
+    def _apply(self, *tables: pa.Table) -> None:
+        removed, before, added, after = (by_key(table.to_pylist()) for table in tables)
+        for gone in (removed, before):
+            for key, value in gone.items():
+                if self._copy.pop(key, "") != value:
+                    self._world.wrong.append(f"a follower was told that {key} goes, and had another one")
+        for new in (added, after):
+            for key, value in new.items():
+                if key in self._copy:
+                    self._world.wrong.append(f"a follower was told of {key} twice")
+                self._copy[key] = value
+
+    def _rows(self) -> dict[tuple[str, ...], str | None]:
+        return by_key(self._world.rows(self._job, self._operator))
+
+
+def by_key(rows: list[dict[str, str]]) -> dict[tuple[str, ...], str | None]:
+    return {tuple(row[name] for name in KEYS): row.get("note") or row.get("remark") for row in rows}
 
 
 class _NoWait:
@@ -247,172 +457,15 @@ def keys_of(program: Program) -> list[str | None]:
     return [*definition.get_partition_keys()]
 
 
-# ---- the ways
-
-
-def _table(program: Program, key: str | None, number: int) -> pa.Table:
-    days = sorted(days_of(program, key, number))
-    columns = {"asset": [program.name] * len(days), "day": days, "run": [str(number)] * len(days)}
-    return pa.table(columns, pa.schema([(name, pa.string()) for name in KEYS]))
-
-
-class Died(Exception):  # noqa: N818 - not an error of the program's
-    """The process of the run is gone."""
-
-
-def _written(batch: Batch, program: Program, table: pa.Table) -> None:
-    schema, known = StateSchema.of(table.schema, KEYS), batch.schema(program.operator)
-    schema = schema if known is None else known.evolved_to(schema)
-    batch.add(write_rows(batch.coordinator.store, batch.attempt, program.operator, schema, table, ttl=None))
-
-
-def _run(world: World, program: Program, key: str | None, number: int, *, dies: bool) -> Ran:
-    if program.way == "driver":
-        return _run_driver(world, program, key, number, dies=dies)
-    changelog = dstl.ChangelogStorageResource(uri=world.uri)
-    table = _table(program, key, number)
-    if program.way == "io manager":
-        return _materialize(world, _of_io_manager(program, table, changelog, dies=dies), key)
-    if program.way == "op":
-        return _execute(world, _of_op(program, table, changelog, dies=dies), key)
-    make = _of_decorator if program.way == "asset" else _of_plain_asset
-    return _materialize(world, make(program, table, changelog, dies=dies), key)
-
-
-def _write(batch: object, program: Program, table: pa.Table, *, dies: bool) -> None:
-    if dies:
-        raise Died
-    inner = batch._open  # type: ignore[attr-defined]  # what Spark's faces write with
-    _written(inner, program, table)
-
-
-def _of_io_manager(
-    program: Program, table: pa.Table, changelog: dstl.ChangelogStorageResource, *, dies: bool
-) -> dg.AssetsDefinition:
-    metadata = {"dstl/keys": [*KEYS], "dstl/job": program.job, "dstl/operator": program.operator}
-
-    @dg.asset(
-        name=program.name,
-        partitions_def=program.definition,
-        metadata=metadata,
-        io_manager_def=dstl.KeyedStateIOManager(changelog=changelog).get_resource_definition(),
-    )
-    def rows() -> pa.Table:
-        if dies:
-            raise Died
-        return table
-
-    return rows
-
-
-def _of_decorator(
-    program: Program, table: pa.Table, changelog: dstl.ChangelogStorageResource, *, dies: bool
-) -> dg.AssetsDefinition:
-    def rows(batch):
-        _write(batch, program, table, dies=dies)
-
-    return dstl.checkpointed_asset(
-        dstl.JobAssets(program.job, state=program.name),
-        partitions_def=program.definition,
-        source=program.source,
-        changelog=changelog,
-        retry_policy=dg.RetryPolicy(max_retries=0),
-    )(rows)
-
-
-def _of_plain_asset(
-    program: Program, table: pa.Table, changelog: dstl.ChangelogStorageResource, *, dies: bool
-) -> dg.AssetsDefinition:
-    ordered = isinstance(program.definition, dg.TimeWindowPartitionsDefinition)
-
-    @dg.asset(name=program.name, partitions_def=program.definition)
-    def rows(context: dg.AssetExecutionContext) -> None:
-        source = (program.source or f"asset:{program.name}") if ordered else None
-        with changelog.checkpoint(context.op_execution_context, program.job, source=source) as batch:
-            if batch.already_in is None:
-                _write(batch, program, table, dies=dies)
-
-    return rows
-
-
-def _of_op(
-    program: Program, table: pa.Table, changelog: dstl.ChangelogStorageResource, *, dies: bool
-) -> dg.JobDefinition:
-    ordered = isinstance(program.definition, dg.TimeWindowPartitionsDefinition)
-
-    @dg.op(name=program.name, out=dg.Out(dict))
-    def rows(context: dg.OpExecutionContext) -> dict:
-        source = (program.source or f"op:{program.name}") if ordered else None
-        with changelog.checkpoint(context, program.job, source=source) as batch:
-            if batch.already_in is None:
-                _write(batch, program, table, dies=dies)
-        return batch.reference
-
-    return dstl.build_checkpoint_job(
-        f"{program.name}_job",
-        rows,
-        partitions_def=program.definition,
-        retry_policy=dg.RetryPolicy(max_retries=0),
-        resource_defs={"changelog": changelog},
-    )
-
-
-def _materialize(world: World, asset: dg.AssetsDefinition, key: str | None) -> Ran:
-    result = dg.materialize([asset], partition_key=key, instance=world.instance, raise_on_error=False)
-    return _ran(result)
-
-
-def _execute(world: World, job: dg.JobDefinition, key: str | None) -> Ran:
-    return _ran(job.execute_in_process(partition_key=key, instance=world.instance, raise_on_error=False))
-
-
-def _ran(result: dg.ExecuteInProcessResult) -> Ran:
-    if result.success:
-        return Ran(True)
-    (*_, failed) = result.get_step_failure_events() or [None]
-    error = None if failed is None else failed.step_failure_data.error
-    data = None if failed is None else failed.step_failure_data.user_failure_data
-    said = (data and data.description) or ("" if error is None else error.message)
-    return Ran(False, said)
-
-
-def _run_driver(world: World, program: Program, key: str | None, number: int, *, dies: bool) -> Ran:
-    """A program of its own that stays: its coordinator is there from batch to batch."""
-    coordinator = world.kept.setdefault(program.name + program.job, world.coordinator(program.job))
-    claim = Claim(
-        program.source or program.writer,
-        program.writer,
-        Measure("keys", {"partitions": program.partitions}),
-        (program.operator,),
-        is_defined=_defined(world),
-    )
-    name = claim.key(f"run {number}" if key is None else key)
-    try:
-        if coordinator.applied_batch(name, claim) is not None:
-            return Ran(True)
-        batch = Batch.open(coordinator, idempotency_key=name, take_over=True, claim=claim)
-        if dies:
-            return Ran(False, "died")
-        with batch.aborted_on_error():
-            _written(batch, program, _table(program, key, number))
-        batch.complete()
-    except DstlError as error:
-        if error.kind == ErrorKind.JOB_GONE:
-            del world.kept[program.name + program.job]
-        return Ran(False, str(error))
-    return Ran(True)
-
-
-def _defined(world: World) -> Callable[[str], bool]:
-    return lambda by: any(each.writer == by for each in world.programs)
-
-
 @contextmanager
-def world_of(programs: list[Program], monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A store of its own, in whose code location these programs are defined."""
-    with tempfile.TemporaryDirectory() as folder, dg.DagsterInstance.ephemeral() as instance:
-        world = World(Path(folder), programs, instance)
-        monkeypatch.setattr(program_module, "_is_defined", lambda _context: _defined(world))
+def world_of(
+    programs: list[Program], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+) -> Iterator[World]:
+    """A store of its own; the programs are defined in one code location, or each in its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder), programs, apart)
+        monkeypatch.setattr(program_module, "_is_defined", lambda _context: world.is_defined)
+        world.runner = runner_of(world.folder, instance, world.is_defined, monkeypatch)
         yield world
 
 
@@ -421,7 +474,7 @@ def world_of(programs: list[Program], monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def drawn(rng: random.Random) -> Program:
     """Any program; names coincide often."""
-    return Program(
+    program = Program(
         rng.choice(WAYS),
         rng.choice(["orders", "totals"]),
         rng.choice(["orders", "orders", "sales"]),
@@ -429,14 +482,10 @@ def drawn(rng: random.Random) -> Program:
         rng.choice([None, None, "feed"]),
         rng.choice([*DEFINITIONS, "daily", "daily", "weekly"]),
     )
+    return replace(program, mark=program.name)
 
 
-def changed(rng: random.Random, program: Program) -> Program:
+def changed(rng: random.Random, program: Program, what: str) -> Program:
     """The same with one thing changed, as an edit of its code does."""
-    other = drawn(rng)
-    what = rng.choice(["partitions", "partitions", "operator", "name", "source"])
+    other = replace(drawn(rng), column=rng.choice(COLUMNS))
     return replace(program, **{what: getattr(other, what)})
-
-
-def checkpoints(world: World, job: str) -> list[Checkpoint]:
-    return world.coordinator(job).list()

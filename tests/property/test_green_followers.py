@@ -1,0 +1,112 @@
+"""A stream of Spark's beside programs that run, are renamed, restored and dropped: each change comes once.
+
+The cases of `test_green_means_in`, with a query of `readStream` for each operator, which is started again for
+each look. It may be refused, in a sentence that says what to do; then that is done.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dstl_dagster.spark import register
+from tests.property.program_runs import KEYS, instance_of_runs
+from tests.property.programs import World, by_key
+from tests.property.test_green_means_in import FIRST, play
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CASES = int(os.environ.get("DSTL_GREEN_SPARK_CASES", "12"))
+STARTED_AGAIN = ("start the query again", "starts the query again")
+BEGUN_ANEW = (
+    "new checkpointLocation",
+    "there is no job",
+    "has no checkpoint",
+    "no state of operator",
+    "has no",
+)
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.spark,
+    pytest.mark.timeout(3600),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning"),
+]
+
+
+class SparkFollower:
+    """A copy of an operator by its changes, kept as docs/how-to/follow-a-job.md says."""
+
+    def __init__(self, world: World, job: str, operator: str, spark: SparkSession, folder: Path) -> None:
+        self._world, self._job, self._operator = world, job, operator
+        self._spark, self._folder = spark, folder / f"{job}-{operator}"
+        self._begun = 0
+        self._copy: dict[tuple[str, ...], str | None] = {}
+
+    def follow(self) -> None:
+        for _ in range(6):
+            before = dict(self._copy)
+            try:
+                self._read()
+            except Exception as error:  # Spark's, which quotes ours
+                said = str(error)
+                if any(each in said for each in STARTED_AGAIN):
+                    continue
+                if not any(each in said for each in BEGUN_ANEW):
+                    raise
+                self._begun += 1
+                self._copy = {}
+                continue
+            if self._copy == before:  # PySpark 4.1 ends after one micro-batch
+                break
+        wanted = by_key(self._world.rows(self._job, self._operator))
+        if self._copy != wanted:
+            self._world.wrong.append(
+                f"the stream of {self._job}/{self._operator} differs from the state: "
+                f"{sorted(self._copy.items() ^ wanted.items())[:4]}"
+            )
+
+    def _read(self) -> None:
+        source = {"store": self._world.folder.as_uri(), "job": self._job, "operator": self._operator}
+        stream = self._spark.readStream.format("dstl").options(**source, table="changes").load()
+        place = str(self._folder / str(self._begun))
+        writer = stream.writeStream.foreachBatch(self._take).option("checkpointLocation", place)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def _take(self, rows: DataFrame, _: int) -> None:
+        told = [row.asDict() for row in rows.collect()]
+        for gone in (True, False):  # of one micro-batch, what goes before what comes
+            for row in sorted(told, key=lambda each: each["_checkpoint_id"]):
+                if row["_change_type"] in ("delete", "update_before") and gone:
+                    self._take_away(row)
+                if row["_change_type"] in ("insert", "update_after") and not gone:
+                    self._add(row)
+
+    def _take_away(self, row: dict[str, str]) -> None:
+        key = tuple(row[name] for name in KEYS)
+        if self._copy.pop(key, None) is None:
+            self._world.wrong.append(f"a stream was told that {key} goes, and had none")
+
+    def _add(self, row: dict[str, str]) -> None:
+        ((key, value),) = by_key([row]).items()
+        if key in self._copy:
+            self._world.wrong.append(f"a stream was told of {key} twice")
+        self._copy[key] = value
+
+
+def test_a_stream_is_told_each_change_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where its query is refused and started again, or begins anew."""
+    register(spark)
+    for seed in range(FIRST, FIRST + CASES):
+
+        def of_spark(world: World, job: str, operator: str, seed: int = seed) -> SparkFollower:
+            return SparkFollower(world, job, operator, spark, tmp_path / str(seed))
+
+        with instance_of_runs() as instance:
+            world = play(seed, instance, follower=of_spark)
+        assert not world.wrong, "\n".join([f"seed {seed}", *world.wrong, "after:", *world.history])
