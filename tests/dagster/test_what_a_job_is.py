@@ -139,10 +139,10 @@ def test_assets_of_one_job_are_each_applied(shop: Shop) -> None:
         shop.decorated("orders", "written", partitions_def=DAYS),
     ]
     for day in ("2024-01-01", "2024-01-02"):
-        for each in ("orders", "orders/state", "sales"):
+        for each in ("orders", "orders/rows", "sales"):
             assert shop.run(assets, [each], partition_key=day) == ""
     assert shop.run(assets, ["orders", "sales"], partition_key="2024-01-03") == ""
-    assert shop.run(assets, ["orders/state"], partition_key="2024-01-03") == ""
+    assert shop.run(assets, ["orders/rows"], partition_key="2024-01-03") == ""
     days = (1, 2, 3)
     assert shop.rows("orders") == {
         "kept": of_days("orders", *days) + of_days("sales", *days),
@@ -257,8 +257,9 @@ REDEFINED: dict[str, tuple[dg.PartitionsDefinition[str], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["kept", "decorated"])
-@pytest.mark.parametrize("name", REDEFINED)
+@pytest.mark.parametrize(
+    ("name", "way"), [*((each, "kept") for each in REDEFINED), ("hourly", "decorated"), ("keys", "decorated")]
+)
 def test_partitions_redefined_over_standing_state_go_by_the_instant(name: str, way: str, shop: Shop) -> None:
     """Three days are in; another definition goes on where the state stands, or is refused in a sentence."""
     definition, key, refusal, row = REDEFINED[name]

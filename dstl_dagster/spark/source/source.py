@@ -122,6 +122,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         first = begin or (ids[0] if ids else 1)
         last = end or (ids[-1] if ids else 1)
         wanted = [each for each in kept if first <= each.checkpoint_id <= last]
+        if not kept:
+            coordinator.at()  # says that there is no job, and where to look
         if not wanted:
             raise NotFoundError(
                 f"job {options.job!r} has no checkpoint from {first} to {last}", kind=ErrorKind.NO_CHECKPOINT
