@@ -13,9 +13,11 @@ import contextlib
 import itertools
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -282,9 +284,9 @@ class Loud:
 class World:
     """One program, its store, and Dagster."""
 
-    def __init__(self, program: Program, name: str, instance: dg.DagsterInstance, spark: Any) -> None:
+    def __init__(self, program: Program, store: str, instance: dg.DagsterInstance, spark: Any) -> None:
         self.program, self.instance, self.spark = program, instance, spark
-        self.changelog = Store(uri=f"memory://{name}")
+        self.changelog = Store(uri=store)
         self.now: Callable[[Sequence[str] | None], Any] = lambda keys: None
         self.made: dict[str | None, int] = {}
         instance.add_dynamic_partitions("fruits", ["apple", "fig", "kiwi", "pear"])
@@ -373,11 +375,11 @@ def tags_of(keys: Sequence[str] | None) -> dict[str, str]:
 
 
 class Case:
-    def __init__(self, seed: int, instance: dg.DagsterInstance, spark: Any) -> None:
+    def __init__(self, seed: int, store: str, instance: dg.DagsterInstance, spark: Any) -> None:
         self.rng = random.Random(seed)
         self.program = Program.drawn(self.rng)
         self.files = Files(self.program)
-        self.world = World(self.program, f"tables-{next(_WORLDS)}", instance, spark)
+        self.world = World(self.program, store, instance, spark)
         self.events: dict[str | None, int] = {}
         self.history: list[str] = []
         self.last: tuple[list[str] | None, dict[Any, Rows]] = (None, {})
@@ -541,8 +543,10 @@ class Case:
 
 
 def play(seed: int, spark: Any = None) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        case = Case(seed, instance, spark)
+    with dg.DagsterInstance.ephemeral() as instance, tempfile.TemporaryDirectory() as folder:
+        # Spark's tasks are other processes.
+        store = f"memory://tables-{next(_WORLDS)}" if spark is None else Path(folder).as_uri()
+        case = Case(seed, store, instance, spark)
         try:
             case.play()
         except AssertionError as error:
