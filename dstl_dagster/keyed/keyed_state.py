@@ -37,7 +37,6 @@ from dstl_dagster.state import (
     ranges_of_tasks,
 )
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import missing_object
 from dstl_dagster.upload import local_changelog_directory
 
 __all__ = [
@@ -387,6 +386,8 @@ class KeyedState:
         except NotFoundError as error:
             at = f"checkpoint {self.checkpoint_id} of job {self.job!r}"
             what = f"the state of operator {self.operator!r} at {at}"
+            from dstl_dagster.timeline import missing_object  # tasks do without the timeline
+
             raise missing_object(self.store, self.job, self.checkpoint_id, what, error) from error
         finally:
             if view is not None:
