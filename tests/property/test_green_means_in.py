@@ -209,6 +209,10 @@ def any_name_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Claim, "check", lambda *_arguments: None)
 
 
+def anybody_is_a_source_that_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claim, "_check_writer", lambda *_arguments: None)
+
+
 def nothing_completes_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "complete_unless_later", lambda *_arguments: None)
 
@@ -232,6 +236,7 @@ def batches_of_another_kind_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         the_key_of_a_partition_says_which_is_next,
         any_name_fits,
         batches_of_another_kind_fit,
+        anybody_is_a_source_that_has_a_name,
         nothing_completes_the_block,
         a_source_is_its_name,
         a_drop_is_not_noticed,
