@@ -15,24 +15,22 @@ from dstl_dagster._lazy import lazy_face
 if TYPE_CHECKING:
     from dstl_dagster.jobs import read_state
     from dstl_dagster.keyed import StateScan
-    from dstl_dagster.orchestration.asset_component import CheckpointedAssetComponent
-    from dstl_dagster.orchestration.assets import build_state_asset, checkpoint_asset_specs
-    from dstl_dagster.orchestration.checkpointed_asset import checkpointed_asset
-    from dstl_dagster.orchestration.checks import (
-        build_checkpoint_checks,
-        build_checks_job,
-        build_checks_schedule,
-    )
-    from dstl_dagster.orchestration.commit import build_commit_job, commit_run_config
-    from dstl_dagster.orchestration.component import CheckpointLineageComponent
-    from dstl_dagster.orchestration.correcting import build_correct_job
-    from dstl_dagster.orchestration.downstream import build_downstream_sensor
+    from dstl_dagster.orchestration.define.assets import build_state_asset, checkpoint_asset_specs
+    from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset
+    from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
+    from dstl_dagster.orchestration.define.jobs import build_checkpoint_job
+    from dstl_dagster.orchestration.define.ops import cleanup_op, compose_commit_op, confirm_op, persist_op
     from dstl_dagster.orchestration.executors import build_step_executor
     from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-    from dstl_dagster.orchestration.io_manager import KeyedStateIOManager
-    from dstl_dagster.orchestration.jobs import build_checkpoint_job
+    from dstl_dagster.orchestration.inject.resources import (
+        ChangelogStorageResource,
+        RecoverableWriterResource,
+        SparkSessionResource,
+    )
     from dstl_dagster.orchestration.keys import JobAssets
-    from dstl_dagster.orchestration.maintenance import (
+    from dstl_dagster.orchestration.operate.commit import build_commit_job, commit_run_config
+    from dstl_dagster.orchestration.operate.correcting import build_correct_job
+    from dstl_dagster.orchestration.operate.maintenance import (
         build_cleanup_job,
         build_cleanup_schedule,
         build_materialize_job,
@@ -40,15 +38,17 @@ if TYPE_CHECKING:
         build_verify_job,
         build_verify_schedule,
     )
-    from dstl_dagster.orchestration.ops import cleanup_op, compose_commit_op, confirm_op, persist_op
+    from dstl_dagster.orchestration.operate.restore_job import build_restore_job, restore_run_config
     from dstl_dagster.orchestration.partitions import next_partition
-    from dstl_dagster.orchestration.resources import (
-        ChangelogStorageResource,
-        RecoverableWriterResource,
-        SparkSessionResource,
+    from dstl_dagster.orchestration.watch.checks import (
+        build_checkpoint_checks,
+        build_checks_job,
+        build_checks_schedule,
     )
-    from dstl_dagster.orchestration.restore_job import build_restore_job, restore_run_config
-    from dstl_dagster.orchestration.sensors import build_abort_sensors, build_checkpoint_sensor
+    from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
+    from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
+    from dstl_dagster.orchestration.yaml.asset_component import CheckpointedAssetComponent
+    from dstl_dagster.orchestration.yaml.component import CheckpointLineageComponent
     from dstl_dagster.spark import CheckpointBatch as CheckpointBatch
 
 __version__ = "0.1.0"
@@ -100,20 +100,24 @@ __getattr__, __dir__ = lazy_face(
         "jobs": ["read_state"],
         "keyed": ["StateScan"],
         "spark": ["CheckpointBatch"],
-        "orchestration.asset_component": ["CheckpointedAssetComponent"],
-        "orchestration.assets": ["build_state_asset", "checkpoint_asset_specs"],
-        "orchestration.checkpointed_asset": ["checkpointed_asset"],
-        "orchestration.checks": ["build_checkpoint_checks", "build_checks_job", "build_checks_schedule"],
-        "orchestration.commit": ["build_commit_job", "commit_run_config"],
-        "orchestration.component": ["CheckpointLineageComponent"],
-        "orchestration.correcting": ["build_correct_job"],
-        "orchestration.downstream": ["build_downstream_sensor"],
+        "orchestration.yaml.asset_component": ["CheckpointedAssetComponent"],
+        "orchestration.define.assets": ["build_state_asset", "checkpoint_asset_specs"],
+        "orchestration.define.checkpointed_asset": ["checkpointed_asset"],
+        "orchestration.watch.checks": [
+            "build_checkpoint_checks",
+            "build_checks_job",
+            "build_checks_schedule",
+        ],
+        "orchestration.operate.commit": ["build_commit_job", "commit_run_config"],
+        "orchestration.yaml.component": ["CheckpointLineageComponent"],
+        "orchestration.operate.correcting": ["build_correct_job"],
+        "orchestration.watch.downstream": ["build_downstream_sensor"],
         "orchestration.executors": ["build_step_executor"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
-        "orchestration.io_manager": ["KeyedStateIOManager"],
-        "orchestration.jobs": ["build_checkpoint_job"],
+        "orchestration.define.io_manager": ["KeyedStateIOManager"],
+        "orchestration.define.jobs": ["build_checkpoint_job"],
         "orchestration.keys": ["JobAssets"],
-        "orchestration.maintenance": [
+        "orchestration.operate.maintenance": [
             "build_cleanup_job",
             "build_cleanup_schedule",
             "build_materialize_job",
@@ -121,14 +125,14 @@ __getattr__, __dir__ = lazy_face(
             "build_verify_job",
             "build_verify_schedule",
         ],
-        "orchestration.ops": ["cleanup_op", "compose_commit_op", "confirm_op", "persist_op"],
+        "orchestration.define.ops": ["cleanup_op", "compose_commit_op", "confirm_op", "persist_op"],
         "orchestration.partitions": ["next_partition"],
-        "orchestration.resources": [
+        "orchestration.inject.resources": [
             "ChangelogStorageResource",
             "RecoverableWriterResource",
             "SparkSessionResource",
         ],
-        "orchestration.restore_job": ["build_restore_job", "restore_run_config"],
-        "orchestration.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
+        "orchestration.operate.restore_job": ["build_restore_job", "restore_run_config"],
+        "orchestration.watch.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
     },
 )

@@ -24,7 +24,7 @@ __all__ = ["SMALLEST_PIECE_BYTES", "PendingChanges", "checked_columns", "cut_by_
 
 SMALLEST_PIECE_BYTES: Final = 16 << 20
 """Of a batch: each piece becomes a change set, often a file. Cut at 5 MB, a million changes of 1,000 B took
-1.3 times as long (docs/decisions/0019)."""
+1.3 times as long."""
 
 
 class PendingChanges:

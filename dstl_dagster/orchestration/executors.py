@@ -22,8 +22,8 @@ __all__ = ["build_step_executor"]
 
 _PRELOADED: Final = (
     "dagster",
-    "dstl_dagster.orchestration.assets",
-    "dstl_dagster.orchestration.checkpointed_asset",
+    "dstl_dagster.orchestration.define.assets",
+    "dstl_dagster.orchestration.define.checkpointed_asset",
     "dstl_dagster.spark",
     "alembic.context",
     "dagster._core.storage.event_log",

@@ -17,7 +17,7 @@ MARKER = "FORKED_WORKER"
 def look_around(context: dg.OpExecutionContext) -> None:
     """Fails unless it was forked from a third process, which had imported what it needs."""
     assert os.getppid() != int(os.environ[MARKER]), "the run's worker started it"
-    assert "dstl_dagster.orchestration.assets" in sys.modules
+    assert "dstl_dagster.orchestration.define.assets" in sys.modules
     context.log.info("forked")
 
 

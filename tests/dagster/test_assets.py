@@ -13,7 +13,7 @@ import pytest
 from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import list_price_usd
-from dstl_dagster.orchestration.lineage import (
+from dstl_dagster.orchestration.report.lineage import (
     Reporter,
     checkpoint_materialization,
     files_event,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstl_dagster.orchestration.chain import chain_metadata, picture
+from dstl_dagster.orchestration.report.chain import chain_metadata, picture
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.timeline import TimelineView
 

@@ -20,8 +20,8 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.asset_component import EXAMPLE
-from dstl_dagster.orchestration.checkpointed_asset import REFUSED_ARGUMENTS
+from dstl_dagster.orchestration.define.checkpointed_asset import REFUSED_ARGUMENTS
+from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
 

@@ -12,7 +12,7 @@ import pytest
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_checks, checkpoint_asset_specs
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.keyed import list_price_usd
-from dstl_dagster.orchestration import resources
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.settings import CostBudget
 from dstl_dagster.storage import ANY, open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request

@@ -10,7 +10,8 @@ import pytest
 
 from dstl_dagster import build_checkpoint_job, build_state_asset
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.orchestration import ops, resources
+from dstl_dagster.orchestration.define import ops
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.storage import open_store
 from dstl_dagster.storage.accounting.metering import metered
 from dstl_dagster.storage.accounting.traffic import TrafficMeter

@@ -18,7 +18,7 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.component_fields import (
+from dstl_dagster.orchestration.yaml.component_fields import (
     DownstreamFields,
     PartitionsFields,
     RetryFields,

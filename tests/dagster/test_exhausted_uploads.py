@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstl_dagster.orchestration import resources
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request

@@ -22,8 +22,8 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dstl_dagster.orchestration import resources
 from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.storage import ABSENT, open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request
 from dstl_dagster.testing.fault_store import FaultStore
@@ -214,7 +214,7 @@ def test_a_crash_behind_the_event_reports_once(
     step: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event was written and the step died: the retry finds it and does not write a second one."""
-    from dstl_dagster.orchestration import steps
+    from dstl_dagster.orchestration.report import steps
 
     monkeypatch.setattr(steps, step, once(RuntimeError("crash"), getattr(steps, step), after=True))
     result = days.run("2024-01-01")

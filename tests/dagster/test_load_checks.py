@@ -89,7 +89,7 @@ def test_a_good_definition_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any) -> Any:
         raise AssertionError("a store was opened")
 
-    monkeypatch.setattr("dstl_dagster.orchestration.resources.open_store", refuse)
+    monkeypatch.setattr("dstl_dagster.orchestration.inject.resources.open_store", refuse)
     for build in (_resource, _writer, _component):
         dg.Definitions.validate_loadable(build("gs://bucket/x", {"gs.retry.max-attempt": "3"}))
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import build_correct_job
-from dstl_dagster.orchestration.applied import _way_out
+from dstl_dagster.orchestration.inject.applied import _way_out
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_a_held_day_that_failed_is_green_after_another_run(days: Days) -> None:
     """Its state is materialized although nothing changed: nothing else takes the red away."""
     assert days.run(FIRST).success
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dstl_dagster.orchestration.resources.log_opened", _fails)
+        patched.setattr("dstl_dagster.orchestration.inject.resources.log_opened", _fails)
         assert not days.run(FIRST).success
     assert failed_partitions(days, "state") == {FIRST}
     assert days.run(FIRST).success

@@ -16,7 +16,7 @@ import pytest
 from dstl_dagster import build_correct_job, build_restore_job, restore_run_config
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.orchestration import steps
+from dstl_dagster.orchestration.report import steps
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.timeline import Committed, Completed, Resolution, Restored, Subsumed
 from tests.dagster.conftest import Daemon, Days

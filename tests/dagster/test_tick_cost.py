@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
-from dstl_dagster.orchestration import resources
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.testing.fault_store import FaultStore
 from tests.dagster.long_timeline import LongTimeline
 

@@ -177,7 +177,7 @@ def test_the_demo_says_where_the_example_is(installed: Path) -> None:
         "import dstl_dagster as dstl; dstl.build_checkpoint_job",
         "from dstl_dagster import ChangelogStorageResource",
         "import dstl_dagster.components",
-        "import dstl_dagster.orchestration.ops",
+        "import dstl_dagster.orchestration.define.ops",
     ],
     ids=["name", "from", "components", "module"],
 )

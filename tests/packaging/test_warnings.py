@@ -19,7 +19,7 @@ def warn_in(module: str, category: type[Warning]) -> None:
 @pytest.mark.parametrize(
     ("module", "category"),
     [
-        ("dstl_dagster.orchestration.assets", DeprecationWarning),
+        ("dstl_dagster.orchestration.define.assets", DeprecationWarning),
         ("dstl_dagster.testing.gcs_server", ResourceWarning),
         ("dstl_flights.pipeline", FutureWarning),
         ("tests.readme", DeprecationWarning),

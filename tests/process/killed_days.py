@@ -22,8 +22,8 @@ import days
 from stop_at import stop_where_asked
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
-from dstl_dagster.orchestration import resources
-from dstl_dagster.orchestration.ops import build_checkpoint_ops
+from dstl_dagster.orchestration.define.ops import build_checkpoint_ops
+from dstl_dagster.orchestration.inject import resources
 
 FILES, PARTS = 4, 6
 TOKEN = "dstl/kills"
@@ -35,7 +35,7 @@ EXECUTOR = {
                 "preload_modules": [
                     "dstl_dagster.spark.batch",
                     "dstl_dagster.keyed.keyed_writer",
-                    "dstl_dagster.orchestration.ops",
+                    "dstl_dagster.orchestration.define.ops",
                     "dagster._core.storage.event_log",
                     "dagster._core.storage.runs",
                     "dagster._core.storage.sqlite_storage",

@@ -27,7 +27,7 @@ from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, Measure
 from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.orchestration import keys as keys_module
-from dstl_dagster.orchestration import resources as resources_module
+from dstl_dagster.orchestration.inject import resources as resources_module
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash

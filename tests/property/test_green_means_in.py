@@ -18,7 +18,8 @@ import pytest
 
 from dstl_dagster.checkpoint import Claim, steps
 from dstl_dagster.errors import DstlError
-from dstl_dagster.orchestration import partitions, resources
+from dstl_dagster.orchestration import partitions
+from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.testing.fault_schedules import Fault
 from dstl_dagster.timeline import BatchKey, Timeline
 from tests.property.program_runs import instance_of_runs

@@ -33,7 +33,7 @@ from dstl_dagster import jobs
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.jobs import frames
 from dstl_dagster.keyed import StateScan
-from dstl_dagster.orchestration import io_manager
+from dstl_dagster.orchestration.define import io_manager
 from dstl_dagster.state import TimeSpans
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
-from dstl_dagster.orchestration.resources import SparkSessionResource
+from dstl_dagster.orchestration.inject.resources import SparkSessionResource
 
 JOB = "killed"
 FOLDER, TOKEN = "DSTL_KILLED_FOLDER", "dstl/killed"

@@ -11,10 +11,10 @@ import pytest
 from dstl_dagster import JobAssets, build_commit_job, commit_run_config
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
-from dstl_dagster.orchestration.cursor import CheckpointCursor
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.partitions import require_next_partition
-from dstl_dagster.orchestration.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.tick import TimelineFollower
+from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
+from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.spark.local import java
 from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import require_shared

@@ -1,0 +1,79 @@
+"""The arguments of an asset that holds a job's state: Dagster's words, of which some mean nothing here.
+
+Owns which are taken, and the key, tags and dependencies that follow from them. Does not own what is made of
+them (`checkpointed_asset`, `assets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import TAG_ASSET, TAG_JOB, AssetRole, JobAssets
+
+__all__ = ["deps_in", "require_changelog", "require_known", "state_key", "state_tags"]
+
+
+def require_known(
+    by: str, arguments: Mapping[str, Any], taken: Collection[str], refused: Mapping[str, str], own: str
+) -> None:
+    """Of a definition `by`: its `arguments` are among those `taken`.
+
+    Args:
+        refused: those that mean nothing here, and why.
+        own: the arguments that are not Dagster's, in words.
+
+    Raises: InvalidInputError.
+    """
+    for name in arguments:
+        if name in refused:
+            raise InvalidInputError(f"{by} takes no {name!r}: {refused[name]}")
+        if name not in taken:
+            raise InvalidInputError(f"{by} takes no {name!r}: it takes {own}, and {', '.join(sorted(taken))}")
+    partitions, policy = arguments.get("partitions_def"), arguments.get("backfill_policy")
+    if partitions is not None and policy is not None and policy != dg.BackfillPolicy.multi_run(1):
+        raise InvalidInputError(
+            "backfill_policy: a checkpoint holds one partition, so a run is for one: leave it out, or write "
+            "dagster.BackfillPolicy.multi_run(1)"
+        )
+
+
+def require_changelog(changelog: Any) -> None:
+    """Raises: InvalidInputError for anything but a resource that names a store."""
+    if changelog is None:
+        return
+    if not isinstance(changelog, ChangelogStorageResource):
+        raise InvalidInputError(f"changelog is a ChangelogStorageResource(uri=...), not {changelog!r}")
+    changelog.require_valid()
+
+
+def state_key(assets: JobAssets, default: str, arguments: Mapping[str, Any]) -> dg.AssetKey:
+    """`<job>/<name>`, where no argument says otherwise. `default`: the name where none is chosen."""
+    key, prefix = arguments.get("key"), arguments.get("key_prefix") or [assets.group_name]
+    if key is not None:
+        if arguments.get("name") is not None or arguments.get("key_prefix") is not None:
+            raise InvalidInputError("`key` is the whole key: leave out `name` and `key_prefix`, or `key`")
+        return dg.AssetKey.from_coercible(key)
+    name = arguments.get("name") or assets.state or default
+    found = dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
+    if found in (assets.files_key, assets.checkpoints_key):
+        raise InvalidInputError(
+            f"{found.to_user_string()} is the asset of the job's {name}: give this one another `name`"
+        )
+    return found
+
+
+def state_tags(assets: JobAssets, tags: Mapping[str, str] | None) -> dict[str, str]:
+    """The asset's own, with those by which it is found."""
+    return {**(tags or {}), TAG_JOB: assets.job, TAG_ASSET: AssetRole.STATE.value}
+
+
+def deps_in(deps: Iterable[Any] | None) -> list[Any]:
+    """Raises: InvalidInputError for a single one, of which Dagster would take the parts."""
+    if isinstance(deps, str | dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition):
+        raise InvalidInputError(f"deps: expected assets in a list, such as [{deps!r}]")
+    return list(deps or ())

@@ -1,0 +1,351 @@
+"""An IO manager: what an ordinary asset returns is written to keyed state, and loaded from there downstream.
+
+Owns how an output becomes one whole checkpoint, and which rows of which checkpoint an input is. Does not own
+what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merging and replacing (`jobs`,
+`spark`), or the forms that state is read in (`keyed`).
+"""
+
+# No postponed annotations: Dagster reads the types of a resource's fields as objects.
+
+import json
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+from dagster._utils.cached_method import cached_method  # no public name
+from pydantic import Field, PrivateAttr
+
+from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.keyed import source_id
+from dstl_dagster.orchestration.define.merge_rule import is_spark_rows
+from dstl_dagster.orchestration.define.output_checks import OutputChecks
+from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
+from dstl_dagster.orchestration.define.table import in_words
+from dstl_dagster.orchestration.define.targets import Target
+from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.inject.opening import may_take_over
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.partitions import (
+    interval,
+    require_next_partition,
+    window_key,
+    window_of,
+)
+from dstl_dagster.orchestration.program import asset_source, claim_of_output, step_of
+from dstl_dagster.orchestration.report.lineage import state_metadata
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
+from dstl_dagster.timeline import BatchKey
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed import Scope, StateScan
+
+__all__ = ["KeyedStateIOManager"]
+
+_HANDED_ON: Final = "dstl/handed on"
+
+
+class KeyedStateIOManager(dg.ConfigurableIOManager):
+    """Writes what an asset returns to keyed state; a run of it is one whole checkpoint, steps 1 to 7.
+
+    An asset's metadata says how: `dstl/keys` (required) names the key columns. The rows may be a DataFrame of
+    Spark, pandas or Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the
+    Arrow C stream interface. Each asset is a job of its own, named after its key (or `dstl/job`), and so is
+    each output of an op that names keys (`job/op/output`). Any other output that is no asset, such as the
+    reference between the ops of a job, is plain JSON and goes with the run's events.
+
+    With `partition_expr`, the column of the asset's partitions (a mapping from dimension to column where
+    there are several dimensions; all among the keys), the state is a **table**: a run replaces the rows of
+    its partitions, in any order and as often as one likes, and an input has the rows of its partitions.
+
+    Without it the state is **cumulative**: a run merges its rows by key into what is there, and an input is
+    the whole state at the checkpoint that holds its partition. Time partitions are applied in order: let the
+    asset depend on its own previous partition. The newest one may run again (`dstl/rerun`: `replace`, or
+    `refuse`); an older one may not, as later ones build on it. `dstl/update` with `dstl/schema`, and
+    `dstl/delete`, are as in `batch.merge_state`; without `dstl/update` rows replace those of their keys.
+
+    Without partitions a run merges its rows too; with `mode: overwrite` it replaces all of them. In each
+    case `dstl/ttl` and `dstl/ttl_column` end rows by event time.
+
+    An input has the form of its type hint: a DataFrame of Spark, pandas or Polars, a Polars LazyFrame, a
+    table or reader of PyArrow, a relation of DuckDB; without a hint a `StateScan`. Its columns may be named
+    by `AssetIn(metadata={"columns": [...]})`. An input of no partition is empty; it is `None` where there is
+    no state yet, as on the first day of an asset that loads its own previous one.
+    """
+
+    changelog: ChangelogStorageResource
+    spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment] # a resource, or none
+    """Anything with `spark_session`, for inputs that are Spark DataFrames."""
+    clean_up_every: int = Field(default=10, description="Step 7 after so many checkpoints; 0: never.")
+
+    _checks: OutputChecks = PrivateAttr(default_factory=OutputChecks)
+
+    @cached_method  # as Dagster's own: one definition
+    def get_resource_definition(self) -> Any:
+        """For Dagster, while definitions load: InvalidInputError then for an asset that cannot work."""
+        return self._checks.attached(super().get_resource_definition())
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Complete a checkpoint with the rows."""
+        if not context.has_asset_key and not Target.named(context.definition_metadata):
+            context.add_output_metadata({_HANDED_ON: dg.MetadataValue.json(_plain(context, obj))})
+            return
+        with without_useless_retries():
+            target = Target.of_output(context)
+        with without_useless_retries(f"state of {target.where}"):
+            step = step_of(context)
+            owner = None if step is None else owner_of(step.dagster_run)
+            coordinator = self.changelog.coordinator(target.job, owner=owner)
+            if context.has_asset_key and step is not None:
+                require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
+            checkpoint = self._complete(context, coordinator, target, obj)
+        said = {**state_metadata(checkpoint, coordinator.prices), **shown_metadata(coordinator, checkpoint)}
+        context.add_output_metadata(said)
+
+    def _complete(
+        self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target, rows: Any
+    ) -> Checkpoint:
+        """The checkpoint that holds the rows: a new one, or that of an earlier try of this step."""
+        step, partitions = step_of(context), target.partitions
+        take_over: bool | uuid.UUID = False
+        if step is None:  # a test has built the context: each call is an execution of its own
+            run, execution = dg.DagsterRun("none"), str(uuid.uuid4())
+        else:
+            run = step.dagster_run
+            take_over = may_take_over(run, step.instance, coordinator)
+            execution = execution_of(run, step.step.key, step.instance)
+        claim = claim_of_output(
+            context, target.rule.operator, None if target.table is None else target.table.columns
+        )
+        scope: Scope | None = None
+        window = None
+        if partitions is None:
+            key = claim.key(f"run:{execution}/{'' if step is None else step.step.key}")
+        elif target.table is not None:
+            scope = target.table.slice(partitions)
+            name = partitions[0] if len(partitions) == 1 else in_words(partitions)
+            key = claim.key(name, f"run:{execution}")
+        else:
+            (partition,) = partitions
+            window = window_of(target.definition, partition)
+            key = BatchKey(partition, claim.source, interval(window), execution)
+            if window is not None:
+                claim = claim.at(window_key(window.end))
+        applied = coordinator.applied_batch(key, claim)
+        if applied is not None:
+            if applied.batch is None or applied.batch.run == key.run:
+                context.log.info(f"already in checkpoint {applied.checkpoint_id} of job {coordinator.job!r}")
+                coordinator.compose_commit()
+                return coordinator.get(applied.checkpoint_id)
+            require_replaceable(coordinator, applied, target.rerun, run)
+
+        def check(parent: Checkpoint | None) -> None:
+            if window is not None:
+                known = None if parent is None else parent.manifest.sources.get(claim.source)
+                position = None if known is None else known.position
+                require_next_partition(
+                    target.definition, key.key, position, job=coordinator.job, source=claim.source
+                )
+
+        batch = Batch.open(
+            coordinator,
+            idempotency_key=key,
+            take_over=take_over,
+            check=check,
+            claim=claim,
+            anew=applied is not None,
+        )
+        try:
+            batch.add(_written(batch, target, rows, scope))
+        except Exception as error:
+            batch.abort(f"{type(error).__name__}: {error}")
+            raise
+        batch.fold_due_logs()
+        return batch.complete(clean_up_every=self.clean_up_every)
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The rows of the upstream asset's partitions, or its state, in the form of the input's type."""
+        upstream = context.upstream_output
+        is_op = upstream is not None and not context.has_asset_key
+        if upstream is not None and is_op and not Target.named(upstream.definition_metadata):
+            return _handed_on(upstream, context.instance)
+        with without_useless_retries():
+            target = Target.of_input(context)
+        with without_useless_retries(f"input from {target.where}"):
+            return self._load(context, target)
+
+    def _load(self, context: dg.InputContext, target: Target) -> Any:
+        form = _form_of(context.dagster_type.typing_type)
+        coordinator = self.changelog.coordinator(target.job)
+        operator = target.rule.operator
+        checkpoint = _checkpoint_of(context, coordinator, target)
+        if checkpoint is None or operator not in checkpoint.manifest.operators:
+            if target.partitions == [] or _is_own_output(context):
+                return None
+            raise NotFoundError(
+                f"nothing was written to {operator!r} of job {target.job!r} yet: materialize it first",
+                kind=ErrorKind.NO_STATE,
+            )
+        scan = coordinator.read_state(
+            operator,
+            f"checkpoint:{checkpoint.checkpoint_id}",
+            columns=target.columns,
+            key_groups=[] if target.partitions == [] else None,
+        )
+        scope = target.table.slice(target.partitions) if target.table and target.partitions else None
+        if form == "spark":
+            rows = self._read_by_spark(coordinator, checkpoint, operator, scope)
+            rows = rows.where("false") if target.partitions == [] else rows
+            return rows.select(*[f"`{name.replace('`', '``')}`" for name in scan.schema.names])
+        return _FORMS[form](scan.within(scope))
+
+    def _read_by_spark(
+        self,
+        coordinator: CheckpointCoordinator,
+        checkpoint: Checkpoint,
+        operator: str,
+        scope: "Scope | None",
+    ) -> Any:
+        from dstl_dagster.spark import read_state, running_session  # PySpark: only for who asks for it
+
+        session = running_session() if self.spark is None else self.spark.spark_session
+        if session is None:
+            raise InvalidInputError(
+                "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` resource"
+            )
+        options = coordinator.job_options
+        return read_state(
+            session, checkpoint, operator, store=coordinator.store, scope=scope, job_options=options
+        )
+
+
+def _plain(context: dg.OutputContext, obj: Any) -> Any:
+    try:
+        return json.loads(json.dumps(obj))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"output {context.name!r} of step {context.step_key} is no asset, and {type(obj).__name__} is no "
+            'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
+            "that output an IO manager of its own (io_manager_key)"
+        ) from error
+
+
+def _handed_on(upstream: dg.OutputContext, instance: dg.DagsterInstance) -> Any:
+    """What an op returned, in the run that it was last executed in."""
+    events = instance.all_logs(upstream.run_id, of_type=dg.DagsterEventType.HANDLED_OUTPUT)
+    for event in reversed(events):
+        handled = event.get_dagster_event()
+        about = handled.event_specific_data
+        if handled.step_key == upstream.step_key and about.output_name == upstream.name:  # type: ignore[union-attr]
+            return about.metadata[_HANDED_ON].value  # type: ignore[union-attr]
+    raise NotFoundError(f"output {upstream.name!r} of step {upstream.step_key} is not in the run's events")
+
+
+def _checkpoint_of(
+    context: dg.InputContext, coordinator: CheckpointCoordinator, target: Target
+) -> Checkpoint | None:
+    """The last one; of a cumulative state the newest one that holds a partition that is asked for.
+
+    Raises: NotFoundError (kind `no_checkpoint`) naming partitions that no checkpoint holds.
+    """
+    partitions, latest = target.partitions, coordinator.latest()
+    if latest is None or not partitions or target.table is not None or _is_everything(context, target):
+        return latest
+    source = source_id(latest.manifest.sources, asset_source(context.asset_key), None)
+    view = coordinator.timeline.tail()
+    keys = [BatchKey(each, source, interval(window_of(target.definition, each))) for each in partitions]
+    held = [view.applied_in(key) for key in keys]
+    found = [checkpoint_id for checkpoint_id in held if checkpoint_id is not None]
+    missing = [key.key for key, checkpoint_id in zip(keys, held, strict=True) if checkpoint_id is None]
+    if missing:
+        raise NotFoundError(
+            f"no checkpoint of job {coordinator.job!r} holds {in_words(missing)}: materialize them first",
+            kind=ErrorKind.NO_CHECKPOINT,
+        )
+    return coordinator.get(max(found))
+
+
+def _is_everything(context: dg.InputContext, target: Target) -> bool:
+    """Whether an asset without partitions asks, or one for all that there are: for the state as it is."""
+    step = step_of(context)
+    if step is None:
+        return False
+    if not (step.has_partition_key or step.has_partition_key_range):
+        return True
+    if target.definition is None or target.partitions is None or len(target.partitions) < 2:
+        return False
+    with dg.partition_loading_context(dynamic_partitions_store=step.instance):
+        return set(target.definition.get_partition_keys()) <= {*target.partitions}
+
+
+def _is_own_output(context: dg.InputContext) -> bool:
+    """Whether an asset loads what it is about to write."""
+    step = step_of(context)
+    if step is None:
+        return False
+    definition = step.job_def.asset_layer.get_assets_def_for_node(step.node_handle)
+    return definition is not None and context.has_asset_key and context.asset_key in definition.keys
+
+
+def _written(batch: Batch, target: Target, rows: Any, scope: "Scope | None") -> OperatorReport:
+    """Steps 2 and 3 of the rows, by Spark if they are its."""
+    rule = target.rule
+    put: Callable[..., OperatorReport]
+    write: Callable[..., OperatorReport]
+    merge: Callable[..., OperatorReport]
+    if is_spark_rows(rows):
+        from dstl_dagster.spark import merge_state, replace_state, write_state  # PySpark: only for its rows
+
+        write, merge = partial(write_state, attempt=batch), partial(merge_state, attempt=batch)
+        put = partial(replace_state, attempt=batch)
+    else:
+        from dstl_dagster.jobs import merge_frame, replace_frame, write_frame  # Arrow: not for loading
+
+        write, merge = partial(write_frame, batch=batch), partial(merge_frame, batch=batch)
+        put = partial(replace_frame, batch=batch)
+    if target.replaces:
+        return put(rows, operator=rule.operator, keys=rule.keys, scope=scope, ttl=rule.ttl)
+    return rule.write(rows, write, merge)
+
+
+def _form_of(hint: Any) -> str:
+    """By the hint's name: none of the libraries is imported for it. `X | None` is as X."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [each for each in typing.get_args(hint) if each is not type(None)]
+        hint = rest[0] if len(rest) == 1 else hint
+    module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
+    module = module.removeprefix("_")  # DuckDB 1.4 names its extension module
+    known = {
+        ("pyspark", "DataFrame"): "spark",
+        ("pandas", "DataFrame"): "pandas",
+        ("polars", "DataFrame"): "polars",
+        ("polars", "LazyFrame"): "lazy",
+        ("pyarrow", "Table"): "arrow",
+        ("pyarrow", "RecordBatchReader"): "reader",
+        ("duckdb", "DuckDBPyRelation"): "duckdb",
+        ("dstl_dagster", "StateScan"): "scan",
+        ("typing", "Any"): "scan",
+    }
+    form = known.get((module, name))
+    if form is None:
+        raise InvalidInputError(
+            f"an input of keyed state cannot be a {module}.{name}: use a DataFrame of Spark, pandas or "
+            "Polars, a Table or RecordBatchReader of PyArrow, a relation of DuckDB, or a StateScan"
+        )
+    return form
+
+
+_FORMS: Final[dict[str, Callable[["StateScan"], Any]]] = {
+    "pandas": lambda scan: scan.to_pandas(),
+    "polars": lambda scan: scan.to_polars().collect(),
+    "lazy": lambda scan: scan.to_polars(),
+    "arrow": lambda scan: scan.to_arrow(),
+    "reader": lambda scan: scan.to_arrow_batch_reader(),
+    "duckdb": lambda scan: scan.to_duckdb(),
+    "scan": lambda scan: scan,
+}

@@ -1,0 +1,309 @@
+"""Steps 3 to 7 of a batch as Dagster ops.
+
+Owns what ops hand to each other: a reference (the JSON form of an attempt), never a result to be trusted.
+Does not own what a step does (`steps`) or which errors are retried (`failures`).
+"""
+
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
+from dstl_dagster.orchestration.inject.applied import observe_if_unchanged
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
+from dstl_dagster.orchestration.program import assets_in
+from dstl_dagster.orchestration.report.lineage import output_of_state
+from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit, confirm, persist
+from dstl_dagster.timeline import Ending
+
+__all__ = [
+    "CheckpointOps",
+    "build_checkpoint_ops",
+    "build_complete_op",
+    "build_steps",
+    "cleanup_op",
+    "compose_commit_op",
+    "confirm_op",
+    "persist_op",
+]
+
+Reference = dict[str, Any]
+
+
+def _checked(_context: Any, value: Any) -> dg.TypeCheck:
+    """Whether an op handed on its batch's reference."""
+    if isinstance(value, dict) and "attempt" in value:
+        return dg.TypeCheck(success=True)
+    said = "nothing" if value is None else f"a {type(value).__name__}"
+    return dg.TypeCheck(
+        success=False,
+        description=f"the op before this one returned {said}, and not the reference of its batch: end it "
+        "with `return batch.reference`",
+    )
+
+
+_REFERENCE: Final = {"reference": dg.In(dg.DagsterType(_checked, name="batch_reference"))}
+Body = Callable[[Step, Attempt], None]
+
+
+@dataclass(frozen=True)
+class CheckpointOps:
+    """The four ops behind a user's own, in the order they run."""
+
+    persist: dg.OpDefinition
+    confirm: dg.OpDefinition
+    compose_commit: dg.OpDefinition
+    cleanup: dg.OpDefinition
+
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        """Each as a node of a graph, under its short name."""
+        return iter(
+            (
+                self.persist.alias("persist"),
+                self.confirm.alias("confirm"),
+                self.compose_commit.alias("compose_commit"),
+                self.cleanup.alias("cleanup"),
+            )
+        )
+
+    def invoke_after(self, reference: Any) -> Any:
+        """Inside a graph: all four, one after the other, behind the op that returned `reference`."""
+        for op in self:
+            reference = op(reference)
+        return reference
+
+
+def build_checkpoint_ops(
+    assets: Callable[[str], JobAssets] = JobAssets.of,
+    *,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
+) -> CheckpointOps:
+    """The ops, with the asset keys under which they report.
+
+    Args:
+        assets: from a job's name to its asset keys; the default is `<job>/state`, `<job>/files` and
+            `<job>/checkpoints`.
+        prefix: of the ops' names, which must be unique among all that Dagster loads together.
+        retry_policy: for failures of a whole step; short network failures are retried inside.
+        pool: the concurrency pool of all four.
+        ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
+        changelog: where the job lives; without it, the resource named `changelog`.
+    """
+
+    def op(name: str, number: str, description: str | None, body: Body) -> dg.OpDefinition:
+        decorator = dg.op(
+            name=f"{prefix}{name}",
+            description=description,
+            ins=_REFERENCE,
+            out=dg.Out(dict),
+            retry_policy=retry_policy,
+            tags={TAG_STEP: number},
+            pool=pool,
+        )
+
+        def step(
+            context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
+        ) -> Reference:
+            _run([(number, body)], context, assets, reference, changelog)
+            return reference
+
+        return decorator(_of_reference(changelog, step))
+
+    last = dg.Out(dg.Nothing if ends else dict, is_required=False)
+    return CheckpointOps(
+        persist=op("persist", "4", persist.__doc__, persist),
+        confirm=op("confirm", "5", confirm.__doc__, confirm),
+        compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
+        cleanup=_build_last_op(
+            dg.op(
+                name=f"{prefix}cleanup",
+                description=clean_up.__doc__,
+                ins=_REFERENCE,
+                out=last,
+                retry_policy=retry_policy,
+                tags={TAG_STEP: "7"},
+                pool=pool,
+            ),
+            [("7", _clean_up)],
+            assets,
+            ends=ends,
+            changelog=changelog,
+        ),
+    )
+
+
+def build_complete_op(
+    assets: Callable[[str], JobAssets] = JobAssets.of,
+    *,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
+) -> dg.OpDefinition:
+    """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
+
+    Each step reads the truth from the store, so a retry runs all four again, and those that are done find
+    that out: nothing that separate ops would keep is lost, but three processes.
+    """
+    decorator = dg.op(
+        name=f"{prefix}complete",
+        description="Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry "
+        "goes on where the timeline stands.",
+        ins=_REFERENCE,
+        out=dg.Out(dg.Nothing if ends else dict, is_required=False),
+        retry_policy=retry_policy,
+        tags={TAG_STEP: "4-7"},
+        pool=pool,
+    )
+    return _build_last_op(decorator, _ALL_STEPS, assets, ends=ends, changelog=changelog)
+
+
+def build_steps(
+    assets: Callable[[str], JobAssets] = JobAssets.of,
+    *,
+    separate_steps: bool,
+    prefix: str = "",
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    pool: str | None = None,
+    ends: bool = False,
+    changelog: ChangelogStorageResource | None = None,
+) -> Callable[[Any], Any]:
+    """What stands inside a graph behind the op that returns a reference: `complete`, or the four ops."""
+    common: dict[str, Any] = {
+        "prefix": prefix,
+        "retry_policy": retry_policy,
+        "pool": pool,
+        "ends": ends,
+        "changelog": changelog,
+    }
+    if separate_steps:
+        return build_checkpoint_ops(assets, **common).invoke_after
+    return build_complete_op(assets, **common).alias("complete")
+
+
+def _build_last_op(
+    decorator: Callable[[Callable[..., Any]], dg.OpDefinition],
+    steps: Sequence[tuple[str, Body]],
+    assets: Callable[[str], JobAssets],
+    *,
+    ends: bool,
+    changelog: ChangelogStorageResource | None,
+) -> dg.OpDefinition:
+    """The last op of a graph-backed asset: its output is the materialization."""
+
+    def last(
+        context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
+    ) -> Iterator[dg.Output[Any]]:
+        attempt = _run(steps, context, assets, reference, changelog)
+        shown, value = assets_in(context, assets(attempt.job)), None if ends else reference
+        if observe_if_unchanged(context, shown, attempt.checkpoint_id):
+            return
+        if not context.has_assets_def:
+            yield dg.Output(value)
+            return
+        made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
+        context.set_data_version(shown.state_key, made.version)
+        yield dg.Output(value, metadata=made.metadata, tags=made.tags)
+
+    return decorator(_of_reference(changelog, last))
+
+
+def _of_reference(
+    given: ChangelogStorageResource | None,
+    step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Any],
+) -> Callable[..., Any]:
+    """The function of an op; it asks for the resource named `changelog` where none is given."""
+
+    def of_given(
+        context: dg.OpExecutionContext,
+        reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
+    ) -> Any:
+        assert given is not None
+        with given.process_config_and_initialize_cm() as resource:
+            found = step(context, reference, resource)
+            if not isinstance(found, Iterator):
+                return found
+            outputs = list(found)  # while there is the resource
+        # No other iterator: Dagster would take it for a value.
+        return (output for output in outputs)
+
+    def of_injected(
+        context: dg.OpExecutionContext,
+        reference: dict,  # type: ignore[type-arg] # as above
+        changelog: ChangelogStorageResource,
+    ) -> Any:
+        return step(context, reference, changelog)
+
+    return of_injected if given is None else of_given
+
+
+def _run(
+    steps: Sequence[tuple[str, Body]],
+    context: dg.OpExecutionContext,
+    assets: Callable[[str], JobAssets],
+    reference: Reference,
+    changelog: ChangelogStorageResource,
+) -> Attempt:
+    """Steps one after another, of an attempt that is not subsumed. Each finds out by itself if it is done."""
+    with without_useless_retries(f"step {steps[0][0]}"):
+        attempt, coordinator = _begin(reference, changelog)
+    for number, body in steps:
+        where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
+        with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
+            if _is_subsumed(context, number, attempt, coordinator):
+                break
+            body(Step(context, assets(attempt.job), coordinator), attempt)
+    return attempt
+
+
+def _compose_commit(step: Step, attempt: Attempt) -> None:
+    compose_commit(step, attempt.checkpoint_id, attempt=attempt)
+
+
+def _clean_up(step: Step, attempt: Attempt) -> None:  # noqa: ARG001 - as the others
+    clean_up(step)
+
+
+_ALL_STEPS: Final = (("4", persist), ("5", confirm), ("6", _compose_commit), ("7", _clean_up))
+
+
+def _begin(
+    reference: Reference, changelog: ChangelogStorageResource
+) -> tuple[Attempt, CheckpointCoordinator]:
+    attempt = Attempt.from_json(reference)
+    coordinator = changelog.coordinator(attempt.job)
+    if coordinator.store.uri != attempt.store_uri:
+        raise InvalidInputError(
+            f"this step is configured for {coordinator.store.uri}, but the attempt was opened in "
+            f"{attempt.store_uri}: give all ops of a job the same ChangelogStorageResource"
+        )
+    coordinator.timeline.start_at(attempt)
+    return attempt, coordinator
+
+
+def _is_subsumed(
+    context: dg.OpExecutionContext, number: str, attempt: Attempt, coordinator: CheckpointCoordinator
+) -> bool:
+    """The checkpoint of this attempt is subsumed: its batch is applied, its manifest may be gone."""
+    fate = coordinator.timeline.seen().fate(attempt.attempt)
+    if fate is None or fate.ending is not Ending.SUBSUMED:
+        return False
+    context.log.info(
+        f"step {number}: checkpoint {attempt.checkpoint_id} is complete and already subsumed: nothing to do"
+    )
+    return True
+
+
+persist_op, confirm_op, compose_commit_op, cleanup_op = build_checkpoint_ops()

@@ -1,0 +1,153 @@
+"""A run whose batch a checkpoint holds already: it changes nothing, and says so where people look.
+
+Owns what such a run shows. Does not own whether a batch is applied (`timeline`).
+
+A retry has to succeed, so such a run does. But a green run with a new materialization looks like a day that
+was made again. The asset therefore gets an observation, if it has the materialization of that checkpoint
+already; without it, as after a run that died behind step 5, the materialization is due. In a backfill it
+always is: Dagster starts the next partition only once this one is materialized.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.orchestration.inject.opening import is_called_directly
+from dstl_dagster.orchestration.keys import (
+    TAG_ALREADY_IN,
+    TAG_CHECKPOINT,
+    TAG_FAIL_IF_APPLIED,
+    TAG_JOB,
+    TAG_STEP,
+    JobAssets,
+)
+from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.program import code_location
+from dstl_dagster.orchestration.report.marks import planned_before
+
+__all__ = ["observe_if_unchanged", "repeated_checks", "tell_applied"]
+
+_BACKFILL = "dagster/backfill"
+_NEWEST_EVENTS = 25
+
+
+def tell_applied(context: dg.OpExecutionContext, job: str, checkpoint_id: int) -> None:
+    """Log and tag that the batch of this run changes nothing.
+
+    Raises: ConflictError (kind `already_applied`) if the run asks for that by its tag.
+    """
+    partition = partition_of(context)
+    what = "this batch" if partition is None else f"partition {partition}"
+    said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed."
+    if is_called_directly(context):
+        context.log.warning(said)
+        return
+    said += "" if partition is None else f" {_way_out(context, job, partition)[0]}"
+    context.instance.add_run_tags(context.run_id, {TAG_ALREADY_IN: str(checkpoint_id)})
+    if context.run.tags.get(TAG_FAIL_IF_APPLIED) == "true":
+        raise ConflictError(said, kind=ErrorKind.ALREADY_APPLIED)
+    context.log.warning(said)
+
+
+def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[dg.AssetCheckResult]:
+    """What the asset's own checks said when the batch was written: its function evaluates none of them
+    again.
+    """
+    why = f"the batch is already in checkpoint {checkpoint_id}"
+    results = []
+    for key in sorted(context.selected_asset_check_keys):
+        history = context.instance.event_log_storage.get_asset_check_execution_history(
+            key, limit=_NEWEST_EVENTS
+        )
+        events = [record.event.dagster_event for record in history if record.event is not None]
+        told = next(
+            (
+                each.asset_check_evaluation_data
+                for each in events
+                if each is not None and each.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            ),
+            None,
+        )
+        results.append(
+            dg.AssetCheckResult(
+                passed=told is not None and told.passed,
+                asset_key=key.asset_key,
+                check_name=key.name,
+                severity=dg.AssetCheckSeverity.WARN if told is None else told.severity,
+                description=f"not evaluated: {why}" if told is None else f"as evaluated before: {why}",
+                metadata={} if told is None else told.metadata,
+            )
+        )
+    return results
+
+
+def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, checkpoint_id: int) -> bool:
+    """Write the observation that stands in place of the state's materialization; False where that is due."""
+    run = context.instance.get_run_by_id(context.run_id)  # with the tags that an earlier step has added
+    tags = {} if run is None else run.tags
+    if not context.has_assets_def or _BACKFILL in tags or tags.get(TAG_ALREADY_IN) != str(checkpoint_id):
+        return False
+    partition = partition_of(context)
+    if not _is_materialized(context.instance, assets.state_key, partition, checkpoint_id):
+        return False
+    # Only a materialization takes away what an earlier run of it left, such as the red of a failure.
+    if partition and planned_before(context.instance, assets.state_key, partition, context.run_id):
+        return False
+    said: dict[str, dg.MetadataValue] = {"checkpoint": dg.MetadataValue.text(str(checkpoint_id))}
+    if partition is not None:
+        said["if its source has changed"] = dg.MetadataValue.md(_way_out(context, assets.job, partition)[1])
+    context.log_event(
+        dg.AssetObservation(
+            asset_key=assets.state_key,
+            partition=partition,
+            description=f"nothing changed: already in checkpoint {checkpoint_id}",
+            tags={TAG_CHECKPOINT: str(checkpoint_id)},
+            metadata=said,
+        )
+    )
+    return True
+
+
+def _way_out(context: dg.OpExecutionContext, job: str, partition: str) -> tuple[str, str]:
+    """How a partition is made again from a source that has changed: as text, and as Markdown with a link."""
+    command = f"dstl checkpoints correct {partition}"
+    name = _correct_job(context, job)
+    if name is None:
+        return f"To make it again: {command}", f"`{command}` makes it again"
+    origin = context.run.remote_job_origin
+    place = None if origin is None else origin.repository_origin
+    shown = f"`{name}`"
+    if place is not None:
+        location = place.code_location_origin.location_name
+        within = "" if place.repository_name == "__repository__" else f"{place.repository_name}@"
+        shown = f"[{name}](/locations/{within}{location}/jobs/{name}/playground)"
+    return (
+        f"To make it again: launch {name} for it, or {command}",
+        f"launch {shown} for partition {partition}, or `{command}`",
+    )
+
+
+def _correct_job(context: dg.OpExecutionContext, job: str) -> str | None:
+    """The job of the run's code location that corrects a partition; `None` if it has none."""
+    definitions = code_location(context)
+    for each in [] if definitions is None else definitions.get_all_jobs():
+        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
+        if each.tags.get(TAG_JOB) == job and "correct" in steps:
+            return each.name
+    return None
+
+
+def _is_materialized(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, checkpoint_id: int
+) -> bool:
+    found = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
+        limit=_NEWEST_EVENTS,
+    )
+    for record in found.records:
+        made = record.asset_materialization
+        told = None if made is None else made.metadata.get("checkpoint")
+        if told is not None and told.value == str(checkpoint_id):
+            return True
+    return False

@@ -1,0 +1,79 @@
+"""What steps 1 to 3 of a batch say on the page of their run: the other steps log for themselves (`steps`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
+from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.orchestration.inject.opening import is_called_directly
+
+__all__ = ["log_opened", "log_persisted"]
+
+_LINES = 20
+
+
+class LoggedBatch(Protocol):
+    """A batch, whoever writes it."""
+
+    @property
+    def already_in(self) -> int | None: ...
+    @property
+    def attempt(self) -> Attempt: ...
+    @property
+    def parent(self) -> Checkpoint | None: ...
+    @property
+    def report(self) -> AttemptReport | None: ...
+
+
+def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
+    """After step 1: which checkpoint, on which one, by which attempt and try, and where the sources stand."""
+    if batch.already_in is not None:
+        context.log.info(
+            f"step 1 trigger: this batch is already in checkpoint {batch.already_in}: nothing to write"
+        )
+        return
+    attempt, parent = batch.attempt, batch.parent
+    on = "with no state before it" if parent is None else f"on checkpoint {parent.checkpoint_id}"
+    positions = {} if parent is None else dict(parent.positions)
+    context.log.info(
+        f"step 1 trigger: checkpoint {attempt.checkpoint_id} of {attempt.job} is open, {on}, "
+        f"{_try_of(context)}attempt {attempt.attempt}; sources stand at "
+        f"{json.dumps(positions, default=str) if positions else 'their beginning'}"
+    )
+
+
+def _try_of(context: dg.OpExecutionContext) -> str:
+    return "" if is_called_directly(context) else f"try {context.retry_number + 1} of this run, "
+
+
+def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
+    """After step 3: what was appended, by operator and file, and the requests and seconds of each step."""
+    report = batch.report
+    if report is None:
+        return
+    for operator in report.operators[:_LINES]:
+        context.log.info(
+            f"step 2 append: operator {operator.operator}: {counted(operator.upserts, 'row')} written, "
+            f"{operator.deletes} deleted, {readable_bytes(operator.stored_bytes)} in "
+            f"{len(operator.handles)} parts{', with a base' if operator.base_handles else ''}"
+        )
+    for file in report.files[:_LINES]:
+        rows = "" if file.rows is None else f"{counted(file.rows, 'row')}, "
+        context.log.info(
+            f"step 2 append: file {file.object_name}: {rows}{readable_bytes(file.size)} in "
+            f"{len(file.components)} components, not visible yet"
+        )
+    rows_changed = sum(each.upserts + each.deletes for each in report.operators)
+    stored = sum(each.stored_bytes for each in report.operators)
+    files = sum(each.size for each in report.files)
+    steps = {} if report.cost is None else report.cost.steps
+    spent = "".join(f". {name}: {step.in_words()}" for name, step in steps.items())
+    context.log.info(
+        f"step 3 persist: {rows_changed} changed rows ({readable_bytes(stored)} of changelog) and "
+        f"{counted(len(report.files), 'file')} ({readable_bytes(files)}) are durable after "
+        f"{report.seconds:.1f} s; sources move to {json.dumps(dict(report.positions), default=str)}{spent}"
+    )

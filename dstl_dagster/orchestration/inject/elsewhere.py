@@ -1,0 +1,150 @@
+"""A batch whose driver is another process: Dagster does step 1, waits, and takes up the report.
+
+Owns that wait: what the other process is given, what it must have left, and how its attempt ends if it fails.
+Does not own starting it (any Pipes client of Dagster's), or what it does (`dstl_dagster.pipes`).
+
+Why this is safe. The report in the store is the hand-over, and nothing else is. If the other process dies,
+there is none, and the attempt is aborted here. If this process dies, the attempt stays open, and the next try
+of the run fences it: what the other process still writes belongs to a dead attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.orchestration.inject.applied import tell_applied
+from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
+from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
+from dstl_dagster.pipes import HandedBatch
+
+__all__ = ["PipesBatch", "open_elsewhere"]
+
+
+class PipesBatch:
+    """An open batch that another process writes.
+
+    Attributes:
+        attempt: the open one, or the one that completed the batch earlier.
+        parent: the checkpoint that it builds on; `None` for a job's first batch, or one that is applied.
+        already_in: the completed checkpoint that already holds the batch; `None` for a new one, for which a
+            process is to be launched.
+        report: what the other process handed over; `None` until it has.
+    """
+
+    def __init__(
+        self, attempt: Attempt, parent: Checkpoint | None = None, handed: HandedBatch | None = None
+    ) -> None:
+        self.attempt = attempt
+        self.parent = parent
+        self.already_in = attempt.checkpoint_id if handed is None else None
+        self.report: AttemptReport | None = None
+        self._handed = handed
+
+    @property
+    def reference(self) -> dg.Output[dict[str, Any]]:
+        """What the op returns: the attempt as plain JSON, the input of the next step.
+
+        As an `Output`, which Dagster demands of an asset's op that has used Pipes, once all is done.
+        """
+        return dg.Output(self.attempt.to_json())
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """For the Pipes client: what `open_batch` takes up in the other process. Plain JSON, no secret.
+
+        Raises: ConflictError (kind `already_applied`) for a batch that a checkpoint holds.
+        """
+        if self._handed is None:
+            raise ConflictError(
+                f"this batch is already in checkpoint {self.already_in}: launch nothing for it",
+                kind=ErrorKind.ALREADY_APPLIED,
+            )
+        return self._handed.to_extras()
+
+
+@contextmanager
+def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Iterator[PipesBatch]:
+    """Step 1 on entry; on exit the report of steps 2 and 3, which must be there.
+
+    Raises: as step 1; FencedError if the other process gave up for good, or another run took over;
+    NotFoundError (kind `no_report`) if it ended well without a hand-over. Whatever else is raised in the
+    block ends the attempt, and is raised again.
+    """
+    coordinator = request.coordinator
+    _require_visible(coordinator.store.uri)
+    spending = coordinator.spending()
+    with refusing(context, coordinator.job):
+        applied = coordinator.applied_batch(request.key, request.claim)
+        if applied is not None:
+            tell_applied(context, coordinator.job, applied.checkpoint_id)
+        else:
+            attempt, parent = coordinator.open(
+                request.take_over, idempotency_key=request.key, check=request.check, claim=request.claim
+            )
+    if applied is not None:
+        yield PipesBatch(applied)
+        return
+    handed = HandedBatch(attempt, request.claim, coordinator.job_options, spending.so_far())
+    batch = PipesBatch(attempt, parent, handed)
+    log_opened(context, batch)
+    try:
+        yield batch
+        batch.report = _report_of(coordinator, attempt)
+    except BaseException as error:
+        ended = _ending(coordinator, attempt)
+        _abort(context, coordinator, attempt, error)
+        if ended is not None and isinstance(error, Exception):
+            raise ended from error
+        raise
+    log_persisted(context, batch)
+
+
+def _require_visible(store_uri: str) -> None:
+    if store_uri.startswith("memory:"):
+        raise InvalidInputError(
+            f"the process that writes the batch cannot see {store_uri}: use gs://bucket, or a folder "
+            "file:///... that its machine sees too",
+            kind=ErrorKind.STORE_NOT_SHARED,
+        )
+
+
+def _report_of(coordinator: CheckpointCoordinator, attempt: Attempt) -> AttemptReport:
+    try:
+        return load_report(coordinator.store, attempt)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"checkpoint {attempt.checkpoint_id} of job {attempt.job!r} was handed to no process, or to one "
+            "that ended without handing it back: the launched program must do its work in "
+            "`with open_batch(pipes) as batch:`, and the client must wait for its end",
+            kind=ErrorKind.NO_REPORT,
+        ) from error
+
+
+def _ending(coordinator: CheckpointCoordinator, attempt: Attempt) -> ConflictError | None:
+    """Why the attempt has ended already: the other process gave up, or somebody took over."""
+    try:
+        coordinator.require_open(attempt)
+    except ConflictError as ended:
+        return ended
+    except DstlError:
+        return None  # what failed in the block says more
+    return None
+
+
+def _abort(
+    context: dg.OpExecutionContext,
+    coordinator: CheckpointCoordinator,
+    attempt: Attempt,
+    error: BaseException,
+) -> None:
+    try:
+        coordinator.abort(attempt, f"{type(error).__name__}: {error}")
+    except DstlError as failed:
+        # The run's next try fences it.
+        context.log.warning(f"attempt {attempt.attempt} was not aborted: {failed}")

@@ -1,0 +1,168 @@
+"""What step 1 of a run's batch asks for: by whom, under which key, on what condition.
+
+Owns the translation of Dagster's run into a request. Does not own who then opens the attempt: this process,
+which goes on writing (`resources`), or one that hands it to another process (`elsewhere`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.execution.context.invocation import BaseDirectExecutionContext  # no public name
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
+from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
+from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
+from dstl_dagster.orchestration.partitions import (
+    interval,
+    partition_of,
+    require_next_partition,
+    window_key,
+    window_of,
+)
+from dstl_dagster.orchestration.program import assets_in, claim_of_op, definition_of
+from dstl_dagster.orchestration.report.marks import leave_as_it_was
+from dstl_dagster.orchestration.report.steps import Step, show_again
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
+from dstl_dagster.timeline import BatchKey
+
+__all__ = [
+    "BatchRequest",
+    "Check",
+    "is_called_directly",
+    "may_take_over",
+    "op_context_of",
+    "refusing",
+    "request_batch",
+]
+
+Check = Callable[[Checkpoint | None], None]
+"""Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
+
+
+def is_called_directly(context: object) -> bool:
+    """Whether a test has built the context: there is no run then."""
+    return isinstance(context, BaseDirectExecutionContext)
+
+
+def op_context_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> dg.OpExecutionContext:
+    """The context of the op, where it is that of an asset."""
+    return context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """A batch that is to be opened.
+
+    Attributes:
+        coordinator: the job's, as the owner that the run is.
+        key: names the batch, and its source.
+        claim: what the program says of the batch.
+        take_over: fence another owner's open attempt: any, or only the one of this id.
+        check: all else that must hold of the parent.
+    """
+
+    coordinator: CheckpointCoordinator
+    key: BatchKey
+    claim: Claim
+    take_over: bool | uuid.UUID
+    check: Check
+
+
+def request_batch(
+    context: dg.OpExecutionContext,
+    coordinator: CheckpointCoordinator,
+    *,
+    source: str | None,
+    ordered: bool,
+    idempotency_key: str | None = None,
+    check: Check | None = None,
+    operators: tuple[str, ...] | None = None,
+) -> BatchRequest:
+    """The request of a run. Arguments as for `ChangelogStorageResource.checkpoint`.
+
+    Args:
+        ordered: time partitions follow one another.
+        operators: all that the op or asset writes, where it says so.
+
+    Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several;
+    ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
+    """
+    run, job = None if is_called_directly(context) else context.run, coordinator.job
+    partition = partition_of(context)
+    definition = definition_of(context)
+    if run is None and definition is None:
+        ordered = False  # an op that a test calls: its partition has no definition
+    if ordered and partition is None:
+        raise InvalidInputError(
+            f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
+            "a partition, or leave `source` out and call `batch.move_position`"
+        )
+    # A batch with a key of its own is no partition.
+    window = window_of(definition, partition) if ordered or idempotency_key is None else None
+    claim = claim_of_op(
+        context,
+        definition,
+        source=source,
+        own_key=idempotency_key is not None and not ordered,
+        ordered=ordered,
+        operators=operators,
+    )
+    if ordered and window is not None:
+        claim = claim.at(window_key(window.end))
+    # By the op too: two updates of one job in one run are two batches.
+    by_run = f"call:{uuid.uuid4()}" if run is None else f"run:{root_run_id(run)}/{context.op_handle}"
+    key = claim.key(idempotency_key or partition or by_run, interval(window))
+
+    def check_all(parent: Checkpoint | None) -> None:
+        if ordered and partition is not None:
+            known = None if parent is None else parent.manifest.sources.get(claim.source)
+            position = None if known is None else known.position
+            require_next_partition(definition, partition, position, job=job, source=claim.source)
+        if check is not None:
+            check(parent)
+
+    if run is None:
+        return BatchRequest(coordinator, key, claim, False, check_all)
+    take_over = may_take_over(run, context.instance, coordinator)
+    shown = assets_in(context, JobAssets.defined(job))
+    compared = require_shown_timeline(run, context.instance, coordinator, shown.checkpoints_key)
+    if compared.difference is not None:
+        show_again(Step(context, shown, coordinator))
+    return BatchRequest(coordinator, key, claim, take_over, check_all)
+
+
+@contextmanager
+def refusing(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
+    """Around all that comes before step 1: what is refused here fails the run, and not its partition."""
+    try:
+        yield
+    except (ConflictError, InvalidInputError):
+        partition = None
+        with suppress(InvalidInputError):  # of several; they may be what was refused
+            partition = partition_of(context)
+        if context.has_assets_def and partition is not None and not is_called_directly(context):
+            for key in context.assets_def.keys:
+                leave_as_it_was(context.instance, JobAssets.defined(job), key, partition, context.run_id)
+        raise
+
+
+def may_take_over(
+    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
+) -> bool | uuid.UUID:
+    """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
+
+    A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
+    another one that opens meanwhile has an owner of its own.
+    """
+    if run.tags.get(TAG_TAKE_OVER) == "true":
+        return True
+    opened = coordinator.timeline.tail().open_attempt
+    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
+        return False
+    return opened.attempt

@@ -1,0 +1,459 @@
+"""What a user injects into their PySpark op: where state lives, where files go, and Spark.
+
+Owns the translation of Dagster's configuration and run into arguments of the layers below. Holds no
+connection and no "current checkpoint": Dagster sets a resource up in every step, sometimes twice in one
+process. Loading a resource neither touches the network nor starts a JVM; setting one up checks the settings
+of a `gs://` bucket.
+"""
+
+# No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from dstl_dagster.changelog import FsStateChangelogStorage
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import open_attempt_changelog
+from dstl_dagster.metrics import MetricsHook
+from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.inject.applied import tell_applied
+from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
+from dstl_dagster.orchestration.inject.by_hand import HandWork
+from dstl_dagster.orchestration.inject.completing import complete, is_completed_later
+from dstl_dagster.orchestration.inject.elsewhere import PipesBatch, open_elsewhere
+from dstl_dagster.orchestration.inject.opening import (
+    BatchRequest,
+    Check,
+    is_called_directly,
+    op_context_of,
+    refusing,
+    request_batch,
+)
+from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.settings import GSFileSystemOptions, JobOptions
+from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, split_bucket_uri
+from dstl_dagster.timeline import AtLike
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dstl_dagster.keyed import StateScan
+    from dstl_dagster.spark import CheckpointBatch
+
+__all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
+
+_Context = dg.OpExecutionContext | dg.AssetExecutionContext
+
+
+class ChangelogStorageResource(dg.ConfigurableResource[Any]):
+    """Where the state and the checkpoints of jobs live.
+
+    `with changelog.checkpoint(context, job="orders") as batch:` does step 1 (trigger) on entry and step 3
+    (everything durable and reported) on exit.
+    """
+
+    uri: str = Field(
+        description="A store: `gs://bucket/prefix`, or `file:///folder` with nothing to set up. No secrets."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Options of the jobs, for the control plane and for tasks: execution.checkpointing.*, "
+            "dstl.checkpoint.*, dstl.state.*, dstl.dfs.*, gs.*; for example "
+            "{'execution.checkpointing.num-retained': '30', 'dstl.dfs.upload.timeout': '5 min'}."
+        ),
+    )
+    checkpoints: dict[str, str] = Field(
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
+    )
+    files: dict[str, str] = Field(
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
+    )
+    gcs: dg.ResourceDependency[Any] = Field(
+        default=None,  # type: ignore[arg-type] # Dagster's way to make it optional
+        description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
+        "control plane. Without it, and always in Spark's executors, those that Google's libraries find.",
+    )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Log a warning for bucket settings that would break guarantees or cost money."""
+        try:
+            scratch = self.job_options().files.writer_temporary_bucket_name
+        except InvalidInputError:
+            return  # the op that uses the options names the wrong one, and fails for good
+        log_bucket_findings(
+            context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
+        )
+
+    def get_resource_definition(self) -> Any:
+        """Dagster asks for it while definitions load, so that a slip there fails no run."""
+        self.require_valid()
+        return super().get_resource_definition()
+
+    def require_valid(self) -> None:
+        """Check the URI and the options, as far as no environment variable gives them. Opens nothing.
+
+        Raises: InvalidInputError.
+        """
+        _require_uri(self, "uri")
+        fields = [_literal(self, name) for name in ("options", "checkpoints", "files")]
+        for each in fields:
+            JobOptions.from_mapping(each)
+        if sum(map(len, fields)) == len(self.options) + len(self.checkpoints) + len(self.files):
+            self.job_options()
+
+    def store(self) -> ObjectStore:
+        """The store that `uri` names. Raises: InvalidInputError."""
+        return self._open(self.uri)
+
+    def job_options(self, call: Mapping[str, str] | None = None) -> JobOptions:
+        """The options of the jobs, with those of one call on top (see `settings.job` for the precedence).
+
+        Raises: InvalidInputError naming the option.
+        """
+        configured: dict[str, str] = {}
+        for each in (self.options, self.checkpoints, self.files):
+            for key, text in JobOptions.from_mapping(each).given:
+                if configured.setdefault(key, text) != text:
+                    raise InvalidInputError(
+                        f"{key} is {configured[key]!r} and {text!r} in the fields of one resource: "
+                        "set it once, in `options`"
+                    )
+        return JobOptions.resolve(None, configured).with_call(call)
+
+    def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
+        # Those given are for a request that must not wait; the host, for example, is the job's.
+        return _open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
+
+    def coordinator(
+        self, job: str, *, owner: str | None = None, options: Mapping[str, str] | None = None
+    ) -> CheckpointCoordinator:
+        """The control plane of one job, for any step in any process. `options`: of this call, on top."""
+        job_options = self.job_options(options)
+        return CheckpointCoordinator(
+            job, _open_with(self.gcs, self.uri, job_options), job_options, owner=owner
+        )
+
+    def read_state(self, job: str, operator: str, at: AtLike = None, **wanted: Any) -> "StateScan":
+        """The rows of an operator, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+        `at`: a checkpoint's id, a partition, a savepoint or a time; by default the last checkpoint. Other
+        arguments and errors: as `dstl_dagster.read_state`.
+        """
+        return self.coordinator(job).read_state(operator, at, **wanted)
+
+    @contextmanager
+    def storage(
+        self,
+        context: "_Context",
+        work: "CheckpointBatch | Attempt | Mapping[str, Any]",
+        *,
+        metrics: MetricsHook | None = None,
+    ) -> Iterator[FsStateChangelogStorage]:
+        """The changelog of an attempt, for an op that appends by itself: closed when the block ends.
+
+        Its writers' files carry the attempt, so what an op wrote that failed is in no checkpoint, and
+        clean-up deletes it. Add what a writer persisted to the batch, as an `OperatorReport`. Its reader
+        reads the handles of any checkpoint of the job, such as `batch.handles(operator)`.
+
+        Args:
+            work: the open batch; or its attempt, or the reference of it that another op was handed.
+            metrics: where measurements go.
+
+        Raises: InvalidInputError for an attempt of another store; ConflictError (kind `already_applied`) for
+        a batch that a completed checkpoint holds.
+        """
+        with without_useless_retries():
+            given = HandWork.of(work)
+            options = given.options or self.job_options()
+            with closing(_open_with(self.gcs, self.uri, options)) as store:
+                given.require_store(store.uri)
+                with open_attempt_changelog(store, given.attempt, options, metrics=metrics) as storage:
+                    context.log.debug(f"writing the changelog of attempt {given.attempt.attempt}")
+                    yield storage
+
+    @contextmanager
+    def checkpoint(
+        self,
+        context: "_Context",
+        job: str,
+        *,
+        source: str | None = None,
+        idempotency_key: str | None = None,
+        check: Check | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator["CheckpointBatch"]:
+        """One batch of `job`, as a context manager.
+
+        Args:
+            source: the end of the partition becomes the position of this source, and partitions must follow
+                each other without a gap. Without it the asset or op is the source, in any order.
+            idempotency_key: names the batch of its source, which is applied once. Default: the partition of
+                the run; in a run without partitions this op in the run and in all its re-executions.
+            check: gets the last completed checkpoint, or `None`, before the attempt is opened, and raises
+                to refuse the batch.
+            options: of this batch and its tasks, on top of the resource's.
+
+        The run owns the attempt: its retries and re-executions fence an attempt that it left open, and so
+        does any run once the owner's run has ended. A run tagged `dstl/take_over: true` fences any attempt.
+        A batch that a checkpoint holds already changes nothing (`batch.already_in`): the run is tagged
+        `dstl/already_in`, and fails if it is tagged `dstl/fail_if_applied: true`.
+
+        Steps 4 to 7 are those of the run's later ops; where it has none, the block does them at its end.
+
+        Raises: ConflictError (as `Claim.check`) if the op does not fit the job: another one is its source,
+        or its partitions count by something else. A run tagged `dstl/ignore_unclaimed_state: true` leaves
+        state as it is that nothing in its code location writes.
+        """
+        work: dict[str, Any] = {
+            "source": source,
+            "ordered": source is not None,
+            "idempotency_key": idempotency_key,
+        }
+        with self.opened_batch(context, job, options=options, check=check, **work) as batch:
+            yield batch
+
+    @contextmanager
+    def opened_batch(
+        self,
+        context: "_Context",
+        job: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        completes: JobAssets | None = None,
+        **work: Any,
+    ) -> Iterator["CheckpointBatch"]:
+        """`checkpoint` for a definition that says more of its batch: `work` as of `request_batch`.
+
+        `completes`: the block does steps 4 to 7, and reports under these keys.
+        """
+        from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
+
+        context = op_context_of(context)
+        with without_useless_retries():
+            with refusing(context, job), ExitStack() as entering:
+                request = self._request(context, job, options, **work)
+                batch = CheckpointBatch(
+                    request.coordinator,
+                    idempotency_key=request.key,
+                    take_over=request.take_over,
+                    check=request.check,
+                    claim=request.claim,
+                )
+                entering.enter_context(batch)
+                if batch.already_in is not None:
+                    tell_applied(context, job, batch.already_in)
+                opened = entering.pop_all()
+            with opened:
+                log_opened(context, batch)
+                yield batch
+            log_persisted(context, batch)
+            _complete(context, request.coordinator, batch.attempt, completes)
+
+    @contextmanager
+    def pipes_checkpoint(
+        self,
+        context: "_Context",
+        job: str,
+        *,
+        source: str | None = None,
+        idempotency_key: str | None = None,
+        check: Check | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator[PipesBatch]:
+        """One batch of `job` that another process writes, which the block launches and waits for.
+
+        Give `batch.extras` to a Pipes client; the launched program takes the batch up by
+        `dstl_dagster.pipes.open_batch`. Needs no Spark here. Launch nothing if `batch.already_in` is set.
+        Arguments and ownership are those of `checkpoint`; credentials of `gcs` are not handed on.
+
+        A process that fails, or ends without a hand-over, leaves nothing: the attempt is aborted. A retry
+        opens another one.
+        """
+        context = op_context_of(context)
+        with without_useless_retries():
+            with refusing(context, job):
+                request = self._request(
+                    context,
+                    job,
+                    options,
+                    source=source,
+                    ordered=source is not None,
+                    idempotency_key=idempotency_key,
+                    check=check,
+                )
+            with open_elsewhere(context, request) as batch:
+                yield batch
+            _complete(context, request.coordinator, batch.attempt)
+
+    def _request(
+        self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
+    ) -> BatchRequest:
+        owner = None if is_called_directly(context) else owner_of(context.run)
+        coordinator = self.coordinator(job, owner=owner, options=options)
+        _require_files_inside(context, coordinator.store)
+        return request_batch(context, coordinator, **work)
+
+
+class RecoverableWriterResource(dg.ConfigurableResource[Any]):
+    """The folder in which a job publishes its files exactly once."""
+
+    uri: str = Field(
+        description="The folder of the output: `gs://bucket/prefix` or `file:///folder`. No secrets."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "The same keys as `ChangelogStorageResource` takes; those of gs.* act on the writers made here, "
+            "for example {'gs.writer.chunk.size': '1 mb'}. What `batch.write_files` writes follows the "
+            "job's, and takes these as `job_options=files.options`."
+        ),
+    )
+    gcs: dg.ResourceDependency[Any] = Field(
+        default=None,  # type: ignore[arg-type] # as above
+        description="As for `ChangelogStorageResource`, of the writers made here: give both the same one.",
+    )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Log a warning for bucket settings that would break guarantees or cost money."""
+        log_bucket_findings(context.log, self.uri, open_bucket=self._open)
+
+    def get_resource_definition(self) -> Any:
+        """As of `ChangelogStorageResource`."""
+        _require_uri(self, "uri")
+        JobOptions.resolve(None, _literal(self, "options"))
+        return super().get_resource_definition()
+
+    def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
+        return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
+
+    def uri_of(self, name: str) -> str:
+        """The URI of a file in the folder, whose name is taken as it is."""
+        within = name.lstrip("/")
+        # Of these URIs alone, what is percent-encoded is decoded.
+        return f"{self.uri.rstrip('/')}/{quote(within) if self.uri.startswith('file:') else within}"
+
+    @contextmanager
+    def writer(
+        self, work: "CheckpointBatch | Attempt | Mapping[str, Any] | None" = None
+    ) -> Iterator[GSRecoverableWriter]:
+        """The recoverable writer of an op that writes files by itself; its store is closed with the block.
+
+        With `work` (the open batch, its attempt, or the reference of it) the components carry the attempt.
+        Add the committer of each file to the batch, and do not commit it: step 6 publishes it, exactly once.
+        Without, the writer is its own attempt: commit by hand, or give another op the recoverable; `uri` is
+        the store then, and `recoverable.sweep` deletes what is never committed.
+
+        Raises: InvalidInputError for a wrong option, or a temporary bucket or entropy other than the batch's;
+        ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
+        """
+        with without_useless_retries():
+            given = None if work is None else HandWork.of(work)
+            if given is None or given.options is None:
+                options = JobOptions.resolve(None, self.options)
+            else:
+                options = given.options.with_call(self.options)
+            attempt = None if given is None else given.attempt
+            uri = self.uri if attempt is None else attempt.store_uri
+            with closing(_open_with(self.gcs, uri, options)) as store:
+                yield GSRecoverableWriter(
+                    store, options.files, attempt=None if attempt is None else attempt.attempt
+                )
+
+
+class SparkSessionResource(dg.ConfigurableResource[Any]):
+    """A local Spark session, started on first use, with the driver's own interpreter.
+
+    A session that already runs in this process is used and left running: whoever starts a session stops it.
+    Any resource with a `spark_session` attribute works as well, such as dagster-pyspark's `PySparkResource`.
+    """
+
+    app_name: str = Field(default="dstl-dagster", description="The name of the Spark application.")
+    cores: int = Field(default=2, description="Threads of the local master.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, on top of our own.")
+
+    _started: "SparkSession | None" = PrivateAttr(default=None)
+
+    @property
+    def spark_session(self) -> "SparkSession":
+        # PySpark: not while definitions load
+        from dstl_dagster.spark import local_session, running_session
+
+        running = running_session()
+        if running is not None:
+            return running
+        self._started = local_session(self.app_name, cores=self.cores, conf=dict(self.conf))
+        return self._started
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
+        if self._started is not None:
+            from dstl_dagster.spark import stop_session  # as above
+
+            stop_session(self._started)
+            self._started = None
+
+
+def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
+    """The store at `uri`; a bucket by the client of `gcs` (with `get_client()`), unless that is None."""
+    if gcs is None or not uri.startswith("gs://"):
+        return open_store(uri, options.files)
+    from dstl_dagster.storage import GCSObjectStore  # half a second: only for a bucket
+
+    bucket_name, prefix = split_bucket_uri(uri, "gs")
+    return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
+
+
+def _complete(
+    context: dg.OpExecutionContext,
+    coordinator: CheckpointCoordinator,
+    attempt: Attempt,
+    assets: JobAssets | None = None,
+) -> None:
+    """Steps 4 to 7, where no later step of the run does them."""
+    if assets is not None:
+        complete(context, coordinator, attempt, assets)
+    elif not is_completed_later(context):
+        complete(context, coordinator, attempt, JobAssets.of(coordinator.job))
+
+
+def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:
+    """The op's folders of files must lie where the job's store can publish: told before any work is done.
+
+    Raises: InvalidInputError naming the resource.
+    """
+    for key in sorted(context.op_def.required_resource_keys):
+        files = getattr(context.resources, key, None)
+        if not isinstance(files, RecoverableWriterResource):
+            continue
+        try:
+            store.locate(files.uri_of("file"))
+        except InvalidInputError as error:
+            raise files_elsewhere(key, files.uri, store.uri, error) from error
+
+
+def files_elsewhere(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
+    """What a user is told whose resource `key` has its files where the job's store cannot publish them."""
+    return InvalidInputError(
+        f"resource {key!r} publishes files in {files_uri}, where store {store_uri} cannot: {why}"
+    )
+
+
+def _require_uri(resource: Any, field: str) -> None:
+    """Raises: InvalidInputError for a URI that names no store; one from the environment is known later."""
+    uri = getattr(resource, field)
+    if not isinstance(uri, dg.EnvVar):
+        require_store_uri(uri)
+
+
+def _literal(resource: Any, field: str) -> dict[str, str]:
+    """The options of a field that no environment variable gives."""
+    return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}

@@ -1,0 +1,78 @@
+"""Whether the stores of an op's resources fit each other, asked while definitions load.
+
+Owns when it is asked, and of which resources. Does not own the rule (`storage.require_within`), nor the same
+question in a run (`resources`), which also knows what the environment gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.inject.resources import (
+    ChangelogStorageResource,
+    RecoverableWriterResource,
+    files_elsewhere,
+)
+from dstl_dagster.storage import require_within
+
+__all__ = ["with_store_check"]
+
+
+def with_store_check(op: dg.OpDefinition) -> dg.OpDefinition:
+    """The same op, which from now on refuses folders of files where its changelog's store cannot publish.
+
+    Dagster asks an op what it requires once resources are bound to it: when definitions, a job or an asset
+    are loaded or validated. Then it raises InvalidInputError that names the op and the resource.
+    """
+    # Not another op around it: several jobs may use one op, and Dagster knows it by identity.
+    if type(op) is dg.OpDefinition:
+        op.__class__ = _StoreCheckedOp
+    return op
+
+
+class _StoreCheckedOp(dg.OpDefinition):
+    """A user's op, with one requirement more."""
+
+    def get_resource_requirements(self, *asked: Any, **by_name: Any) -> Iterator[Any]:
+        yield from super().get_resource_requirements(*asked, **by_name)
+        yield _FilesInside(self.name, tuple(sorted(self.required_resource_keys)))
+
+
+@dataclass(frozen=True)
+class _FilesInside:
+    """A requirement, as Dagster asks for it: met or not by the resources that are bound to these keys."""
+
+    op: str
+    keys: tuple[str, ...]
+
+    expected_type = dg.ResourceDefinition
+    is_io_manager_requirement = False
+
+    def is_satisfied(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> bool:  # noqa: ARG002 - Dagster's
+        # Where one is missing Dagster binds others. None is: what does not fit is refused below.
+        return True
+
+    def ensure_satisfied(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> None:
+        bound = {key: _resource_of(resource_defs[key]) for key in self.keys if key in resource_defs}
+        stores = [each.uri for each in bound.values() if isinstance(each, ChangelogStorageResource)]
+        # Which of two the op means is known in its run, and so is what the environment gives.
+        if len(stores) != 1 or isinstance(stores[0], dg.EnvVar):
+            return
+        for key, files in bound.items():
+            if not isinstance(files, RecoverableWriterResource) or isinstance(files.uri, dg.EnvVar):
+                continue
+            try:
+                require_within(stores[0], files.uri_of("file"))
+            except InvalidInputError as error:
+                told = files_elsewhere(key, files.uri, stores[0], error)
+                raise InvalidInputError(f"op {self.op!r}: {told}") from error
+
+
+def _resource_of(definition: dg.ResourceDefinition) -> Any:
+    """The resource behind a definition that Dagster made of it; `None` for one that is given at launch."""
+    return getattr(definition.resource_fn, "__self__", None)

@@ -1,0 +1,1 @@
+"""Jobs that a person or a schedule runs: commit, maintenance, restore, correction."""

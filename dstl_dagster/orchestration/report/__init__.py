@@ -1,0 +1,1 @@
+"""What Dagster shows of a job, and the steps that report it."""

@@ -1,0 +1,418 @@
+"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata.
+
+Owns the words and the numbers of an event. Does not own how the chain is drawn (`chain`), or where
+objects are (`places`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.clock import SystemClock
+from dstl_dagster.format import JobNames, counted, readable_bytes
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_PARENT,
+    TAG_REPORTER,
+    TAG_RESTORED,
+    TAG_SLOT,
+    TAG_STEP,
+    TAG_TIMELINE,
+    TAG_VERSION,
+    JobAssets,
+)
+from dstl_dagster.orchestration.owners import in_words, owner_link
+from dstl_dagster.orchestration.report.chain import chain_metadata, partition_link
+from dstl_dagster.orchestration.report.measures import (
+    cost_measures,
+    cost_table,
+    measure,
+    mebibytes,
+    row_measures,
+)
+from dstl_dagster.orchestration.report.places import (
+    blocked_list,
+    bucket_of,
+    file_links,
+    file_table,
+    folder_of,
+    published,
+    store_location,
+)
+from dstl_dagster.settings import StoragePrices
+from dstl_dagster.timeline import Committed, Completed, TimelineView
+
+__all__ = [
+    "STATE",
+    "Reporter",
+    "checkpoint_materialization",
+    "files_event",
+    "files_version",
+    "operator_materialization",
+    "output_of_state",
+    "state_materialization",
+    "state_metadata",
+    "state_version",
+    "store_location",
+    "subsumed_materialization",
+]
+
+STATE = "state size"
+"""The size of the whole state, in words."""
+_COLUMN_SCHEMA = "dagster/column_schema"
+_ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
+"""The keys that Dagster shows in places of their own."""
+_UPDATED = "dagster/last_updated_timestamp"
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, the timeline's id, and the
+    prices there.
+
+    `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
+    the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
+    chain; without it there is none. `now` is by the reporter.
+    """
+
+    kind: str
+    store_uri: str
+    timeline: str
+    prices: StoragePrices = field(default_factory=StoragePrices)
+    owner: str | None = None
+    restored_in: int | None = None
+    view: TimelineView | None = None
+    now: datetime = field(default_factory=lambda: SystemClock().now())
+
+
+def checkpoint_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str] | None = None
+) -> dg.AssetMaterialization:
+    """The event of a completed checkpoint. `sizes`: of the state at others, as `STATE` of their events."""
+    parent = _parent(checkpoint.parent)
+    manifest = checkpoint.manifest
+    metadata: dict[str, Any] = {
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "parent": parent,
+        "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
+        f"{readable_bytes(manifest.file_bytes)} of files",
+        **_state_size(checkpoint),
+        **row_measures(manifest.rows),
+        **_links(assets, checkpoint, reporter, sizes or {}),
+        "sources": _source_table(checkpoint),
+        **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
+        "operators": _operator_table(checkpoint),
+        # Numbers become plots, so only measures are numbers; ids are text.
+        "changes": manifest.changes,
+        "changelog MiB": mebibytes(manifest.state_bytes),
+        "files": len(manifest.files),
+        "file MiB": mebibytes(manifest.file_bytes),
+        "batch seconds": measure(manifest.persist_seconds),
+        "seconds": f"{manifest.persist_seconds:.1f} of the batch (steps 1 to 3), "
+        f"{checkpoint.entry.completed.seconds:.3f} of step 5",
+        "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
+        **_when_and_who(checkpoint.entry.completed, reporter),
+        **cost_measures(checkpoint, reporter.prices),
+    }
+    if manifest.cost is not None:
+        metadata["cost"] = cost_table(manifest.cost, reporter.prices)
+    return dg.AssetMaterialization(
+        asset_key=assets.checkpoints_key,
+        partition=assets.partition_key(checkpoint.checkpoint_id),
+        description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, on {parent}",
+        tags=_tags(checkpoint.entry.completed, reporter),
+        metadata=metadata,
+    )
+
+
+def _links(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str]
+) -> dict[str, dg.MetadataValue]:
+    """Where the page leads to: the parent, the other checkpoints, and the files."""
+    links = {}
+    if checkpoint.parent is not None:
+        links["parent checkpoint"] = _page(assets, checkpoint.parent)
+    if reporter.view is not None:
+        known = {**sizes, checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
+        links |= chain_metadata(assets, reporter.view, reporter.now, known)
+    if checkpoint.manifest.files:
+        links["file names"] = file_links(checkpoint, reporter.store_uri)
+    return links | published(checkpoint)
+
+
+def subsumed_materialization(
+    assets: JobAssets, completed: Completed, reporter: Reporter
+) -> dg.AssetMaterialization:
+    """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
+    parent = _parent(completed.parent)
+    return dg.AssetMaterialization(
+        asset_key=assets.checkpoints_key,
+        partition=assets.partition_key(completed.checkpoint_id),
+        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; subsumed since",
+        tags=_tags(completed, reporter),
+        metadata={
+            "files": len(completed.files),
+            "checkpoint": str(completed.checkpoint_id),
+            "parent": parent,
+            **_when_and_who(completed, reporter),
+            "state": "subsumed, and its manifest is deleted: it cannot be restored",
+        },
+    )
+
+
+def operator_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, operator: str, reporter: Reporter
+) -> dg.AssetMaterialization:
+    """The event of the changes that a checkpoint made to the state of one operator."""
+    entry = checkpoint.manifest.operators[operator]
+    report = entry.report
+    names = JobNames(assets.job)
+    metadata: dict[str, Any] = {
+        "upserts": report.upserts,
+        "deletes": report.deletes,
+        "changelog MiB": mebibytes(report.stored_bytes),
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "size": readable_bytes(report.stored_bytes),
+        "keys": ", ".join(report.key_columns),
+        "key groups": str(report.max_parallelism),
+        "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
+        _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
+        _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
+    }
+    metadata |= row_measures(entry.rows, _ROWS)
+    columns = _state_columns(report)
+    if columns is not None:
+        metadata[_COLUMN_SCHEMA] = dg.MetadataValue.table_schema(columns)
+    return dg.AssetMaterialization(
+        asset_key=assets.operator_key(operator),
+        description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
+        tags=_tags(checkpoint.entry.completed, reporter),
+        metadata=metadata,
+    )
+
+
+def files_event(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """The event of the files that a checkpoint published: a materialization once none is blocked any more."""
+    files = checkpoint.manifest.files
+    blocked = {file.name for file in checkpoint.blocked}
+    commit = checkpoint.entry.committed
+    home = bucket_of(reporter.store_uri, files[0]) if files else reporter.store_uri
+    metadata: dict[str, Any] = {
+        "files": len(files) - len(blocked),
+        "file MiB": mebibytes(checkpoint.manifest.file_bytes),
+        "components": sum(len(file.components) for file in files),
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "checkpoint page": _page(assets, checkpoint.checkpoint_id),
+        "size": readable_bytes(checkpoint.manifest.file_bytes),
+        "published": file_table(files, blocked),
+        "folder": store_location(home, folder_of(files)),
+        _URI: f"{home.rstrip('/')}/{folder_of(files)}",
+        "file names": file_links(checkpoint, reporter.store_uri),
+        **_when_and_who(checkpoint.entry.completed, reporter),
+    }
+    if commit is not None:
+        metadata["compose-commit seconds"] = measure(commit.seconds)
+    rows = [file.rows for file in files if file.object_name not in blocked]
+    if None not in rows:  # else nobody knows: a number would be plotted, and checks go by it
+        metadata[_ROWS if partition is None else _PARTITION_ROWS] = sum(filter(None, rows))
+    if blocked:
+        metadata["blocked"] = blocked_list(checkpoint.blocked)
+    event = dg.AssetObservation if blocked else dg.AssetMaterialization
+    which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
+    return event(
+        asset_key=assets.files_key,
+        partition=partition,
+        description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
+        tags={
+            **_tags(checkpoint.entry.completed, reporter, step="6"),
+            TAG_VERSION: files_version(checkpoint.attempt, commit),
+        },
+        metadata=metadata,
+    )
+
+
+def state_bytes_in_words(checkpoint: Checkpoint) -> str:
+    """What the whole state takes up, and so what a restore reads at most; empty where that is not known."""
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
+    if not sizes or any(each is None for each in sizes):
+        return ""
+    return readable_bytes(sum(each.base_bytes + each.log_bytes + each.folded_bytes for each in sizes if each))
+
+
+def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The whole state, as against what this checkpoint added; nothing where an early release wrote it."""
+    words = state_bytes_in_words(checkpoint)
+    if not words:
+        return {}
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values() if entry.sizes is not None]
+    bases = sum(each.base_bytes + each.folded_bytes for each in sizes)
+    log_bytes, far = sum(each.log_bytes for each in sizes), max(each.checkpoints for each in sizes)
+    return {
+        STATE: words,
+        "a restore reads": f"{readable_bytes(bases)} of bases, {readable_bytes(log_bytes)} of changes "
+        f"in {counted(far, 'checkpoint')} since",
+        "state MiB": mebibytes(bases + log_bytes),
+    }
+
+
+def _page(assets: JobAssets, checkpoint_id: int) -> dg.MetadataValue:
+    return dg.MetadataValue.md(partition_link(assets.checkpoints_key, assets.partition_key(checkpoint_id)))
+
+
+def state_materialization(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
+) -> dg.AssetMaterialization:
+    """The event of the whole state, where no run of the state's own asset reports it."""
+    return dg.AssetMaterialization(
+        asset_key=assets.state_key,
+        partition=partition,
+        description=f"state at checkpoint {checkpoint.checkpoint_id}",
+        tags=_tags(checkpoint.entry.completed, reporter),
+        metadata={
+            **state_metadata(checkpoint, reporter.prices),
+            **_when_and_who(checkpoint.entry.completed, reporter),
+        },
+    )
+
+
+def state_version(attempt: uuid.UUID) -> str:
+    """What the state is made of, as Dagster's data version: the attempt that completed its checkpoint."""
+    return str(attempt)
+
+
+def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
+    """What is published of a checkpoint's files: another outcome after a person resolved a blocked one."""
+    return f"{attempt}-{0 if committed is None else committed.slot}"
+
+
+def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
+    """An event's own time and reporter are those of the report, which may be days later.
+
+    By `_UPDATED` Dagster's freshness checks go by the checkpoint's time; its freshness policies never do.
+    """
+    said: dict[str, Any] = {"completed at": in_words(completed.recorded_at)}
+    if reporter.owner is not None:
+        said["made by"] = owner_link(reporter.owner)
+    if completed.idempotency_key is not None:
+        said["batch"] = completed.idempotency_key
+    return {**said, _UPDATED: dg.MetadataValue.timestamp(completed.recorded_at)}
+
+
+def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+    """The metadata of the materialization of the state itself."""
+    return {
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "changed rows": checkpoint.manifest.changes,
+        "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
+        "operators": _operator_table(checkpoint),
+        **cost_measures(checkpoint, prices),
+    }
+
+
+@dataclass(frozen=True)
+class StateOutput:
+    """What an event says of the state that a run of its own asset reports as its output."""
+
+    metadata: Mapping[str, Any]
+    tags: Mapping[str, str]
+    version: dg.DataVersion
+
+
+def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7") -> StateOutput:
+    """Of the checkpoint that this attempt completed. `step`: as its op is tagged."""
+    checkpoint = coordinator.get(attempt.checkpoint_id)
+    timeline = coordinator.timeline.seen().timeline_id
+    reporter = Reporter("run", coordinator.store.uri, timeline, coordinator.prices)
+    tags = dict(_tags(checkpoint.entry.completed, reporter, step))
+    version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
+    return StateOutput(state_metadata(checkpoint, coordinator.prices), tags, version)
+
+
+def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:
+    """What feeds the job, how far each source is, and what it writes."""
+    rows = [
+        dg.TableRecord(
+            {
+                "source": name,
+                "stands at": each.position if isinstance(each.position, str) else json.dumps(each.position),
+                "by": str(each.measure),
+                "written last by": each.by,
+                "operators": ", ".join(each.operators),
+            }
+        )
+        for name, each in sorted(checkpoint.manifest.sources.items())
+    ]
+    return dg.MetadataValue.table(rows or [dg.TableRecord({"source": "none"})])
+
+
+def _parent(checkpoint_id: int | None) -> str:
+    return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+
+
+def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
+    tags = {
+        TAG_CHECKPOINT: str(completed.checkpoint_id),
+        TAG_STEP: step,
+        TAG_ATTEMPT: str(completed.attempt),
+        TAG_SLOT: str(completed.slot),
+        TAG_TIMELINE: reporter.timeline,
+        TAG_REPORTER: reporter.kind,
+        TAG_VERSION: state_version(completed.attempt),
+    }
+    if reporter.restored_in is not None:
+        tags[TAG_RESTORED] = str(reporter.restored_in)
+    if completed.parent is not None:
+        tags[TAG_PARENT] = str(completed.parent)
+    return tags
+
+
+def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
+    """The columns of an operator's state; `None` where its report has no Arrow schema."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(report.schema))
+    except (pa.ArrowException, OSError):
+        return None
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                field.name,
+                str(field.type),
+                description="key" if field.name in report.key_columns else None,
+                # A key may be null as well: null is a value like any other there.
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+            )
+            for field in schema
+        ]
+    )
+
+
+def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "operator": name,
+                    "keys": ", ".join(entry.report.key_columns),
+                    "upserts": entry.report.upserts,
+                    "deletes": entry.report.deletes,
+                    "changelog": readable_bytes(entry.report.stored_bytes),
+                    "base": "" if entry.sizes is None else readable_bytes(entry.sizes.base_bytes),
+                    "since base": "" if entry.sizes is None else str(entry.sizes.checkpoints),
+                }
+            )
+            for name, entry in sorted(checkpoint.manifest.operators.items())
+        ]
+        or [dg.TableRecord({"operator": "none"})]
+    )

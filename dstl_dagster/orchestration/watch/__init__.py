@@ -1,0 +1,1 @@
+"""What looks at a job between its runs: sensors, ticks, checks."""

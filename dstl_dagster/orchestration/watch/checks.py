@@ -1,0 +1,216 @@
+"""Asset checks of a job's checkpoints, and the job and the schedule that run them.
+
+Owns which checks there are, and what each run of them reads. Does not own what they find (`findings`,
+`agreement`), or those that a step or a sensor evaluates beside a checkpoint (`agreement.findings_beside`).
+"""
+
+# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import readable_bytes
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.program import assets_in
+from dstl_dagster.orchestration.report import findings
+from dstl_dagster.orchestration.report.agreement import partitions_finding
+from dstl_dagster.orchestration.report.findings import Finding
+from dstl_dagster.orchestration.report.reporting import partition_changes
+from dstl_dagster.orchestration.timeline_check import compare_timeline
+from dstl_dagster.settings import CostBudget
+
+__all__ = [
+    "DEFAULT_MAX_AGE",
+    "build_checkpoint_checks",
+    "build_checks_job",
+    "build_checks_schedule",
+]
+
+_GIB = 1024**3
+DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
+"""A daily job may be half a day late."""
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What the checks of a job allow."""
+
+    orphan_bytes: int
+    max_age: timedelta
+    budget: CostBudget | None
+    partitions_def: dg.PartitionsDefinition[Any] | None
+
+    def descriptions(self) -> dict[str, str]:
+        """Each check's, by its name; these are the checks that there are."""
+        about = {
+            findings.MANIFEST: "The manifest of the last checkpoint can be read, and so can those it needs.",
+            findings.OBJECTS: "Every object that the last checkpoint's state needs is there, with its size.",
+            findings.PUBLISHED: "Every file of the last checkpoint has its final name.",
+            findings.BLOCKED: "No file waits for a person: a foreign object has the name of each that does.",
+            findings.PARTITIONS: "What Dagster shows as materialized and as restorable is what the timeline "
+            "holds, also after a restore.",
+            findings.ORPHANS: f"Unreferenced objects take up at most {readable_bytes(self.orphan_bytes)}.",
+            findings.AGE: f"The last checkpoint is at most {self.max_age} old.",
+        }
+        if self.budget:
+            about[findings.COST] = f"The last checkpoint cost at most {findings.in_words(self.budget)}."
+        return about
+
+
+def build_checkpoint_checks(
+    job: str | JobAssets,
+    *,
+    orphan_budget_bytes: int = _GIB,
+    max_age: timedelta = DEFAULT_MAX_AGE,
+    budget: CostBudget | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    clock: Clock | None = None,
+) -> dg.AssetChecksDefinition:
+    """Seven checks of `<job>/checkpoints`, in one op, each of which can run alone; eight with a `budget`.
+
+    `manifest_readable` and `objects_present` inspect the last checkpoint: its manifests, and the size of
+    each object that its state references. `files_published` and `no_blocked_files` are about step 6.
+    `partitions_match_timeline` compares what Dagster shows with the timeline, and names the partitions to run
+    again after a restore. `orphan_bytes` is what the next clean-up would delete. `checkpoint_age` goes by the
+    writer's clock. `cost_budget` is about steps 1 to 4 of the last checkpoint, at the prices of the job's
+    options.
+
+    Args:
+        partitions_def: of the job's state and files, where the partition of a batch is its idempotency key,
+            as it is unless the batch names another. Without it `partitions_match_timeline` compares the
+            partitions of the checkpoints alone.
+    """
+    assets = JobAssets.of(job)
+    limits = _Limits(orphan_budget_bytes, max_age, budget, partitions_def)
+    check_clock = clock or SystemClock()
+
+    def results(
+        context: dg.AssetCheckExecutionContext, resource: ChangelogStorageResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        chosen = {key.name for key in context.selected_asset_check_keys}
+        instance = context.op_execution_context.instance
+        shown = assets_in(context.op_execution_context, assets)
+        look = _Look(shown, resource.coordinator(assets.job), limits, check_clock, instance)
+        for finding in look.findings(chosen):
+            yield finding.result(shown)
+
+    return dg.multi_asset_check(
+        name=f"{assets.group_name}_checkpoint_checks",
+        specs=[
+            dg.AssetCheckSpec(
+                name,
+                asset=assets.checkpoints_key,
+                description=description,
+                metadata=findings.age_limit(max_age) if name == findings.AGE else None,
+            )
+            for name, description in limits.descriptions().items()
+        ],
+        # Without it Dagster's page cannot run checks of an asset that it does not materialize.
+        can_subset=True,
+        retry_policy=DEFAULT_RETRY_POLICY,
+    )(_with_changelog(changelog, results))
+
+
+def build_checks_job(checks: dg.AssetChecksDefinition, *, name: str | None = None) -> Any:
+    """Runs `build_checkpoint_checks(...)`, all of them, as a job `<job>_checks`; nothing else does by itself.
+
+    Raises: InvalidInputError for checks of something else.
+    """
+    keys = {key.asset_key for key in checks.check_keys}
+    if len(keys) != 1:
+        raise InvalidInputError("build_checks_job takes what build_checkpoint_checks returned, for one job")
+    group = next(iter(keys)).path[0]
+    return dg.define_asset_job(
+        name or f"{group}_checks",
+        selection=dg.AssetSelection.checks(checks),
+        description=f"Checks the last checkpoint of {group}: the results are on the page of its checkpoints.",
+    )
+
+
+def build_checks_schedule(checks_job: Any, cron_schedule: str = "53 * * * *") -> dg.ScheduleDefinition:
+    """`build_checks_job(...)`, hourly. Ships stopped."""
+    return dg.ScheduleDefinition(
+        name=f"{checks_job.name}_schedule",
+        target=checks_job,
+        cron_schedule=cron_schedule,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One run of the checks. What several of them read is read once, and only for those that run."""
+
+    assets: JobAssets
+    coordinator: CheckpointCoordinator
+    limits: _Limits
+    clock: Clock
+    instance: dg.DagsterInstance
+
+    @cached_property
+    def readable(self) -> tuple[Checkpoint | None, Finding]:
+        """The last checkpoint, if it can be read."""
+        return findings.of_readability(self.coordinator)
+
+    def findings(self, chosen: Collection[str]) -> Iterator[Finding]:
+        """Those of the chosen checks. None looks at a store that is not the one that was shown."""
+        away = compare_timeline(self.instance, self.coordinator).away
+        for name, find in self._by_name().items():
+            if name in chosen:
+                yield find() if away is None else Finding(name, False, away)
+
+    def _by_name(self) -> dict[str, Callable[[], Finding]]:
+        coordinator, limits, clock = self.coordinator, self.limits, self.clock
+        tail = coordinator.timeline.tail
+        found: dict[str, Callable[[], Finding]] = {
+            findings.MANIFEST: lambda: self.readable[1],
+            findings.OBJECTS: lambda: findings.of_objects(coordinator, self.readable[0]),
+            findings.PUBLISHED: lambda: findings.unpublished_files(tail(), clock),
+            findings.BLOCKED: lambda: findings.blocked_files(tail()),
+            findings.PARTITIONS: self._partitions,
+            findings.ORPHANS: lambda: findings.of_orphans(coordinator, limits.orphan_bytes),
+            findings.AGE: lambda: findings.of_age(tail(), clock, limits.max_age),
+        }
+        budget = limits.budget
+        if budget:
+            found[findings.COST] = lambda: findings.of_cost(coordinator, self.readable[0], budget)
+        return found
+
+    def _partitions(self) -> Finding:
+        changes = partition_changes(self.instance, self.assets, self.coordinator)
+        return partitions_finding(
+            self.instance, self.assets, self.coordinator.timeline.seen(), changes, self.limits.partitions_def
+        )
+
+
+def _with_changelog(
+    given: ChangelogStorageResource | None,
+    results: Callable[
+        [dg.AssetCheckExecutionContext, ChangelogStorageResource], Iterator[dg.AssetCheckResult]
+    ],
+) -> Callable[..., Iterator[dg.AssetCheckResult]]:
+    """The function that Dagster calls. A given resource is not bound by name: several jobs share the name."""
+
+    def with_given(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        assert given is not None
+        with given.process_config_and_initialize_cm() as resource:
+            yield from results(context, resource)
+
+    def with_injected(
+        context: dg.AssetCheckExecutionContext, changelog: ChangelogStorageResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        yield from results(context, changelog)
+
+    return with_injected if given is None else with_given

@@ -1,0 +1,272 @@
+"""Sensors: reporting checkpoints that no run of Dagster reported, and aborting attempts of dead runs.
+
+Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, and one line for the
+page. Does not own what is new (`tick`), when a run is requested (`committing`) or what it does (`commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.format import counted
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
+from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
+from dstl_dagster.orchestration.report.agreement import findings_beside
+from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
+from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
+from dstl_dagster.orchestration.report.reporting import PartitionChanges, partition_changes
+from dstl_dagster.orchestration.watch.committing import Committing
+from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
+from dstl_dagster.timeline import Opened
+
+__all__ = ["build_abort_sensors", "build_checkpoint_sensor", "with_changelog"]
+
+_TO_COME = PartitionChanges([], [])
+"""The tick itself asks for what the partitions of checkpoints lack."""
+
+
+def build_checkpoint_sensor(
+    job: str | JobAssets,
+    *,
+    name: str | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    commit_job: dg.JobDefinition | None = None,
+    partitions_def: dg.PartitionsDefinition[str] | None = None,
+    max_checkpoints_per_tick: int = 500,
+    budget_seconds: float = 30.0,
+    patience: timedelta = Limits.patience,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    clock: Clock | None = None,
+) -> dg.SensorDefinition:
+    """Reports every completed checkpoint that no run of this instance reported, in order, exactly once.
+
+    For jobs that run outside Dagster (spark-submit, Dataproc, a streaming query), and to catch up on runs
+    that died before they reported. It follows the timeline from its cursor, so that a tick costs what is
+    new. Killed at any point, renamed, or with its cursor cleared, it reports nothing twice.
+
+    Args:
+        job: the job's name, or its asset keys.
+        changelog: where the job lives; without it, the resource named `changelog`.
+        commit_job: `build_commit_job(job)`, where the job leaves step 6 to Dagster: a run of it is requested
+            while the last completed checkpoint is uncommitted and not made by a run that is alive.
+        partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
+            the checkpoint's files.
+        max_checkpoints_per_tick, budget_seconds: where a tick stops; the next one continues there. Dagster
+            gives a tick 60 seconds, and writes its events after that.
+        patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its
+            host may have died. What it does later changes nothing, and is reported once all the same.
+    """
+    named = JobAssets.of(job)
+    limits = Limits(max_checkpoints_per_tick, budget_seconds, patience)
+    tick_clock = clock or SystemClock()
+
+    def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
+        assets, states = _found(context, named)
+        coordinator = resource.coordinator(assets.job)
+        follower = TimelineFollower(
+            context.instance,
+            assets,
+            coordinator,
+            tick_clock,
+            partitions_def=partitions_def,
+            states=states,
+            patience=limits.patience,
+        )
+        start = follower.start(context.cursor)
+        settle_marks(context.instance, assets)
+        tick = follower.follow(start, limits)
+        for mark in tick.marks:
+            mark_partitions(context.instance, assets, mark)
+        commit = Committing(context.instance, assets, coordinator, tick_clock, limits.patience)
+        requests = [] if commit_job is None else commit.requests(tick)
+        summary = _summary(assets, tick, requests, commit.waiting)
+        context.log.info(summary)
+        partitions = _partition_requests(context.instance, assets, coordinator, tick)
+        checks: list[dg.AssetCheckEvaluation] = []
+        if tick.at_end and tick.cursor.slot != start.slot:
+            view = coordinator.timeline.seen()
+            found = findings_beside(context.instance, assets, view, _TO_COME, partitions_def)
+            allowed = age_allowed(context.repository_def, assets)
+            # Unlike a run's, what a sensor reports may be old, and Dagster's own freshness does not see that.
+            found += [] if allowed is None else [of_age(view, tick_clock, allowed)]
+            checks = evaluations(context.instance, assets, found)
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else summary,
+            cursor=tick.cursor.to_text(),
+            asset_events=[*tick.events, *checks],
+            dynamic_partitions_requests=partitions,
+        )
+
+    return dg.sensor(
+        name=name or f"{named.group_name}_checkpoints",
+        # By name: Dagster copies the job when it binds resources, and warns about its own parameters.
+        job_name=None if commit_job is None else commit_job.name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=f"Reports the checkpoints of job {named.job} that were made outside Dagster.",
+    )(with_changelog(changelog, follow))
+
+
+def build_abort_sensors(
+    job: str | JobAssets,
+    *,
+    changelog: ChangelogStorageResource | None = None,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> list[dg.SensorDefinition]:
+    """Two run status sensors, for canceled and for failed runs, that abort the attempt a run left open.
+
+    A failed run keeps an attempt whose work is done (steps 1 to 3): re-execution from failure can still
+    complete it. Without these sensors the attempt stays open until the job's next run fences it.
+    """
+    assets = JobAssets.of(job)
+    kinds = ((dg.DagsterRunStatus.CANCELED, "canceled"), (dg.DagsterRunStatus.FAILURE, "failed"))
+    return [
+        _abort_sensor(assets, status, word, changelog, minimum_interval_seconds, default_status)
+        for status, word in kinds
+    ]
+
+
+def _abort_sensor(
+    assets: JobAssets,
+    status: dg.DagsterRunStatus,
+    word: str,
+    changelog: ChangelogStorageResource | None,
+    minimum_interval_seconds: int,
+    default_status: dg.DefaultSensorStatus,
+) -> dg.SensorDefinition:
+    def abort(context: dg.RunStatusSensorContext, resource: ChangelogStorageResource) -> dg.SkipReason:
+        run = context.dagster_run
+        outcome = _abort_open_attempt(
+            resource.coordinator(assets.job), OwnerRuns(context.instance), run, word
+        )
+        context.log.info(outcome)
+        return dg.SkipReason(outcome)
+
+    return dg.run_status_sensor(
+        run_status=status,
+        name=f"{assets.group_name}_abort_{word}",
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=f"Aborts an attempt of job {assets.job} that a {word} run left open.",
+    )(with_changelog(changelog, abort))
+
+
+def _abort_open_attempt(
+    coordinator: CheckpointCoordinator, owners: OwnerRuns, run: dg.DagsterRun, word: str
+) -> str:
+    """The outcome, as one line for the page."""
+    opened = coordinator.timeline.tail().open_attempt
+    if opened is None or opened.owner != owner_of(run):
+        return f"run {run.run_id} left no attempt of job {coordinator.job!r} open"
+    if not owners.have_ended(opened.owner):
+        return f"run {run.run_id} is being re-executed, which continues its attempt"
+    attempt = _attempt_of(opened, coordinator)
+    if run.status == dg.DagsterRunStatus.FAILURE and _is_reported_durable(coordinator, attempt):
+        return (
+            f"run {run.run_id} failed with all its work done: re-execute it from failure to complete "
+            f"checkpoint {opened.checkpoint_id}; otherwise the job's next run fences its attempt"
+        )
+    try:
+        coordinator.abort(attempt, f"Dagster run {run.run_id} was {word}")
+    except (ConflictError, NotFoundError) as error:
+        return f"the attempt of run {run.run_id} was no longer open: {error}"
+    return f"aborted the attempt of run {run.run_id} on checkpoint {opened.checkpoint_id}"
+
+
+def _attempt_of(opened: Opened, coordinator: CheckpointCoordinator) -> Attempt:
+    return Attempt(
+        checkpoint_id=opened.checkpoint_id,
+        attempt=opened.attempt,
+        parent=opened.parent,
+        job=coordinator.job,
+        store_uri=coordinator.store.uri,
+        batch=opened.batch,
+        base=opened.base,
+        timeline=coordinator.timeline.seen().timeline_id,
+    )
+
+
+def _is_reported_durable(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
+    return coordinator.store.stat(attempt.names.report(attempt.attempt)) is not None
+
+
+def with_changelog(
+    given: ChangelogStorageResource | None,
+    evaluate: Callable[[Any, ChangelogStorageResource], Any],
+) -> Callable[..., Any]:
+    """The function that Dagster calls; it asks for the resource named `changelog` where none is given."""
+
+    def with_given(context: Any) -> Any:
+        assert given is not None
+        with given.process_config_and_initialize_cm() as resource:
+            return evaluate(context, resource)
+
+    def with_injected(context: Any, changelog: ChangelogStorageResource) -> Any:
+        return evaluate(context, changelog)
+
+    return with_injected if given is None else with_given
+
+
+def _partition_requests(
+    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator, tick: Tick
+) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    if not tick.restorable_changed:
+        return []
+    changes = partition_changes(instance, assets, coordinator)
+    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if changes.missing:
+        requests.append(assets.partitions.build_add_request(changes.missing))
+    if changes.stale:
+        requests.append(assets.partitions.build_delete_request(changes.stale))
+    return requests
+
+
+def _found(
+    context: dg.SensorEvaluationContext, assets: JobAssets
+) -> tuple[JobAssets, dict[dg.AssetKey, dg.PartitionsDefinition[str] | None]]:
+    """The keys of the definitions around the sensor, and the partitions of the assets of the job's state."""
+    if context.repository_def is None:
+        return assets, {}
+    graph = context.repository_def.asset_graph
+    found = assets.found_in(graph.asset_nodes)
+    return found, {key: graph.get(key).partitions_def for key in found.state_keys if graph.has(key)}
+
+
+def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:
+    """One line for the page, where a tick that only reported would look idle."""
+    parts = []
+    if tick.reported:
+        first, last = assets.partition_key(tick.reported[0]), assets.partition_key(tick.reported[-1])
+        span = first if first == last else f"{first} to {last}"
+        parts.append(f"reported {span}")
+    elif tick.published:
+        parts.append(f"reported the files of {counted(len(tick.published), 'checkpoint')}")
+    parts += [
+        f"reported the restore to {assets.partition_key(checkpoint_id)}"
+        for checkpoint_id in tick.rolled_back_to
+    ]
+    if tick.events and not parts:
+        parts.append("reported the state")
+    if requests:
+        parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
+    if waiting:
+        parts.append(waiting)
+    if tick.waiting_for:
+        parts.append(
+            f"waiting for {tick.waiting_for}, which is alive, to report its checkpoint "
+            f"of {tick.waiting_since:%H:%M:%S} UTC"
+        )
+    elif not tick.at_end:
+        parts.append("more in the next tick")
+    return f"slot {tick.cursor.slot}: " + ("; ".join(parts) if parts else "nothing new")

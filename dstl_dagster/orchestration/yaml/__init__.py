@@ -1,0 +1,1 @@
+"""Components: the same definitions from YAML."""

@@ -1,0 +1,178 @@
+"""The state of a job as an asset from a YAML file: a function of the user's, and what its rows become.
+
+Owns the fields that the asset adds to those of the job's checkpoints (`component`). Does not own what the
+asset is (`checkpointed_asset`).
+"""
+
+# No postponed annotations here: Dagster derives the YAML schema from them.
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components.resolved.core_models import OpSpec  # no public name; since Dagster 1.11
+from pydantic import Field
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.yaml.component import CheckpointLineageComponent, ScaffoldParams
+from dstl_dagster.orchestration.yaml.component_fields import (
+    Option,
+    TtlFields,
+    as_text,
+    condition_at,
+    given,
+    number_of,
+    object_at,
+)
+
+__all__ = ["EXAMPLE", "CheckpointedAssetComponent"]
+
+EXAMPLE = '''"""The data of a run. Its rows replace those of their keys in the state."""
+
+import dagster as dg
+from pyspark.sql import DataFrame
+
+import dstl_dagster as dstl
+
+
+def rows(context: dg.OpExecutionContext, spark: dstl.SparkSessionResource) -> DataFrame:
+    """Replace this by what a run reads: a row for each key that changes."""
+    return spark.spark_session.createDataFrame([("ada", 1.0)], "{key} STRING, amount DOUBLE")
+'''
+
+
+class AssetScaffoldParams(ScaffoldParams):
+    """What `dg scaffold defs` asks for."""
+
+    key: str = Field(description="The key column of the state; for more of them edit the file.")
+
+
+class CheckpointedAssetScaffolder(dg.Scaffolder[AssetScaffoldParams]):
+    """Writes the `defs.yaml` of one job, and beside it a function that runs, to be replaced."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[AssetScaffoldParams]:
+        return AssetScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[AssetScaffoldParams]) -> None:
+        params, folder = request.params, request.target_path
+        function = {"function": ".rows:rows", "keys": [params.key]}
+        dg.scaffold_component(request, {"job": params.job, "store": params.store, **function})
+        rows = folder / "rows.py"
+        if not rows.exists():  # of a component before this one
+            rows.write_text(EXAMPLE.format(key=params.key), encoding="utf-8")
+
+
+@dg.scaffold_with(CheckpointedAssetScaffolder)
+class CheckpointedAssetComponent(CheckpointLineageComponent):
+    """A job whose state is an asset: `@checkpointed_asset` of a function, with all that belongs to the job.
+
+    The function is Python; resources that it takes, such as `spark`, are the project's. `deps` are the
+    assets that it reads by itself.
+    """
+
+    function: Annotated[str | Callable[..., Any], given] = Field(
+        description="`module:name` of the function, as `@checkpointed_asset` takes it. A module that begins "
+        "with a dot is looked for in the folder of this file.",
+        examples=["shop.orders:totals", ".rows:rows"],
+    )
+    keys: Sequence[str] = Field(
+        default=(), description="The key columns of the state.", examples=[["customer"]]
+    )
+    state_schema: str | None = Field(
+        default=None,
+        description="The state's columns; required with `update`.",
+        examples=["customer STRING, total DOUBLE"],
+    )
+    update: dict[str, Option] | None = Field(
+        default=None,
+        description="How a returned row changes the state's row of its key; without it, it replaces that.",
+        examples=[{"total": "coalesce(old.total, 0) + new.amount"}],
+    )
+    delete: str | None = Field(
+        default=None,
+        description="Which keys to delete: with `update` an expression, otherwise a boolean column.",
+    )
+    operator: str | None = Field(
+        default=None, description="Where the rows are kept; by default the function's name."
+    )
+    max_parallelism: Option | None = Field(default=None, description="The number of key groups.")
+    ttl: TtlFields | None = Field(
+        default=None, description="How long rows live.", examples=[{"column": "seen", "ttl": "30 d"}]
+    )
+    source: str | None = Field(
+        default=None,
+        description="Under which name checkpoints hold how far the asset is; by default its key.",
+    )
+    description: str | None = Field(default=None, description="Of the asset; by default the function's.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Of the asset.")
+    code_version: Option | None = Field(default=None, description="Of the asset.")
+    op: OpSpec | None = Field(
+        default=None,
+        description="Of the asset's op: `tags`, such as the resources of its container, and a `pool`.",
+        examples=[{"tags": {"dagster-k8s/config": {}}, "pool": "orders"}],
+    )
+    automation_condition: Annotated[str | dg.AutomationCondition[Any] | None, given] = Field(
+        default=None,
+        description="`eager`, `on_missing`, a cron schedule, the `module:name` of a condition, or one by a "
+        "template.",
+        examples=["eager", "0 6 * * *"],
+    )
+
+    def _assets(
+        self,
+        context: dg.ComponentLoadContext,
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,
+        partitions: dg.PartitionsDefinition[str] | None,
+    ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+        """The state as an asset of ops, and the specs beside it."""
+        function = object_at("function", self.function, _package_of(context))
+        if not callable(function):
+            raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
+        described = {} if self.description is None else {"description": self.description}
+        if (self.update is None) != (self.state_schema is None):
+            raise InvalidInputError("update and state_schema, the columns of the state, belong together")
+        op = self.op or OpSpec()
+        if op.name is not None or op.backfill_policy is not None:
+            raise InvalidInputError(
+                "op: has `tags` and a `pool`; its name is that of the asset, and a run is for one partition"
+            )
+        state = checkpointed_asset(
+            assets,
+            keys=self.keys,
+            schema=self.state_schema,
+            update=None if self.update is None else as_text(self.update),
+            delete=self.delete,
+            operator=self.operator,
+            max_parallelism=number_of("max_parallelism", self.max_parallelism, least=1),
+            ttl=None if self.ttl is None else self.ttl.config(),
+            partitions_def=partitions,
+            source=self.source,
+            retry_policy=self._retry_policy(),
+            deps=self._deps(),
+            kinds=self.kinds or None,
+            owners=self.owners,
+            group_name=self.group_name,
+            tags=as_text(self.tags),
+            metadata=self.metadata,
+            code_version=None if self.code_version is None else str(self.code_version),
+            op_tags=op.tags,
+            pool=op.pool,
+            automation_condition=condition_at(self.automation_condition),
+            changelog=changelog,
+            **described,
+        )(function)
+        state = state.map_asset_specs(self._shown_as)
+        return [state, *self._specs(assets.of_state(state.key), partitions, None)]
+
+
+def _package_of(context: dg.ComponentLoadContext | None) -> str | None:
+    """The package of the component's own folder; `None` outside of a project, in a test of the user's."""
+    if context is None:
+        return None
+    folder = context.path if context.path.is_dir() else context.path.parent
+    return context.defs_relative_module_name(folder)

@@ -1,0 +1,336 @@
+"""A job's checkpoints in Dagster from a YAML file, for a job that runs anywhere.
+
+Owns the component's fields and how they map to the functions that Python users call, which build everything.
+"""
+
+# No postponed annotations here: Dagster derives the YAML schema from them.
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, Field
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.orchestration.define.assets import checkpoint_asset_specs
+from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.operate.commit import build_commit_job
+from dstl_dagster.orchestration.operate.maintenance import (
+    build_cleanup_job,
+    build_cleanup_schedule,
+    build_materialize_job,
+    build_materialize_schedule,
+    build_verify_job,
+    build_verify_schedule,
+)
+from dstl_dagster.orchestration.operate.restore_job import build_restore_job
+from dstl_dagster.orchestration.watch.checks import (
+    DEFAULT_MAX_AGE,
+    build_checkpoint_checks,
+    build_checks_job,
+    build_checks_schedule,
+)
+from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
+from dstl_dagster.orchestration.yaml.component_fields import (
+    DownstreamFields,
+    Option,
+    PartitionsFields,
+    RetryFields,
+    as_text,
+    client_at,
+    number_of,
+    partitions_of,
+)
+from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
+
+__all__ = ["CheckpointLineageComponent", "ScaffoldParams"]
+
+_HOUR = timedelta(hours=1)
+
+
+def _partitions_given(context: dg.ResolutionContext, value: Any) -> Any:
+    """Fields, a path, or what a template gave."""
+    return PartitionsFields.resolve_from_model(context, value) if isinstance(value, BaseModel) else value
+
+
+_Work = Literal["cleanup", "materialize", "verify", "checks"]
+
+
+class ScaffoldParams(BaseModel):
+    """What `dg scaffold defs` asks for."""
+
+    job: str = Field(description="The job's name, as in its Spark program.")
+    store: str = Field(description="Where the job lives, for example gs://bucket/prefix.")
+
+
+class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
+    """Writes the `defs.yaml` of one job."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldParams]:
+        return ScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        dg.scaffold_component(request, request.params.model_dump())
+
+
+@dg.scaffold_with(CheckpointLineageScaffolder)
+class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
+    """The checkpoints of one job: assets, sensor, checks, and the jobs that maintain them.
+
+    The job itself runs anywhere (spark-submit, Dataproc, a streaming query). The sensor and the schedules
+    ship stopped: turn them on in Dagster's page.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)  # objects that templates give
+
+    job: str = Field(description="The job's name, as in its Spark program.", examples=["orders"])
+    store: str = Field(
+        description="Where the job lives. No secrets: Google's libraries find the credentials.",
+        examples=["gs://bucket/prefix", "file:///folder"],
+    )
+    operators: Sequence[str] = Field(
+        default=(),
+        description="Operators whose state is an asset of its own.",
+        examples=[["totals"]],
+    )
+    deps: Sequence[str] = Field(
+        default=(),
+        description="Keys of the assets that the job reads, with slashes.",
+        examples=[["raw/orders"]],
+    )
+    options: dict[str, Option] = Field(
+        default_factory=dict,
+        description="Options of the job, the same as in its program.",
+        examples=[{"execution.checkpointing.num-retained": "30"}],
+    )
+    file_options: dict[str, Option] = Field(
+        default_factory=dict, description="More of `options`, for definitions that keep them apart."
+    )
+    gcs: str | None = Field(
+        default=None,
+        description=(
+            "`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for "
+            "credentials that Google's libraries do not find by default."
+        ),
+        examples=["shop.resources:gcs"],
+    )
+    owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
+    kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
+    freshness_hours: Option | None = Field(
+        default=None, description="Hours after which the last checkpoint is no longer fresh."
+    )
+    budget: dict[str, Option] = Field(
+        default_factory=dict,
+        description=(
+            "What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` "
+            "(at the options' prices)."
+        ),
+        examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
+    )
+    orphan_budget: Option = Field(
+        default="1 gb",
+        description="Unreferenced objects, a size, above which the check `orphan_bytes` warns.",
+    )
+    partitions_def: Annotated[
+        PartitionsFields | dg.PartitionsDefinition | str | None,
+        dg.Resolver(_partitions_given, model_field_type=PartitionsFields.model() | str),
+    ] = Field(
+        default=None,
+        description="Partitions of the job's state and files, or the `module:name` of them.",
+        examples=[{"type": "daily", "start_date": "2024-01-01"}, "shop.partitions:DAYS"],
+    )
+    file_columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Columns of the output files, with their types.",
+        examples=[{"customer": "string", "total": "double"}],
+    )
+    group_name: str | None = Field(default=None, description="Of the assets; by default the job's.")
+    tags: dict[str, Option] = Field(default_factory=dict, description="Of the assets.")
+    state: str | None = Field(
+        default=None,
+        description="Last part of the key of the job's state: by default `state`, or the function's name.",
+    )
+    files: str = Field(default="files", description="Last part of the key of its files.")
+    checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
+    max_checkpoints_per_tick: Option = Field(
+        default=500, description="Where a tick of the sensor stops; its seconds may end it earlier."
+    )
+    budget_seconds: Option = Field(default=30.0, description="How long a tick of the sensor takes.")
+    patience: Option = Field(
+        default="1 h",
+        description="How long the sensor waits for a run that seems alive to report, or to commit.",
+    )
+    minimum_interval_seconds: Option = Field(
+        default=30, description="Between the ticks of a sensor, in seconds."
+    )
+    default_status: Literal["STOPPED", "RUNNING"] = Field(
+        default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
+    )
+    commit: bool = Field(
+        default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
+    )
+    abort: bool = Field(
+        default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
+    )
+    downstream: Sequence[DownstreamFields] = Field(
+        default=(),
+        description="Jobs of yours that are asked for, once for each checkpoint.",
+        examples=[[{"job": "mail", "partitions": "checkpoint"}]],
+    )
+    schedules: dict[_Work, str] = Field(
+        default_factory=dict,
+        description="Cron schedules of the maintenance jobs, where the default is not right.",
+        examples=[{"cleanup": "5 * * * *"}],
+    )
+    retry_policy: RetryFields | None = Field(
+        default=None,
+        description="Of the jobs' steps; by default 3 retries, after about 1, 2 and 4 seconds.",
+        examples=[{"max_retries": 5, "delay": 10}],
+    )
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """Each asset as it is shown; override it to change its group, owners, tags, metadata or description.
+
+        The key stays: the events of checkpoints are reported under it.
+        """
+        return spec
+
+    def _shown_as(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        shown = self.get_asset_spec(spec)
+        if shown.key != spec.key:
+            raise InvalidInputError(
+                f"get_asset_spec made {shown.key.to_user_string()} of key {spec.key.to_user_string()}: "
+                "checkpoints are reported under the first. Change anything but the key"
+            )
+        return shown
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Neither reads the store nor starts anything.
+
+        Raises: InvalidInputError naming the file and the field.
+        """
+        try:
+            return self._defs(context)
+        except InvalidInputError as error:
+            if context is None:
+                raise
+            raise InvalidInputError(f"{context.path}: {error.message}", kind=ErrorKind(error.kind)) from error
+
+    def _defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
+        # Bound to each definition, so that several components can use different stores.
+        changelog = ChangelogStorageResource(
+            uri=self.store,
+            options=as_text(self.options),
+            files=as_text(self.file_options),
+            gcs=None if self.gcs is None else client_at(self.gcs),
+        )
+        changelog.require_valid()
+        partitions = partitions_of(self.partitions_def)
+        commit_job = build_commit_job(assets, changelog=changelog, retry_policy=self._retry_policy())
+        checks = build_checkpoint_checks(
+            assets,
+            changelog=changelog,
+            orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
+            max_age=self._freshness() or DEFAULT_MAX_AGE,
+            budget=CostBudget.from_mapping(as_text(self.budget)),
+            partitions_def=partitions,
+        )
+        jobs, schedules = self._maintenance(assets, changelog, checks)
+        restore = build_restore_job(
+            assets, changelog=changelog, partitions_def=partitions, retry_policy=self._retry_policy()
+        )
+        return dg.Definitions(
+            assets=self._assets(context, assets, changelog, partitions),
+            asset_checks=[checks],
+            sensors=self._sensors(assets, changelog, partitions, commit_job),
+            jobs=[commit_job, *jobs, restore],
+            schedules=schedules,
+        )
+
+    def _assets(
+        self,
+        context: dg.ComponentLoadContext,  # noqa: ARG002 - for those that import the user's code
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,  # noqa: ARG002
+        partitions: dg.PartitionsDefinition[str] | None,
+    ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+        return list(self._specs(assets, partitions, self._deps()))
+
+    def _deps(self) -> list[dg.AssetKey]:
+        return [dg.AssetKey(key.split("/")) for key in self.deps]
+
+    def _specs(
+        self,
+        assets: JobAssets,
+        partitions: dg.PartitionsDefinition[str] | None,
+        deps: list[dg.AssetKey] | None,
+    ) -> list[dg.AssetSpec]:
+        columns = [dg.TableColumn(name, kind) for name, kind in self.file_columns.items()]
+        specs = checkpoint_asset_specs(
+            assets,
+            partitions_def=partitions,
+            owners=self.owners,
+            kinds=self.kinds,
+            freshness=self._freshness(),
+            deps=deps,
+            file_columns=dg.TableSchema(columns) if columns else None,
+            group_name=self.group_name,
+            tags=as_text(self.tags),
+        )
+        return [self._shown_as(spec) for spec in specs]
+
+    def _sensors(
+        self,
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,
+        partitions: dg.PartitionsDefinition[str] | None,
+        commit_job: dg.JobDefinition,
+    ) -> list[dg.SensorDefinition]:
+        status = dg.DefaultSensorStatus(self.default_status)
+        seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
+        per_tick = number_of("max_checkpoints_per_tick", self.max_checkpoints_per_tick, least=1)
+        checkpoints = build_checkpoint_sensor(
+            assets,
+            changelog=changelog,
+            commit_job=commit_job if self.commit else None,
+            partitions_def=partitions,
+            max_checkpoints_per_tick=per_tick,
+            budget_seconds=number_of("budget_seconds", self.budget_seconds, least=0.1, whole=False),
+            patience=parse_duration("patience", str(self.patience)),
+            minimum_interval_seconds=seconds,
+            default_status=status,
+        )
+        aborts = build_abort_sensors(
+            assets, changelog=changelog, minimum_interval_seconds=seconds, default_status=status
+        )
+        downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
+        return [checkpoints, *(aborts if self.abort else []), *downstream]
+
+    def _maintenance(
+        self, assets: JobAssets, changelog: ChangelogStorageResource, checks: dg.AssetChecksDefinition
+    ) -> tuple[list[dg.JobDefinition], list[dg.ScheduleDefinition]]:
+        """The jobs that a schedule runs, and their schedules."""
+        retry_policy = self._retry_policy()
+        cleanup = build_cleanup_job(assets, changelog=changelog, retry_policy=retry_policy)
+        materialize = build_materialize_job(assets, changelog=changelog, retry_policy=retry_policy)
+        verify = build_verify_job(assets, changelog=changelog, retry_policy=retry_policy)
+        checks_job = build_checks_job(checks)
+        crons = {name: {"cron_schedule": cron} for name, cron in self.schedules.items()}
+        return [cleanup, materialize, verify, checks_job], [
+            build_cleanup_schedule(cleanup, **crons.get("cleanup", {})),
+            build_materialize_schedule(materialize, **crons.get("materialize", {})),
+            build_verify_schedule(verify, **crons.get("verify", {})),
+            build_checks_schedule(checks_job, **crons.get("checks", {})),
+        ]
+
+    def _freshness(self) -> timedelta | None:
+        hours = number_of("freshness_hours", self.freshness_hours, whole=False)
+        return None if hours is None else hours * _HOUR
+
+    def _retry_policy(self) -> dg.RetryPolicy:
+        return DEFAULT_RETRY_POLICY if self.retry_policy is None else self.retry_policy.policy()

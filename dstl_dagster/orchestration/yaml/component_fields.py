@@ -1,0 +1,280 @@
+"""What the fields of our components stand for: partitions, retries, jobs downstream, objects by their path.
+
+Owns how YAML names what Python users pass as objects. Does not own which fields there are (`component`,
+`asset_component`).
+"""
+
+# No postponed annotations here: Dagster derives the YAML schema from them.
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import dagster as dg
+from pydantic import Field
+
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
+from dstl_dagster.settings import StateTtlConfig
+
+__all__ = [
+    "DownstreamFields",
+    "Option",
+    "PartitionsFields",
+    "RetryFields",
+    "TtlFields",
+    "as_text",
+    "client_at",
+    "condition_at",
+    "given",
+    "number_of",
+    "object_at",
+    "partitions_of",
+]
+
+Option = str | int | float | bool
+"""Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
+
+given: Final = dg.Resolver(lambda _context, value: value, model_field_type=str)
+"""For a field that is text, or an object by a template: `"{{ automation_condition.eager() }}"`."""
+
+_CRON_FIELDS = 5
+_OFFSETS = ("minute_offset", "hour_offset", "day_offset")
+_OFFSETS_OF = {"hourly": _OFFSETS[:1], "daily": _OFFSETS[:2], "weekly": _OFFSETS, "monthly": _OFFSETS}
+"""Dagster takes the others, and passes over them."""
+_BY_TIME: Mapping[str, type[dg.TimeWindowPartitionsDefinition]] = {
+    "hourly": dg.HourlyPartitionsDefinition,
+    "daily": dg.DailyPartitionsDefinition,
+    "weekly": dg.WeeklyPartitionsDefinition,
+    "monthly": dg.MonthlyPartitionsDefinition,
+}
+_TYPES = (*_BY_TIME, "static")
+
+
+class PartitionsFields(dg.Model, dg.Resolvable):
+    """A partitions definition; its fields are those of Dagster's class of that name."""
+
+    type: str = Field(description="hourly, daily, weekly, monthly or static.")
+    start_date: str | None = Field(default=None, description="Required, but for static ones.")
+    end_date: str | None = Field(default=None, description="Exclusive; without one they go on for ever.")
+    timezone: str | None = Field(default=None, description="Such as Europe/Berlin; UTC by default.")
+    minute_offset: int | None = Field(default=None, description="Minutes after the full hour.")
+    hour_offset: int | None = Field(default=None, description="Hours after midnight.")
+    day_offset: int | None = Field(
+        default=None, description="The day they begin: of the week from 0, a Sunday; of the month from 1."
+    )
+    partition_keys: list[Option] | None = Field(default=None, description="Of static ones.")
+
+    def definition(self) -> dg.PartitionsDefinition[str]:
+        """Raises: InvalidInputError for fields that do not belong together."""
+        # Dagster's reader takes any text for a literal of a nested model, and fails behind it without words.
+        if self.type not in _TYPES:
+            raise InvalidInputError(f"partitions_def: type is one of {', '.join(_TYPES)}, not {self.type!r}")
+        given = self.model_dump(exclude={"type"}, exclude_none=True)
+        if self.type == "static":
+            keys = given.pop("partition_keys", None)
+            if given or not keys:
+                raise InvalidInputError("partitions_def: static partitions have partition_keys, and no more")
+            return dg.StaticPartitionsDefinition([str(key) for key in keys])
+        extra = [name for name in given if name in _OFFSETS and name not in _OFFSETS_OF[self.type]]
+        if extra or "start_date" not in given or "partition_keys" in given:
+            raise InvalidInputError(
+                f"partitions_def: {self.type} partitions need a start_date, and may have an end_date, a "
+                f"timezone and {', '.join(_OFFSETS_OF[self.type])}, not {', '.join(given) or 'nothing'}"
+            )
+        try:
+            return _BY_TIME[self.type](**given)
+        except Exception as error:  # a date that is none, for example
+            raise InvalidInputError(
+                f"partitions_def: Dagster refuses {given} for {self.type} partitions: {error}"
+            ) from error
+
+
+class RetryFields(dg.Model, dg.Resolvable):
+    """A retry policy; its fields are those of `dagster.RetryPolicy`."""
+
+    max_retries: Option = Field(description="After the first attempt.")
+    delay: Option | None = Field(default=None, description="Seconds before a retry.")
+    backoff: str | None = Field(default=None, description="LINEAR or EXPONENTIAL; needs a delay.")
+    jitter: str | None = Field(default=None, description="FULL or PLUS_MINUS; needs a delay.")
+
+    def policy(self) -> dg.RetryPolicy:
+        """Raises: InvalidInputError."""
+        try:
+            return dg.RetryPolicy(
+                max_retries=number_of("retry_policy: max_retries", self.max_retries),
+                delay=number_of("retry_policy: delay", self.delay, whole=False),
+                backoff=None if self.backoff is None else dg.Backoff(self.backoff),
+                jitter=None if self.jitter is None else dg.Jitter(self.jitter),
+            )
+        except (ValueError, dg.DagsterInvalidDefinitionError) as error:
+            raise InvalidInputError(f"retry_policy: {error}") from error
+
+
+class TtlFields(dg.Model, dg.Resolvable):
+    """How long rows live; its fields are those of `StateTtlConfig`."""
+
+    column: str = Field(description="With a row's time.")
+    ttl: str = Field(description="Such as 30 d or 12 h.")
+    processing_time: bool = Field(
+        default=False, description="The column is filled with the time of the checkpoint that wrote the row."
+    )
+
+    def config(self) -> StateTtlConfig:
+        """Raises: InvalidInputError."""
+        make = StateTtlConfig.processing_time if self.processing_time else StateTtlConfig.event_time
+        return make(self.column, self.ttl)
+
+
+class DownstreamFields(dg.Model, dg.Resolvable):
+    """A job that is asked for once for each checkpoint; its fields are those of `build_downstream_sensor`."""
+
+    job: str = Field(description="The name of the job to run.")
+    partitions: str | None = Field(
+        default=None,
+        description="`checkpoint`: a run is for the partition of the checkpoint (`JobAssets.partitions`); "
+        "`batch`: for that of its batch (the component's `partitions_def`). Without it, for none.",
+    )
+    run_config: str | None = Field(
+        default=None, description="`module:name` of a function of the `completed` record: the run's config."
+    )
+    name: str | None = Field(default=None, description="Of the sensor.")
+    max_runs_per_tick: Option = Field(default=20, description="The next tick asks for the others.")
+
+    def sensor(
+        self,
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,
+        partitions: dg.PartitionsDefinition[str] | None,
+        minimum_interval_seconds: int,
+        default_status: dg.DefaultSensorStatus,
+    ) -> dg.SensorDefinition:
+        """Raises: InvalidInputError."""
+        if self.partitions == "batch" and partitions is None:
+            raise InvalidInputError(
+                f"downstream {self.job}: runs for the partition of a batch need the field partitions_def, "
+                "the partitions of the job"
+            )
+        known = {"checkpoint": assets.partitions, "batch": partitions, None: None}
+        if self.partitions not in known:
+            raise InvalidInputError(
+                f"downstream {self.job}: partitions is checkpoint or batch, not {self.partitions!r}"
+            )
+        return build_downstream_sensor(
+            assets,
+            self.job,
+            partitions_def=known[self.partitions],
+            run_config=None if self.run_config is None else object_at("run_config", self.run_config),
+            name=self.name,
+            changelog=changelog,
+            max_runs_per_tick=number_of("max_runs_per_tick", self.max_runs_per_tick, least=1),
+            minimum_interval_seconds=minimum_interval_seconds,
+            default_status=default_status,
+        )
+
+
+def partitions_of(
+    given: PartitionsFields | dg.PartitionsDefinition[str] | str | None,
+) -> dg.PartitionsDefinition[str] | None:
+    """Raises: InvalidInputError."""
+    if isinstance(given, dg.PartitionsDefinition):
+        return given
+    if given is None or isinstance(given, PartitionsFields):
+        return None if given is None else given.definition()
+    if ":" not in given:
+        raise InvalidInputError(
+            f"partitions_def: {given!r} is neither module:name nor fields, such as "
+            '{type: daily, start_date: "2024-01-01"}'
+        )
+    found = object_at("partitions_def", given)
+    if not isinstance(found, dg.PartitionsDefinition):
+        raise InvalidInputError(f"partitions_def: {given} is {found!r}: name a PartitionsDefinition")
+    return found
+
+
+def object_at(field: str, path: Any, package: str | None = None) -> Any:
+    """What `module:name` names; a module that begins with a dot is looked for in `package`. An object that a
+    template gave is itself.
+
+    Raises: InvalidInputError naming `field`.
+    """
+    if not isinstance(path, str):
+        return path
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise InvalidInputError(f"{field}: {path!r} names nothing: write module:name")
+    try:
+        found = import_module(module, package)
+    except ModuleNotFoundError as error:
+        whole = f"{package}{module}" if module.startswith(".") else module
+        if error.name is None or not (whole == error.name or whole.startswith(f"{error.name}.")):
+            raise InvalidInputError(f"{field}: module {module} cannot be imported: {error}") from error
+        raise InvalidInputError(
+            f"{field}: {path!r} cannot be imported ({error}): write module:name"
+        ) from error
+    except Exception as error:  # the user's own
+        raise InvalidInputError(
+            f"{field}: module {module} fails as it is imported: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(found, name):
+        raise InvalidInputError(f"{field}: module {module} has no {name!r}: write module:name")
+    return getattr(found, name)
+
+
+def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool = True) -> Any:
+    """A number, also as text, such as an environment variable gives. Raises: InvalidInputError."""
+    if value is None:
+        return None
+    try:
+        found = float(value)
+        if isinstance(value, bool) or found < least or (whole and found != int(found)):
+            raise ValueError
+    except ValueError as error:
+        kind = "a whole number" if whole else "a number"
+        raise InvalidInputError(f"{field}: {value!r} is not {kind} of {least:g} or more") from error
+    return int(found) if whole else found
+
+
+def condition_at(given: Any) -> dg.AutomationCondition[Any] | None:
+    """`eager`, `on_missing`, a cron schedule, or the condition at this path; a condition is itself.
+
+    Raises: InvalidInputError.
+    """
+    known = {"eager": dg.AutomationCondition.eager, "on_missing": dg.AutomationCondition.on_missing}
+    if given is None or isinstance(given, dg.AutomationCondition):
+        return given
+    if given in known:
+        return known[given]()
+    if isinstance(given, str) and (given.startswith("@") or len(given.split()) == _CRON_FIELDS):
+        try:
+            return dg.AutomationCondition.on_cron(given)
+        except Exception as error:  # of several kinds, by release
+            raise InvalidInputError(
+                f"automation_condition: {given!r} is no cron schedule: {error}"
+            ) from error
+    found = object_at("automation_condition", given) if ":" in str(given) else given
+    if not isinstance(found, dg.AutomationCondition):
+        raise InvalidInputError(
+            f"automation_condition: {given!r} is no condition: write eager, on_missing, a cron schedule, or "
+            "the module:name of an AutomationCondition"
+        )
+    return found
+
+
+def client_at(path: str) -> Any:
+    """The object with `get_client()` at this path. Raises: InvalidInputError."""
+    found = object_at("gcs", path)
+    if isinstance(found, type) or not hasattr(found, "get_client"):
+        raise InvalidInputError(
+            f"gcs: {path} is {found!r}: name an object with get_client(), such as a GCSResource(project=...)"
+        )
+    return found
+
+
+def as_text(options: Mapping[str, Option]) -> dict[str, str]:
+    """As the options' own parsers take them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
