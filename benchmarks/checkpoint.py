@@ -92,13 +92,13 @@ def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
 
 
 def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table) -> bool:
-    """One checkpoint of changed rows, by a batch: folded when due. Returns whether any part of it was."""
+    """One checkpoint of changed rows, by a batch. Returns whether older ones were merged."""
     batch = Batch.open(coordinator)
     batch.add(write_rows(coordinator.store, batch.attempt, OPERATOR, SCHEMA, table, partitions=TASKS))
     batch.move_position("source", batch.attempt.checkpoint_id)
-    batch.fold_due_logs()
+    batch.merge_due_runs()
     entries = batch.complete().manifest.operators.values()
-    return any(entry.report.based.number_of_key_groups for entry in entries)
+    return any(entry.merged_bytes for entry in entries)
 
 
 # -- growth
@@ -161,9 +161,7 @@ def measure_snapshot(row_count: int, checkpoints: int, snapshots: int) -> Number
 
     with fresh_folder() as root:
         creation_seconds = file_creation_seconds(root / "machine")
-        coordinator = coordinator_on(
-            LocalObjectStore(root / "log", durable=False), materialize_min_log_bytes=0
-        )
+        coordinator = coordinator_on(LocalObjectStore(root / "log", durable=False))
         begin(coordinator, row_count)
         changed = [
             taken(coordinator, rows(changed_keys(number), number)) for number in range(1, checkpoints + 1)

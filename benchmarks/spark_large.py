@@ -78,7 +78,7 @@ def batch(coordinator: CheckpointCoordinator, write: Callable[[Batch], OperatorR
     opened = Batch.open(coordinator)
     with opened.aborted_on_error():
         opened.add(write(opened))
-    opened.fold_due_logs()
+    opened.merge_due_runs()
     opened.complete(clean_up_every=1)
 
 

@@ -64,7 +64,7 @@ def merge_next(coordinator: CheckpointCoordinator, jobs: Iterator[DataFrame]) ->
     with batch.aborted_on_error():
         report = merge_state(next(jobs), batch, operator=OPERATOR, keys=["key"], schema=STATE, update=UPDATE)
     batch.add(report)
-    batch.fold_due_logs()
+    batch.merge_due_runs()
     batch.complete()
 
 

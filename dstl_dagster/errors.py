@@ -161,7 +161,7 @@ class ErrorKind(StrEnum):
     INTERRUPTED = "interrupted"
     """An upload was interrupted before it started. Repeat the call."""
     DAMAGED = "damaged"
-    """State that a restore or fold needs is damaged. Restore the newest verified checkpoint."""
+    """State that a restore or merge needs is damaged. Restore the newest verified checkpoint."""
 
     # -- state
     NO_STATE = "no_state"

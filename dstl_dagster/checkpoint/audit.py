@@ -18,7 +18,7 @@ from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.garbage import AttemptFates
-from dstl_dagster.checkpoint.references import References, Walked, Written
+from dstl_dagster.checkpoint.references import References, Written
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStat, ObjectStore, RequestCost, concurrently
@@ -121,18 +121,16 @@ def find_damage(
     """
     damage: list[Damage] = []
     needed: dict[str, int] = {}
-    seen: Walked = {}
+    references.read_ahead(view.kept)
     saved = set(view.savepoints.values())
     for entry in view.kept:
         if view.is_abandoned(entry.checkpoint_id) and entry.checkpoint_id not in saved:
             continue  # nobody goes back to it, and the next clean-up deletes it
-        manifest = entry.completed.manifest
         try:
-            for name in references.needed_by(manifest, seen):
+            for name in references.needed_by(entry):
                 needed.setdefault(name, entry.checkpoint_id)
         except (NotFoundError, FormatError) as error:
-            damage.append(Damage(entry.checkpoint_id, manifest, str(error)))
-            seen = {}  # the next one needs what is unreadable too
+            damage.append(Damage(entry.checkpoint_id, entry.completed.manifest, str(error)))
     unsure = [name for name in needed if not references.was_read(name)]
     there = _there(store, names, unsure, threads)
     sums = store.capabilities.request_cost is not RequestCost.SYSTEM_CALL  # there a checksum may take reading

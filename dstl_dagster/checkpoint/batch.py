@@ -5,7 +5,7 @@ Owns the order of a batch's steps, and aborting an attempt that cannot continue.
 
     open      1        on the last completed checkpoint, once `check` has passed
     add       2, 3     what tasks made durable; state is read at the parent, which is loaded once
-    fold      3        operators whose log is due get a base in this same checkpoint
+    merge     3        the changes of an operator pay for a merge of its older runs, in this same checkpoint
     hand over 3        the report waits in the store for steps 4 to 7, which run elsewhere (Dagster)
     complete  4 to 7   in this process (a stream, the data source, a checkpoint of bases)
 """
@@ -41,7 +41,7 @@ from dstl_dagster.keyed import (
     StepCost,
     schema_of,
     store_report,
-    with_due_bases,
+    with_due_merges,
 )
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, ttl_to_write
@@ -167,14 +167,14 @@ class Batch:
         return batch
 
     def schema(self, operator: str) -> StateSchema | None:
-        """The schema of `operator` in the parent's manifest; `None` if it has no state. No request."""
+        """The schema of the state of `operator` at the parent; `None` if it has no state. No request."""
         entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
         return None if entry is None else schema_of(entry.report)
 
     def state(self, operator: str) -> StateAt | None:
         """The state of `operator` at the parent; `None` if it has none. Looked up once.
 
-        Raises: NotFoundError (a manifest in the chain is gone), FormatError, InvalidInputError (`not_keyed`).
+        Raises: FormatError, InvalidInputError (`not_keyed`).
         """
         if operator not in self._states:
             parent = self.parent
@@ -274,8 +274,8 @@ class Batch:
             elsewhere += counter.traffic - before
         return cost.with_step(PERSIST, self._spending.so_far() + StepCost(elsewhere))
 
-    def fold_due_logs(self) -> None:
-        """Write a base for each operator whose log at the parent is due (`materialize_*` options).
+    def merge_due_runs(self) -> None:
+        """Merge older runs of each operator that the batch writes, as far as they are due (`materialize_*`).
 
         Raises: NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
         """
@@ -284,13 +284,12 @@ class Batch:
             return
         with self.aborted_on_error():
             self._flush()  # what is due depends on what the batch itself wrote
-            self._operators = with_due_bases(
+            self._operators = with_due_merges(
                 coordinator.store,
                 self.attempt,
                 parent.manifest,
                 self._operators,
                 coordinator.job_options,
-                coordinator.recent,
             )
 
     def report(self) -> AttemptReport:

@@ -160,7 +160,7 @@ class _Run:
         self._names = names
         self._grace = grace
         self._looked = False
-        self._references = references or References(store, names, threads=threads)
+        self._references = references or References(store, threads=threads)
         self._marks = marks
         self._mark = None if marks is None else marks.found
         self._believed = grace if self._mark is None else grace.believing(dict(self._mark.stamps))
@@ -168,7 +168,6 @@ class _Run:
         self._began = server_time(store)
         self._fates: AttemptFates | None = None
         self._roots: dict[tuple[int, GraceClock], str] = {}
-        self._of_others: dict[int, frozenset[str]] = {}
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
@@ -188,7 +187,7 @@ class _Run:
         view = self._timeline.tail()
         suspects = self._suspects(view, page, self._grace)
         decides = deciding(self._names, suspects, self._fates_of(view))
-        referenced = self._named_by_others(view)
+        referenced: frozenset[str] = frozenset()
         if decides.own:
             referenced |= self._references.own(decides.own)
         if decides.older:
@@ -200,8 +199,6 @@ class _Run:
         if self._began is None or self._marks is None:
             return
         view = self._began_at
-        if self._named_by_others(view):
-            return  # the next run has to find them again
         grace = self._grace if self._looked else self._believed
         roots = {self._digest(view, grace), *self._roots.values()}
         mark = CleanUpMark(
@@ -214,15 +211,6 @@ class _Run:
         # What had to be looked at would be again, if the last mark stayed: it is as new as that.
         if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark, self._began)
-
-    def _named_by_others(self, view: TimelineView) -> frozenset[str]:
-        """What checkpoints need of other attempts, by manifests since the last mark: as a rule nothing."""
-        if view.slot not in self._of_others:
-            seen = -1 if self._mark is None else self._mark.slot
-            needed = needed_checkpoints(view, self._grace if self._looked else self._believed)
-            fresh = [entry for entry in needed if entry.completed.slot > seen]
-            self._of_others[view.slot] = self._references.of_other_attempts(fresh, older=self._mark is None)
-        return self._of_others[view.slot]
 
     def _suspects(self, view: TimelineView, page: Sequence[ObjectStat], grace: GraceClock) -> list[Garbage]:
         """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""

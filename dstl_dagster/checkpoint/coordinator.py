@@ -144,7 +144,7 @@ class CheckpointCoordinator(CheckpointSteps):
             raise missing_job(self._store, self.job)
         for entry in view.kept[:1]:
             refuse_renamed(self._store, self.job, entry.completed.manifest)
-        references = References(self._store, self._names, threads=threads)
+        references = References(self._store, threads=threads)
         references.read_ahead(view.kept)
         try:
             garbage = self._collect(dry_run=True, references=references)

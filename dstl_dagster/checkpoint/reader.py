@@ -28,12 +28,10 @@ from dstl_dagster.keyed import (
     CONFIRM,
     CheckpointCost,
     Manifest,
-    OperatorState,
-    RecentManifests,
+    RunLists,
     Spending,
     StepCost,
     load_manifest,
-    operator_state,
     require_same_manifest,
 )
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
@@ -136,8 +134,7 @@ class CheckpointReader:
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self._recorded: Manifest | None = None  # that this object wrote last
-        self.recent = RecentManifests()
-        """What this object wrote or folded last: the job's next fold meets most of it again."""
+        self.run_lists = RunLists()  # that this object wrote or read last
         self.timeline = Timeline(
             job,
             store,
@@ -280,7 +277,10 @@ class CheckpointReader:
         """The attempt's manifest, which is read beside the tail if this object has not read that before."""
         self.timeline.start_at(attempt)
         load = partial(
-            load_manifest, self._store, self._names.manifest(attempt.checkpoint_id, attempt.attempt)
+            load_manifest,
+            self._store,
+            self._names.manifest(attempt.checkpoint_id, attempt.attempt),
+            lists=self.run_lists,
         )
         with self._if_still_open(attempt):
             _, manifest = at_once(self._store, self.timeline.seen, load, self._options.commit_threads)
@@ -320,10 +320,6 @@ class CheckpointReader:
         except (NotFoundError, ConflictError):
             self.require_open(attempt)
             raise
-
-    def operator_state(self, checkpoint: Checkpoint, operator: str) -> OperatorState | None:
-        """Where the state of `operator` at this checkpoint is stored; `None` if there is no such one."""
-        return operator_state(self._store, checkpoint.manifest, operator)
 
     def read_state(self, operator: str, at: AtLike = None, **wanted: Any) -> StateScan:
         """The rows of an operator for Arrow, pandas, Polars and DuckDB. Arguments: as `jobs.read_state`."""
@@ -384,12 +380,14 @@ class CheckpointReader:
     ) -> Checkpoint:
         name, crc32c = entry.completed.manifest, entry.completed.manifest_crc32c
         try:
-            manifest = manifest or load_manifest(self._store, name, crc32c)
+            manifest = manifest or load_manifest(self._store, name, crc32c, self.run_lists)
             require_same_manifest(name, crc32c, manifest.crc32c)
         except NotFoundError as error:
             refuse_renamed(self._store, self.job, name)
             what = f"checkpoint {entry.checkpoint_id} of job {self.job!r}"
-            missing = NotFoundError(f"manifest {name} is missing", kind=ErrorKind.NO_MANIFEST)
+            missing = error  # a list of runs says so itself
+            if error.kind != ErrorKind.STATE_MISSING:
+                missing = NotFoundError(f"manifest {name} is missing", kind=ErrorKind.NO_MANIFEST)
             raise missing_object(self._store, self.job, entry.checkpoint_id, what, missing) from error
         names = sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
         return Checkpoint(

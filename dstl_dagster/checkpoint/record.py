@@ -16,21 +16,19 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import (
     COMPONENTS_PREFIX,
     JOBS_PREFIX,
-    JobNames,
 )
 from dstl_dagster.keyed import (
-    MAX_CARRIED_BYTES,
     AttemptReport,
-    BaseAndLog,
     FileReport,
     Files,
     Manifest,
     NameChange,
     OperatorEntry,
     OperatorReport,
+    Run,
     StateRows,
     as_file_reports,
-    carried_on,
+    merged_runs,
     merged_sources,
     refuse_wrong_ttl,
 )
@@ -108,7 +106,7 @@ def _changelog_files(operators: Iterable[OperatorReport]) -> Iterator[tuple[str,
     operator_of: dict[str, str] = {}
     reported: dict[str, dict[Reported, None]] = {}
     for operator in operators:
-        for handle in operator.handles:
+        for handle in operator.written_handles:
             for stream in handle.streams:
                 operator_of.setdefault(stream.name, operator.operator)
                 expected = (stream.generation, stream.stored_bytes, stream.crc32c)
@@ -166,7 +164,7 @@ def _refuse_foreign_changelog(
     foreign = {
         stream.name: operator.operator
         for operator in operators
-        for handle in operator.handles
+        for handle in operator.written_handles
         for stream in handle.streams
         if stream.name.startswith(others) and not stream.name.startswith(own)
     }
@@ -226,27 +224,24 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     if parent is not None:
         parent = _renamed(parent, report.names)
     before = {} if parent is None else parent.operators
-    stored = {new: old for old, new in report.names.operators.items() if new is not None}
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
-        parents = before.get(operator.operator)
-        sizes = BaseAndLog() if parents is None or operator.base else parents.sizes
-        sizes = None if sizes is None else sizes.with_report(operator)
-        entries[operator.operator] = _entry(parent, operator, sizes, stored.get(operator.operator, ""))
-        refuse_wrong_ttl(None if parents is None else parents.report, operator)
-        if parents is not None:
-            _refuse_new_keys(parents.report, operator)
-            _refuse_forgotten_ids(parents.report, operator)
-            _refuse_another_case(parents.report, operator)
+        known = before.get(operator.operator)
+        if known is not None:
+            _refuse_new_keys(known.report, operator)
+            _refuse_forgotten_ids(known.report, operator)
+            _refuse_another_case(known.report, operator)
+        refuse_wrong_ttl(None if known is None else known.report, operator)
+        entries[operator.operator] = _entry(attempt.checkpoint_id, known, operator)
     for name, entry in before.items():
         if name not in entries:
-            entries[name] = _entry(parent, entry.report.unchanged(), entry.sizes, stored.get(name, ""))
+            entries[name] = _entry(attempt.checkpoint_id, entry, entry.report.unchanged())
     return Manifest(
         job=attempt.job,
         checkpoint_id=attempt.checkpoint_id,
         attempt=attempt.attempt,
         parent=attempt.parent,
-        operators={name: _with_rows(before.get(name), entry) for name, entry in entries.items()},
+        operators=entries,
         files=report.files,
         sources=merged_sources({} if parent is None else parent.sources, report.sources, attempt.builds_on),
         persist_seconds=report.seconds,
@@ -266,11 +261,6 @@ def final_files(files: Iterable[FileReport]) -> tuple[FinalFile, ...]:
     )
 
 
-def _with_rows(before: OperatorEntry | None, entry: OperatorEntry) -> OperatorEntry:
-    rows, report = (None, None) if before is None else (before.rows, before.report)
-    return dataclasses.replace(entry, rows=StateRows.after(rows, report, entry.report))
-
-
 def _renamed(parent: Manifest, names: NameChange) -> Manifest:
     """The parent as if its operators and sources had their new names, and those that go had never been."""
     if not names:
@@ -282,34 +272,54 @@ def _renamed(parent: Manifest, names: NameChange) -> Manifest:
         if new is None:
             continue
         if new != old:
-            report = dataclasses.replace(entry.report, operator=new)
-            previous = entry.previous_operator or old
-            entry = dataclasses.replace(entry, report=report, previous_operator=previous)
+            entry = dataclasses.replace(entry, report=dataclasses.replace(entry.report, operator=new))
         entries[new] = entry
     return dataclasses.replace(parent, operators=entries, sources=names.renamed_sources(parent.sources))
 
 
-def _entry(
-    parent: Manifest | None, report: OperatorReport, sizes: BaseAndLog | None, stored: str
-) -> OperatorEntry:
-    """The operator's entry, with what comes before the report: repeated as far as there is room, or named.
+def _entry(checkpoint_id: int, before: OperatorEntry | None, report: OperatorReport) -> OperatorEntry:
+    """The operator's entry: the parent's runs after the report's merges, and its own changes on top."""
+    runs = () if before is None else merged_runs(before.runs, report.merges)
+    if before is None and report.merges:
+        raise InvalidInputError(f"operator {report.operator!r} has no state yet that could be merged")
+    if report.handles:
+        counted = report.upserts + report.deletes > 0
+        own = Run(
+            checkpoint_id,
+            checkpoint_id,
+            report.handles,
+            whole=not runs,
+            upserts=report.upserts if counted else None,
+            deletes=report.deletes if counted else None,
+        )
+        runs = (*runs, own)
+    rows = StateRows.after(
+        None if before is None else before.rows, None if before is None else before.report, report, runs
+    )
+    return OperatorEntry(
+        report if before is None else _of_both(before, report),
+        runs,
+        rows,
+        sum(merge.run.stored_bytes for merge in report.merges),
+        None if before is None or report.merges else before.listed,
+    )
 
-    `stored`: the operator's name in the parent's manifest, if that is another one.
-    """
-    before = None if parent is None else parent.operators.get(report.operator)
-    if parent is None or before is None or report.base:
-        return OperatorEntry(report, None, sizes)
-    if before.has_long_log:
-        room = MAX_CARRIED_BYTES // sum(each.has_long_log for each in parent.operators.values())
-        carried = carried_on(parent.checkpoint_id, before.report, before.carried, report, room)
-        if carried is not None:
-            entry = OperatorEntry(report, before.previous, sizes, carried, before.previous_crc32c)
-            return dataclasses.replace(entry, previous_operator=before.previous_operator)
-    if before.report.handles or before.carried:
-        name = JobNames(parent.job).manifest(parent.checkpoint_id, parent.attempt)
-        return OperatorEntry(report, name, sizes, previous_crc32c=parent.crc32c, previous_operator=stored)
-    entry = OperatorEntry(report, before.previous, sizes, previous_crc32c=before.previous_crc32c)
-    return dataclasses.replace(entry, previous_operator=before.previous_operator)
+
+def _of_both(before: OperatorEntry, report: OperatorReport) -> OperatorReport:
+    """The report with the columns of the whole state: changes may have fewer."""
+    older = before.report
+    report = dataclasses.replace(report, merges=())
+    same = (older.schema, older.key_columns, older.column_ids) == (
+        report.schema,
+        report.key_columns,
+        report.column_ids,
+    )
+    if same or not (older.schema and report.schema):
+        return report
+    from dstl_dagster.keyed import schema_of  # imports Arrow, so only if the schema changed
+
+    schema = schema_of(report).covering(schema_of(older))
+    return dataclasses.replace(report, schema=schema.arrow_message, column_ids=schema.column_ids)
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:

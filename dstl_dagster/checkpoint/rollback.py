@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.keyed import Manifest, load_manifest, operator_state
+from dstl_dagster.keyed import Manifest, load_manifest
 from dstl_dagster.recoverable import is_own, retract_file
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStore
@@ -103,12 +103,10 @@ def plan_restore(
             manifests[completed.checkpoint_id] = load_manifest(
                 store, completed.manifest, completed.manifest_crc32c
             )
-    found = (operator_state(store, manifest, operator) for operator in manifest.operators)
     files = {
         stream.name: stream.stored_bytes or stream.size or 0
-        for state in found
-        if state is not None
-        for handle in state.handles
+        for entry in manifest.operators.values()
+        for handle in entry.handles
         for stream in handle.streams
     }
     return RestorePlan(

@@ -33,7 +33,6 @@ from dstl_dagster.checkpoint.claims import Claim, refuse_unmoved
 from dstl_dagster.checkpoint.publish import CheckpointPublisher
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.record import build_manifest, checked_report, final_files, with_a_component_each
-from dstl_dagster.checkpoint.references import References
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import (
@@ -347,9 +346,7 @@ class CheckpointSteps(CheckpointPublisher):
             before = parent_if_open()
             if before is None:
                 return frozenset()
-            references = References(self._store, self._names)
-            (manifest,) = references.read_ahead([before.entry])
-            return frozenset(references.needed_by(manifest))
+            return frozenset(before.manifest.needs())
 
         given = replace(rest, operators=as_operator_reports(handles), files=())
         options, threads = self.file_options, self._options.commit_threads
@@ -364,9 +361,7 @@ class CheckpointSteps(CheckpointPublisher):
         spent = spending.so_far() + OWN_WRITE
         report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
         manifest = build_manifest(attempt, report, None if before is None else before.manifest)
-        self._recorded = store_manifest(self._store, attempt, manifest)
-        self.recent.keep(self._names.manifest(attempt.checkpoint_id, attempt.attempt), self._recorded)
-        self.recent.shrink()
+        self._recorded = store_manifest(self._store, attempt, manifest, self.run_lists)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
         log.info("step 4 record: %s", spending.in_words())
         return self._recorded

@@ -1,6 +1,6 @@
-"""Checkpoints without a batch: one that holds bases, and one that drops or renames columns or operators.
+"""Checkpoints without a batch: one that merges state, and one that drops or renames columns or operators.
 
-Owns steps 1 to 6 around these. Does not own when a log is due or writing a base (`keyed.bases`), or what a
+Owns steps 1 to 6 around these. Does not own when runs are due or merging them (`keyed.merging`), or what a
 change of columns means (`state.ColumnChanges`).
 """
 
@@ -12,15 +12,13 @@ from collections.abc import Callable, Collection
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.reader import Checkpoint
-from dstl_dagster.errors import ErrorKind, InternalError, NotFoundError
+from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.keyed import (
-    KeyedState,
-    Manifest,
     NameChange,
     OperatorReport,
     StateAt,
     due_operators,
-    write_base,
+    merge_of_all,
 )
 from dstl_dagster.state import ColumnChanges, StateSchema
 
@@ -38,15 +36,15 @@ def materialize(
     *,
     progress: Progress | None = None,
 ) -> Checkpoint | None:
-    """Create a checkpoint that holds a base of every log that is due; `None` if none is.
+    """Create a checkpoint in which every state with runs that are due is one run; `None` if there is none.
 
     Runs the public steps on top of the last checkpoint and keeps its positions. Any process may call it, and
     be killed doing so; it is refused while another owner's attempt is open.
 
     Args:
         operators: only these; `None`: all.
-        force: fold every log, however short.
-        progress: called for each operator as `write_base` does.
+        force: merge every state that is not one run.
+        progress: called for each operator as `merge_of_all` does.
 
     Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
     NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
@@ -55,17 +53,24 @@ def materialize(
     if latest is None:
         return None
     store, manifest = coordinator.store, latest.manifest
-    due = due_operators(store, manifest, coordinator.options, operators, force=force)
+    due = due_operators(manifest, coordinator.options, operators, force=force)
     if not due:
         return None
     batch = _batch_on(coordinator, latest)
     with batch.aborted_on_error():
         for each in due:
-            state = _state(coordinator, manifest, each)
-            base = write_base(store, batch.attempt, state, progress=progress, shared=batch.shared_files)
-            batch.add(base)
+            report = merge_of_all(
+                store,
+                batch.attempt,
+                manifest,
+                each,
+                coordinator.job_options,
+                progress=progress,
+                shared=batch.shared_files,
+            )
+            batch.add(report)
     checkpoint = batch.complete()
-    log.info("checkpoint %d holds bases of %s", checkpoint.checkpoint_id, ", ".join(due))
+    log.info("checkpoint %d merged the state of %s", checkpoint.checkpoint_id, ", ".join(due))
     return checkpoint
 
 
@@ -74,13 +79,6 @@ def _batch_on(coordinator: CheckpointCoordinator, parent: Checkpoint) -> Batch:
     spending = coordinator.spending()
     attempt = coordinator.trigger(expected_parent=parent.checkpoint_id)
     return Batch(coordinator, attempt, parent, trigger=spending.so_far())
-
-
-def _state(coordinator: CheckpointCoordinator, manifest: Manifest, operator: str) -> KeyedState:
-    state = KeyedState.of(coordinator.store, manifest, operator, coordinator.job_options)
-    if state is None:
-        raise InternalError(f"operator {operator!r} has a log but no state")
-    return state
 
 
 def changed_schema(

@@ -2,7 +2,7 @@
 
 Owns what is checked. Does not own how one object is checked (`integrity`), or what to do about a problem.
 
-    manifests        in the chain of each operator: readable, and about that operator
+    run lists        that the manifest names: readable, and as it names them
     changelog files  the object's generation, size and CRC-32C; each change set's own checksum; that rows
                      decode with the schema that precedes them
     files            published ones by size and CRC-32C; others by their components, or what is composed
@@ -31,11 +31,10 @@ from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandl
 from dstl_dagster.keyed import (
     FileReport,
     Manifest,
-    ManifestLoader,
-    OperatorLayer,
-    evolved_schema,
+    OperatorEntry,
     is_keyed,
-    operator_layers,
+    load_list,
+    schema_of,
 )
 from dstl_dagster.recoverable import Copied, fingerprint_of, is_own, temporary_names
 from dstl_dagster.state import StateSchema, check_changes
@@ -95,7 +94,7 @@ def verify_checkpoint(
     """Check everything that the checkpoint of this manifest needs, changelog files also row by row.
 
     Args:
-        manifest: as loaded; the older ones that it names are loaded here.
+        manifest: as loaded.
         committed: its newest `committed` record; `None` if step 6 is not complete.
         origin: where its record says that it was made; files are named by the bucket that they had there.
         abandoned: a restore left it behind, and retracts its files.
@@ -109,8 +108,8 @@ def verify_checkpoint(
     found = Findings()
     origin = origin or Origin("", "", None)
     files = origin.located(store)
-    chains = _chains(store, manifest, found, threads)
-    checks = _change_checks(OnceRead(store), chains, found)
+    _check_lists(store, manifest, found)
+    checks = _change_checks(OnceRead(store), manifest, found)
     if abandoned:
         own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
         found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
@@ -123,14 +122,14 @@ def verify_checkpoint(
 
 
 def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> Verification:
-    """Check what a restore needs: manifests, and the CRC-32C of each changelog file, read once each.
+    """Check what a restore needs: lists of runs, and the CRC-32C of each changelog file, read once each.
 
     Raises: UnavailableError, FormatError (kind `newer_version`).
     """
     found = Findings()
-    chains = _chains(store, manifest, found, threads)
+    _check_lists(store, manifest, found)
     checks = FileChecks(store, found)
-    _run([partial(checks.begin, stream) for stream in _files(chains)], threads, None)
+    _run([partial(checks.begin, stream) for stream in _files(manifest)], threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -166,58 +165,30 @@ def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
                 future.cancel()
 
 
-Chain = list[OperatorLayer]
-"""What each checkpoint added to one operator, as far as it is needed, oldest first."""
-
-
-def _chains(store: ObjectStore, manifest: Manifest, found: Findings, threads: int) -> list[Chain]:
-    """The chain of each operator, as far back as manifests are readable."""
-    own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
-    found.checked(own)
-    loader = ManifestLoader(store, JobNames(manifest.job), threads=threads)
-    loader.follow(manifest)
-    loaded: dict[str, Manifest | None] = {}
-
-    def load(name: str) -> Manifest | None:
-        if name not in loaded:
-            loaded[name] = _load(loader, name, found)
-        return loaded[name]
-
-    def chain_of(operator: str) -> Chain:
-        chain: Chain = []
+def _check_lists(store: ObjectStore, manifest: Manifest, found: Findings) -> None:
+    """The manifest, which was read, and what it names of runs, which may have been read long ago."""
+    found.checked(JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt))
+    for name, crc32c in manifest.lists.items():
+        found.checked(name)
         try:
-            for layer in operator_layers(manifest, operator, load):
-                chain.insert(0, layer)
-        except FormatError as error:
-            found.problem(own, f"does not tell where the state of operator {operator!r} is: {error.message}")
-        return chain
-
-    return [chain_of(operator) for operator in manifest.operators]
+            load_list(store, manifest.job, name, crc32c)
+        except DstlError as error:
+            raise_unless_damage(error)
+            found.problem(name, f"cannot be read: {error.message}")
 
 
-def _load(loader: ManifestLoader, name: str, found: Findings) -> Manifest | None:
-    found.checked(name)
-    try:
-        return loader.load(name)
-    except DstlError as error:
-        raise_unless_damage(error)
-        found.problem(name, f"cannot be read: {error.message}")
-        return None
-
-
-def _files(chains: list[Chain]) -> list[StreamStateHandle]:
+def _files(manifest: Manifest) -> list[StreamStateHandle]:
     """The changelog files, each once."""
     found = {
         stream.name: stream
-        for chain in chains
-        for layer in chain
-        for handle in layer.handles
+        for entry in manifest.operators.values()
+        for handle in entry.handles
         for stream in handle.streams
     }
     return list(found.values())
 
 
-def _change_checks(memory: OnceRead, chains: list[Chain], found: Findings) -> list[Check]:
+def _change_checks(memory: OnceRead, manifest: Manifest, found: Findings) -> list[Check]:
     """One check for each handle: its files, its change sets, and their content.
 
     Of a handle that is needed in part, all is checked: its files are there for good or not at all.
@@ -225,15 +196,9 @@ def _change_checks(memory: OnceRead, chains: list[Chain], found: Findings) -> li
     blocks = BlockReads(memory)
     reader = ChangelogReader(blocks, threads=1)  # the checks themselves run concurrently
     works: list[tuple[ChangelogStateHandle, StateSchema | None]] = []
-    for chain in chains:
-        written = [layer for layer in chain if layer.handles]
-        # The last report's columns are the state's, also if it added nothing.
-        schema = _schema_of(chain, found) if written else None
-        works += [
-            (handle, schema if is_keyed(layer.report) else None)
-            for layer in written
-            for handle in _each_once(layer.handles)
-        ]
+    for entry in manifest.operators.values():
+        schema = _schema_of(entry, found) if entry.runs else None
+        works += [(handle, schema) for handle in _each_once(entry.handles)]
     files = FileChecks(memory, found, blocks, (stream for handle, _ in works for stream in _files_of(handle)))
     return [partial(_check_handle, memory, files, reader, handle, schema, found) for handle, schema in works]
 
@@ -247,13 +212,11 @@ def _each_once(handles: Iterable[ChangelogStateHandle]) -> Iterable[ChangelogSta
     return {handle.handles_and_offsets: handle for handle in handles}.values()
 
 
-def _schema_of(chain: Chain, found: Findings) -> StateSchema | None:
-    keyed = [layer.report for layer in chain if is_keyed(layer.report)]
+def _schema_of(entry: OperatorEntry, found: Findings) -> StateSchema | None:
     try:
-        return evolved_schema(keyed) if keyed else None
+        return schema_of(entry.report) if is_keyed(entry.report) else None
     except DstlError as error:
-        first = next(next(handle for layer in chain for handle in layer.handles).streams)
-        found.problem(first.name, f"has no readable schema in its manifest: {error.message}")
+        found.problem(next(entry.files()), f"has no readable schema in its manifest: {error.message}")
         return None
 
 

@@ -254,6 +254,10 @@ class JobNames:
     def report(self, attempt: uuid.UUID) -> str:
         return f"{self.attempt_folder(attempt)}report"
 
+    def run_list(self, attempt: uuid.UUID) -> str:
+        """What names runs of state for this checkpoint and later ones."""
+        return f"{self.attempt_folder(attempt)}runs"
+
     def changelog_base_path(self, attempt: uuid.UUID) -> str:
         """The `base_path` under which the tasks of an attempt write changelog files."""
         return f"{self.attempt_folder(attempt)}changelog"

@@ -67,7 +67,6 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
         problem = None if view.slot else "it has objects, but no timeline: a drop was interrupted"
         return JobSummary(job, open_owner=open_owner, problem=problem)
     sizes = [entry.sizes for entry in last.manifest.operators.values()]
-    known = [each.base_bytes + each.log_bytes for each in sizes if each is not None]
     return JobSummary(
         job,
         checkpoint_id=last.checkpoint_id,
@@ -75,5 +74,5 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
         batch=last.idempotency_key,
         retained=len(view.retained),
         open_owner=open_owner,
-        state_bytes=sum(known) if len(known) == len(sizes) else None,
+        state_bytes=sum(each.whole_bytes + each.log_bytes for each in sizes),
     )

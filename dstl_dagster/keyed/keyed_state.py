@@ -1,8 +1,7 @@
 """Keyed state at one checkpoint, read without Spark.
 
-Owns the schema of the state that a chain of reports makes up, which handles a range of key groups needs, and
-how much is held in memory at a time. Does not own which checkpoints exist (`timeline`), the walk through
-older manifests (`operator_log`), or folding changes into rows (`state`).
+Owns which handles a range of key groups needs, and how much is held in memory at a time. Does not own which
+checkpoints exist (`timeline`), which runs a state has (`manifest`), or folding changes into rows (`state`).
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ import pyarrow as pa
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead, KnownFooters
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
-from dstl_dagster.keyed.coverage import Uncovered
 from dstl_dagster.keyed.kept_log import KeptLog, collected
 from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
 from dstl_dagster.keyed.lookup import Keys, are_few, keys_table, may_be_looked_into, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.operator_log import operator_state
 from dstl_dagster.keyed.pass_ahead import passes_ahead, read_ahead
 from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.runs import within
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     FoldedRun,
@@ -42,7 +40,6 @@ from dstl_dagster.upload import local_changelog_directory
 __all__ = [
     "KeyedState",
     "StateAt",
-    "evolved_schema",
     "folded",
     "is_keyed",
     "schema_of",
@@ -59,32 +56,10 @@ def is_keyed(report: OperatorReport) -> bool:
 
 
 def schema_of(report: OperatorReport) -> StateSchema:
-    """The schema of what one checkpoint added. Raises: FormatError."""
+    """The schema of what a report adds; of a manifest's, of the whole state. Raises: FormatError."""
     return StateSchema.from_parts(
         report.schema, report.key_columns, report.max_parallelism, report.column_ids
     )
-
-
-def evolved_schema(reports: Iterable[OperatorReport]) -> StateSchema:
-    """The schema of the state that these reports make up: the newest report's columns come first.
-
-    Columns have the newest report's names, and those that it has dropped are left out.
-
-    `reports`: oldest first, at least one. Raises: FormatError.
-    """
-    # Neighbours nearly always have the same columns: a long log has a few schemas.
-    distinct: list[OperatorReport] = []
-    for report in reports:
-        if not distinct or _columns(report) != _columns(distinct[-1]):
-            distinct.append(report)
-    *older, schema = [schema_of(report) for report in distinct]
-    for each in older:
-        schema = schema.covering(each)
-    return schema
-
-
-def _columns(report: OperatorReport) -> tuple[object, ...]:
-    return report.schema, report.key_columns, report.max_parallelism, report.column_ids
 
 
 def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -> int:
@@ -129,24 +104,29 @@ class StateAt:
     ) -> StateAt | None:
         """The state at this checkpoint, empty before the first row; `None` if there is no such operator.
 
-        Reads manifests only.
+        No request.
 
-        Raises: NotFoundError (a manifest in the chain is gone), FormatError; InvalidInputError (kind
-        `not_keyed`) if the operator's log is not keyed state.
+        Raises: FormatError; InvalidInputError (kind `not_keyed`) if the operator's log is not keyed state.
         """
-        state = operator_state(store, manifest, operator)
-        if state is None:
+        entry = manifest.operators.get(operator)
+        if entry is None:
             return None
-        if not all(is_keyed(report) for report in state.reports):
+        if not is_keyed(entry.report):
             raise InvalidInputError(
                 f"operator {operator!r} of job {manifest.job!r} keeps a log of its own, without a schema: "
                 "read it with FsStateChangelogStorage.create_reader()",
                 kind=ErrorKind.NOT_KEYED,
             )
-        schema = evolved_schema(state.reports)
-        ttl = state.newest.ttl
-        at = cls(store.uri, manifest.job, manifest.checkpoint_id, operator, schema, state.handles, ttl=ttl)
-        return at if options is None else replace(at, options=options)
+        return cls(
+            store.uri,
+            manifest.job,
+            manifest.checkpoint_id,
+            operator,
+            schema_of(entry.report),
+            entry.handles,
+            options or JobOptions(),
+            entry.report.ttl,
+        )
 
     @property
     def all_key_groups(self) -> KeyGroupRange:
@@ -175,7 +155,7 @@ class StateAt:
 
     def within(self, key_groups: KeyGroupRange) -> StateAt:
         """The state of these key groups only."""
-        return replace(self, handles=tuple(Uncovered.of(key_groups).of_handles(self.handles)))
+        return replace(self, handles=tuple(within(self.handles, [key_groups])))
 
     def opened(self, store: ObjectStore) -> KeyedState:
         """The rows, read through `store`, which must be the store at `store_uri`."""

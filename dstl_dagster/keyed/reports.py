@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds, KeyGroupRange, StateTtl
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, StateTtl
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.cost import CheckpointCost
-from dstl_dagster.keyed.coverage import Uncovered
+from dstl_dagster.keyed.runs import Merge
 from dstl_dagster.keyed.sources import NameChange, Source
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStore
@@ -25,42 +25,18 @@ from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = [
     "AttemptReport",
-    "Compaction",
     "FileReport",
     "OperatorReport",
     "load_report",
-    "report_version",
     "store_report",
     "stored_bytes",
 ]
 
 _KIND = "report"
-_PLAIN, _WITH_IDS, _WITH_SLICES, WITH_COMPACTION, WITH_TTL = 1, 2, 3, 4, 5
-NEWEST_VERSION = WITH_TTL
+_VERSION = 1
 WAITING = "/waits-to-share-a-file"
 """How the file of a handle is named that `shared_files` will make durable with others of its batch."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """What the first handles of a report are: older changes of their key groups, of each key the last one.
-
-    Attributes:
-        handles: so many. They stand for all changes of their key groups since the newest base or compaction
-            of each. An operator's first changes count as a base here, if they are not one.
-        replaced_bytes: stored bytes of these changes, in proportion to their key groups.
-    """
-
-    handles: int
-    replaced_bytes: int
-
-    def to_json(self) -> dict[str, int]:
-        return {"handles": self.handles, "replaced_bytes": self.replaced_bytes}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Compaction:
-        return cls(int(fields["handles"]), int(fields["replaced_bytes"]))
 
 
 @dataclass(frozen=True)
@@ -73,15 +49,10 @@ class OperatorReport:
         key_columns: the names of the key columns, in hash order.
         max_parallelism: the number of key groups; frozen when the operator first writes.
         schema: the Arrow schema message of key and value columns, as `pyarrow.Schema.serialize` writes it.
-        upserts, deletes: rows in the change; rows that a base merely repeats are not counted.
-        base: the handles are the operator's whole state, and nothing older is needed. First those of the
-            base, whose ranges ascend and end with the last key group; then those of this attempt's changes.
+        upserts, deletes: rows in the change; rows that a merge merely repeats are not counted.
         column_ids: of the columns in `schema`, once columns were dropped or renamed.
-        base_range: a base of these key groups only, a slice: of them nothing older is needed. Its handles
-            come first and end with the range's last key group. `None` if `base`, or without any base.
-        compaction: the first handles hold older changes again, tombstones included; the others are this
-            attempt's. `None` if there are none such, and beside a base.
-        base_rows: in the base or the slice; `None` without one, or if an earlier release wrote it.
+        merges: runs of the parent's state that the attempt wrote in the place of several; its own changes
+            come after them.
         ttl: of the state from this checkpoint on, of older rows too; `None`: rows live until deleted.
     """
 
@@ -92,37 +63,17 @@ class OperatorReport:
     schema: bytes = b""
     upserts: int = 0
     deletes: int = 0
-    base: bool = False
     column_ids: ColumnIds = field(default_factory=ColumnIds)
-    base_range: KeyGroupRange | None = None
-    compaction: Compaction | None = None
+    merges: tuple[Merge, ...] = ()
     ttl: StateTtl | None = None
-    base_rows: int | None = None
 
     def __post_init__(self) -> None:
-        compaction = self.compaction
-        if compaction is not None and (
-            self.base or self.base_range is not None or not 0 < compaction.handles <= len(self.handles)
-        ):
-            raise InvalidInputError(
-                f"operator {self.operator!r}: a compaction is some of the report's handles, and not beside a "
-                f"base, but this one is {compaction.handles} of {len(self.handles)}"
-            )
-        slice_ = self.base_range
-        if slice_ is not None and (
-            self.base or not slice_.number_of_key_groups or slice_.end_key_group >= self.max_parallelism
-        ):
-            raise InvalidInputError(
-                f"operator {self.operator!r}: a slice of a base is of some of its {self.max_parallelism} key "
-                f"groups, not {slice_}{', and not beside a whole base' if self.base else ''}"
-            )
-
-    @property
-    def based(self) -> KeyGroupRange:
-        """The key groups whose base this holds: of them nothing older is needed. `EMPTY` if none."""
-        if self.base:
-            return KeyGroupRange.of(0, self.max_parallelism - 1)
-        return self.base_range or KeyGroupRange.EMPTY
+        for merge in self.merges:
+            if merge.key_groups.end_key_group >= self.max_parallelism:
+                raise InvalidInputError(
+                    f"operator {self.operator!r}: a merge is of some of its {self.max_parallelism} key "
+                    f"groups, not of {merge.key_groups}"
+                )
 
     @property
     def key_ids(self) -> list[str]:
@@ -130,52 +81,23 @@ class OperatorReport:
         return [self.column_ids.of(name) for name in self.key_columns]
 
     @property
-    def base_handles(self) -> tuple[ChangelogStateHandle, ...]:
-        """The base's handles; empty if this is not a base.
-
-        Raises: FormatError if no handle ends with the last key group, as a base's last one must.
-        """
-        based = self.based
-        if not based.number_of_key_groups:
-            return ()
-        for count, handle in enumerate(self.handles, 1):
-            if handle.key_group_range.end_key_group == based.end_key_group:
-                return self.handles[:count]
-        raise FormatError(f"the base of operator {self.operator!r} does not reach its last key group")
+    def is_of_all(self) -> bool:
+        """Whether nothing older than its merges is needed."""
+        return any(merge.is_of_all(self.max_parallelism) for merge in self.merges)
 
     @property
-    def compacted_handles(self) -> tuple[ChangelogStateHandle, ...]:
-        """Those of older changes; empty without a compaction."""
-        return () if self.compaction is None else self.handles[: self.compaction.handles]
-
-    @property
-    def change_handles(self) -> tuple[ChangelogStateHandle, ...]:
-        """The handles of the attempt's own changes."""
-        return self.handles[len(self.base_handles) + len(self.compacted_handles) :]
+    def written_handles(self) -> tuple[ChangelogStateHandle, ...]:
+        """All that the attempt wrote: of its merges, and of its own changes."""
+        return tuple(handle for merge in self.merges for handle in merge.run.handles) + self.handles
 
     def unchanged(self) -> OperatorReport:
         """The report of a later checkpoint that adds nothing."""
-        # At once: a compaction without handles is refused.
-        return replace(
-            self,
-            handles=(),
-            upserts=0,
-            deletes=0,
-            base=False,
-            base_range=None,
-            compaction=None,
-            base_rows=None,
-        )
+        return replace(self, handles=(), upserts=0, deletes=0, merges=())
 
     @property
     def is_waiting(self) -> bool:
         """Whether some of it waits for the end of its batch's step 3 to be durable (`shared_files`)."""
-        return any(stream.name.endswith(WAITING) for handle in self.handles for stream in handle.streams)
-
-    def before(self, uncovered: Uncovered) -> Uncovered:
-        """What is uncovered before what this added."""
-        uncovered = uncovered.before(self.based, self.max_parallelism)
-        return uncovered.compacted_in(each.key_group_range for each in self.compacted_handles)
+        return any(stream.name.endswith(WAITING) for each in self.written_handles for stream in each.streams)
 
     @property
     def payload_bytes(self) -> int:
@@ -187,28 +109,19 @@ class OperatorReport:
         """Bytes of the changelog files that hold the changes, as far as their writers knew them."""
         return stored_bytes(self.handles)
 
-    def to_json(self) -> dict[str, Any]:
-        # Written only if true, so that the bytes of a report without them never changed.
-        more: dict[str, Any] = {"base": True} if self.base else {}
-        if self.base_range is not None:
-            more["base_range"] = self.base_range.to_json()
-        if self.base_rows is not None:
-            more["base_rows"] = self.base_rows
-        if self.compaction is not None:
-            more["compaction"] = self.compaction.to_json()
-        if self.column_ids:
-            more["column_ids"] = self.column_ids.to_json()
-        if self.ttl is not None:
-            more["ttl"] = self.ttl.to_json()
+    def to_json(self, *, handles: bool = True) -> dict[str, Any]:
+        """`handles`: with those of its own changes."""
         return {
-            **more,
             "operator": self.operator,
-            "handles": [handle.to_json() for handle in self.handles],
+            "handles": [handle.to_json() for handle in self.handles if handles],
             "key_columns": list(self.key_columns),
             "max_parallelism": self.max_parallelism,
             "schema": base64.b64encode(self.schema).decode("ascii"),
             "upserts": self.upserts,
             "deletes": self.deletes,
+            "column_ids": self.column_ids.to_json() if self.column_ids else None,
+            "merges": [merge.to_json() for merge in self.merges],
+            "ttl": None if self.ttl is None else self.ttl.to_json(),
         }
 
     @classmethod
@@ -224,16 +137,9 @@ class OperatorReport:
                 schema=base64.b64decode(fields["schema"], validate=True),
                 upserts=int(fields["upserts"]),
                 deletes=int(fields["deletes"]),
-                base=_flag(fields, "base"),
-                column_ids=(
-                    ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else ColumnIds()
-                ),
-                base_range=(
-                    KeyGroupRange.from_json(fields["base_range"]) if "base_range" in fields else None
-                ),
-                compaction=Compaction.from_json(fields["compaction"]) if "compaction" in fields else None,
-                ttl=StateTtl.from_json(fields["ttl"]) if "ttl" in fields else None,
-                base_rows=int(fields["base_rows"]) if "base_rows" in fields else None,
+                column_ids=ColumnIds.from_json(fields["column_ids"]) if fields["column_ids"] else ColumnIds(),
+                merges=tuple(Merge.from_json(each) for each in fields["merges"]),
+                ttl=None if fields["ttl"] is None else StateTtl.from_json(fields["ttl"]),
             ),
         )
 
@@ -317,7 +223,7 @@ class AttemptReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **({} if self.cost is None else {"cost": self.cost.to_json()}),
+            "cost": None if self.cost is None else self.cost.to_json(),
             "operators": [operator.to_json() for operator in self.operators],
             "files": [file.to_json() for file in self.files],
             "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
@@ -336,7 +242,7 @@ class AttemptReport:
                 sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
                 names=NameChange.from_json(fields["names"]),
                 seconds=float(fields["seconds"]),
-                cost=CheckpointCost.from_json(fields["cost"]) if "cost" in fields else None,
+                cost=None if fields["cost"] is None else CheckpointCost.from_json(fields["cost"]),
             ),
         )
 
@@ -348,8 +254,7 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
     does its work once, and a second try needs an attempt of its own.
     """
     name = attempt.names.report(attempt.attempt)
-    version = report_version(report.operators)
-    payload = encode_document(_KIND, version, report.to_json())
+    payload = encode_document(_KIND, _VERSION, report.to_json())
     conflict = ConflictError(
         f"attempt {attempt.attempt} of job {attempt.job!r} already stored a different report: trigger a new "
         "attempt for a second try",
@@ -373,23 +278,8 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
             kind=ErrorKind.NO_REPORT,
         ) from error
-    _, fields = decode_document(_KIND, NEWEST_VERSION, payload, name)
+    _, fields = decode_document(_KIND, _VERSION, payload, name)
     return AttemptReport.from_json(fields)
-
-
-def report_version(operators: Iterable[OperatorReport]) -> int:
-    """The version of a document with these reports: an earlier release must refuse it, where it would take a
-    renamed column for a new one, a slice of a base for changes, changes that a compaction replaces for
-    needed, or expired rows for rows.
-    """
-    reports = list(operators)
-    if any(each.ttl is not None and each.ttl.ttl_us is not None for each in reports):
-        return WITH_TTL
-    if any(each.compaction is not None for each in reports):
-        return WITH_COMPACTION
-    if any(each.base_range is not None for each in reports):
-        return _WITH_SLICES
-    return _WITH_IDS if any(each.column_ids for each in reports) else _PLAIN
 
 
 def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
@@ -402,13 +292,6 @@ def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
     }
     shares = sum(handle.share_bytes or 0 for handle in handles)
     return shares + sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
-
-
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name, False)
-    if not isinstance(value, bool):
-        raise FormatError(f"{name!r} is {value!r}, not true or false")
-    return value
 
 
 def _parsed(what: str, build: Callable[[], T]) -> T:

@@ -26,6 +26,7 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotRes
 from dstl_dagster.format.changes import payload_bytes
 from dstl_dagster.keyed.keyed_writer import open_attempt_changelog, write_range
 from dstl_dagster.keyed.reports import WAITING, OperatorReport
+from dstl_dagster.keyed.runs import Run
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import EncodedChanges, StateSchema
 from dstl_dagster.storage import ObjectStore
@@ -176,8 +177,14 @@ class SharedFiles:
         """The report with real handles, as far as they were flushed."""
         if not report.is_waiting:
             return report
-        found = (self._durable.get(handle.state_handle_id, handle) for handle in report.handles)
-        return replace(report, handles=tuple(found))
+        merges = tuple(replace(merge, run=self._real(merge.run)) for merge in report.merges)
+        return replace(report, handles=self._real_handles(report.handles), merges=merges)
+
+    def _real(self, run: Run) -> Run:
+        return replace(run, handles=self._real_handles(run.handles))
+
+    def _real_handles(self, handles: Iterable[ChangelogStateHandle]) -> tuple[ChangelogStateHandle, ...]:
+        return tuple(self._durable.get(handle.state_handle_id, handle) for handle in handles)
 
     def durable_now(self, report: OperatorReport) -> OperatorReport:
         """`flush`, and the report with real handles."""

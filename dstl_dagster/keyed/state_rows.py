@@ -1,40 +1,25 @@
 """How many rows an operator's state has, as far as its manifests can tell without reading it.
 
 Owns the bounds, how one more checkpoint changes them, and their JSON form. Does not own the counts: of a
-base `bases` counts the rows, of changes their writer. Pure.
+merge `merging` counts the rows, of changes their writer. Pure.
 
-A base is counted row by row. A later change may be of a key that is there or of a new one, and nobody looks
-which: an upsert adds one row at most, a delete takes away one at most. So the number is exact right after a
-base, and after an operator's first changes; in between it has bounds, and the next fold brings them together.
-Rows that expire are gone for every reader at once, but are counted only by the next fold: while a TTL hides
-rows, there is little or nothing to say about the least.
+A run that nothing older precedes is counted row by row. A later change may be of a key that is there or of a
+new one, and nobody looks which: an upsert adds one row at most, a delete takes away one at most. So the
+number is exact right after all was merged, and after an operator's first changes; in between it has bounds,
+which merges bring together. Rows that expire are gone for every reader at once, but are counted only by a
+merge: while a TTL hides rows, there is nothing to say about the least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.runs import Run
 
 __all__ = ["StateRows"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """A round of slices that is not finished.
-
-    Attributes:
-        key_groups: so many, from the first one on, have a base of this round.
-        rows: in these bases.
-        upserts, deletes: of all key groups, since the round's first slice.
-    """
-
-    key_groups: int = 0
-    rows: int = 0
-    upserts: int = 0
-    deletes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +28,43 @@ class StateRows:
 
     Attributes:
         least: there are no fewer.
-        most: there are no more; `None`: not known, as after a manifest of an earlier release, until the state
-            is folded as a whole.
-        folded: in the newest whole base, or in all slices of the newest finished round; `None` if there is
-            none.
-        round: the slices since.
+        most: there are no more; `None`: not known.
     """
 
     least: int = 0
     most: int | None = None
-    folded: int | None = None
-    round: _Round | None = None
 
     @classmethod
     def after(
-        cls, rows: StateRows | None, before: OperatorReport | None, report: OperatorReport
+        cls,
+        rows: StateRows | None,
+        before: OperatorReport | None,
+        report: OperatorReport,
+        runs: Sequence[Run],
     ) -> StateRows | None:
         """The rows after a report; `None` if nothing is known.
 
         Args:
             rows: at the parent, if anything is known.
             before: the operator's report at the parent; `None` if it had no state.
+            runs: of the whole state after the report.
         """
-        if not report.schema or (report.change_handles and not report.upserts + report.deletes):
+        if not report.schema or (report.handles and not report.upserts + report.deletes):
             return None  # a log of a program's own, or changes that nobody counted
         hidden, hides = (
             None if each is None or each.ttl is None else each.ttl.hides for each in (before, report)
         )
-        if hidden is not None and hides is None and not report.base:
+        if hidden is not None and hides is None and not report.is_of_all:
             return None
-        rows = cls(most=0) if before is None else rows or cls()
-        found = rows._folded(report, exact=hidden is None)._changed(report.upserts, report.deletes)
-        if hides is not None and (hides != hidden or report.change_handles):
+        if report.is_of_all:
+            count = sum(merge.run.upserts or 0 for merge in report.merges)
+            found = cls(count, count)
+        else:
+            found = cls(0, 0) if before is None else rows or cls()
+        found = found._changed(report.upserts, report.deletes)._within(runs)
+        if hides is not None and (hides != hidden or report.handles):
             found = replace(found, least=0)  # rows have expired since, perhaps those written just now
-        return None if found.most is None and found.round is None else found
+        return None if found.most is None else found
 
     @classmethod
     def total(cls, parts: Iterable[StateRows | None]) -> StateRows | None:
@@ -88,12 +76,7 @@ class StateRows:
             known.append(each)
         if not known:
             return None
-        folded = [each.folded for each in known if each.folded is not None]
-        return cls(
-            sum(each.least for each in known),
-            sum(each.most or 0 for each in known),
-            sum(folded) if len(folded) == len(known) else None,
-        )
+        return cls(sum(each.least for each in known), sum(each.most or 0 for each in known))
 
     @property
     def exact(self) -> int | None:
@@ -101,57 +84,29 @@ class StateRows:
         return self.most if self.least == self.most else None
 
     def in_words(self) -> str:
-        """`1,204,319 to 1,244,331 (1,204,331 when last folded)`; empty where nothing is known."""
+        """`1,204,319 to 1,244,331`; empty where nothing is known."""
         if self.most is None:
             return ""
         if self.exact is not None:
             return f"{self.exact:,}"
-        said = f"{self.least:,} to {self.most:,}" if self.least else f"at most {self.most:,}"
-        return said if self.folded is None else f"{said} ({self.folded:,} when last folded)"
-
-    def _folded(self, report: OperatorReport, *, exact: bool) -> StateRows:
-        """With the report's base or slice. `exact`: no row has expired since the round began."""
-        based, counted = report.base_range, report.base_rows
-        if report.base:
-            return StateRows() if counted is None else StateRows(counted, counted, counted)
-        if based is None:
-            return self
-        begun = _Round() if based.start_key_group == 0 else self.round
-        if begun is None or begun.key_groups != based.start_key_group:
-            return self  # out of turn: the round goes on where it was
-        if counted is None:
-            return replace(self, round=None)
-        done = replace(begun, key_groups=based.end_key_group + 1, rows=begun.rows + counted)
-        if done.key_groups < report.max_parallelism:
-            return replace(self, round=done)
-        most = done.rows + done.upserts
-        least = max(self.least, done.rows - done.deletes) if exact else self.least
-        return StateRows(least, most if self.most is None else min(most, self.most), done.rows)
+        return f"{self.least:,} to {self.most:,}" if self.least else f"at most {self.most:,}"
 
     def _changed(self, upserts: int, deletes: int) -> StateRows:
         """After changes of so many keys, each another one."""
-        now = self.round
-        return replace(
-            self,
-            least=max(self.least - deletes, upserts),
-            most=None if self.most is None else self.most + upserts,
-            round=now and replace(now, upserts=now.upserts + upserts, deletes=now.deletes + deletes),
-        )
+        most = None if self.most is None else self.most + upserts
+        return StateRows(max(self.least - deletes, upserts), most)
+
+    def _within(self, runs: Sequence[Run]) -> StateRows:
+        """No more than the runs have changes."""
+        if any(run.upserts is None for run in runs):
+            return self
+        most = sum(run.upserts or 0 for run in runs)
+        return StateRows(self.least, most if self.most is None else min(self.most, most))
 
     def to_json(self) -> dict[str, Any]:
-        more: dict[str, Any] = {} if self.folded is None else {"folded": self.folded}
-        if self.round is not None:
-            more["round"] = asdict(self.round)
-        return {"least": self.least, "most": self.most, **more}
+        return {"least": self.least, "most": self.most}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> StateRows:
-        most, folded, begun = fields["most"], fields.get("folded"), fields.get("round")
-        return cls(
-            int(fields["least"]),
-            None if most is None else int(most),
-            None if folded is None else int(folded),
-            None
-            if begun is None
-            else _Round(*(int(begun[name]) for name in ("key_groups", "rows", "upserts", "deletes"))),
-        )
+        most = fields["most"]
+        return cls(int(fields["least"]), None if most is None else int(most))

@@ -1,7 +1,7 @@
 """Whether a report may follow another one, by the TTLs of both.
 
-Owns these refusals at step 4. Does not own what a TTL hides (`format.StateTtl`), or folding what it hides
-(`bases`). Pure.
+Owns these refusals at step 4. Does not own what a TTL hides (`format.StateTtl`), or leaving out what it hides
+(`merging`). Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def refuse_wrong_ttl(before: OperatorReport | None, now: OperatorReport) -> None
         )
     if ttl is None:
         return
-    if not ttl.hides_what(known) and not now.base:
+    if not ttl.hides_what(known) and not now.is_of_all:
         raise InvalidInputError(
             f"operator {now.operator!r}: rows that have expired would come back, since the TTL ends or "
             "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out for good",

@@ -20,7 +20,6 @@ from dstl_dagster.settings.units import (
     parse_duration,
     parse_float,
     parse_int,
-    parse_memory_size,
     refuse_unknown,
 )
 
@@ -33,11 +32,8 @@ _COMMIT_THREADS = ("dstl.checkpoint.commit-threads",)
 _SNAPSHOT_INTERVAL = ("dstl.checkpoint.snapshot-interval",)
 _MATERIALIZE = ("dstl.state.materialize.enabled",)
 _LOG_RATIO = ("dstl.state.materialize.log-ratio",)
-_MIN_LOG = ("dstl.state.materialize.min-log-size",)
-_MIN_CHAIN = ("dstl.state.materialize.min-checkpoints",)
-_MAX_CHAIN = ("dstl.state.materialize.max-checkpoints",)
+_MAX_RUNS = ("dstl.state.materialize.max-runs",)
 _IGNORE_UNCLAIMED = ("execution.state-recovery.ignore-unclaimed-state",)
-_SLICE = ("dstl.state.materialize.slice-size",)
 
 
 @dataclass(frozen=True)
@@ -54,17 +50,11 @@ class CheckpointOptions:
         commit_threads: files composed, and other requests sent, concurrently.
         snapshot_interval: timeline records between snapshots, 8 or more. Finding a job's tail takes at most
             about as many requests.
-        materialize: whether a state that is due is folded into a base automatically
+        materialize: whether a batch merges older runs of the state that it writes
             (`dstl.state.materialize.enabled`).
-        materialize_log_ratio: due when the log since the base has at least this many times the base's
-            bytes, and at least `materialize_min_log_bytes` or `materialize_min_checkpoints`.
-        materialize_min_log_bytes: stored bytes.
-        materialize_min_checkpoints: checkpoints since the base that hold changes.
-        materialize_max_checkpoints: due, whatever the sizes, when this many checkpoints since the base hold
-            changes: reading the state reads a manifest for each of them.
-        materialize_slice_bytes: a base of twice as many stored bytes or more is folded in slices of about
-            this size, at most 128, spread over the checkpoints until it is due. A slice has a key group or
-            more.
+        materialize_log_ratio: space amplification: what was changed since all was merged is merged into it
+            once it has at least this many times its bytes.
+        materialize_max_runs: log length: so many runs of similar size, 2 or more, are merged to one.
         ignore_unclaimed_state: whether a batch may leave state as it is that its program no longer names,
             instead of being refused (Flink's key, in whose words that is unclaimed).
         prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
@@ -77,10 +67,7 @@ class CheckpointOptions:
     snapshot_interval: int = 32
     materialize: bool = True
     materialize_log_ratio: float = 1.0
-    materialize_min_log_bytes: int = 16 * 1024 * 1024
-    materialize_min_checkpoints: int = 10
-    materialize_max_checkpoints: int = 200
-    materialize_slice_bytes: int = 256 * 1024
+    materialize_max_runs: int = 8
     ignore_unclaimed_state: bool = False
     prices: StoragePrices = field(default_factory=StoragePrices)
 
@@ -100,18 +87,8 @@ class CheckpointOptions:
         # `not >`, so that NaN is refused too.
         if not self.materialize_log_ratio > 0:
             raise InvalidInputError(f"{_LOG_RATIO[0]} must be above 0, not {self.materialize_log_ratio}")
-        if self.materialize_min_log_bytes < 0:
-            raise InvalidInputError(f"{_MIN_LOG[0]} must not be negative: {self.materialize_min_log_bytes}")
-        if self.materialize_min_checkpoints < 1:
-            raise InvalidInputError(
-                f"{_MIN_CHAIN[0]} must be 1 or more, not {self.materialize_min_checkpoints}"
-            )
-        if self.materialize_slice_bytes < 1:
-            raise InvalidInputError(f"{_SLICE[0]} must be 1 or more, not {self.materialize_slice_bytes}")
-        if self.materialize_max_checkpoints < 1:
-            raise InvalidInputError(
-                f"{_MAX_CHAIN[0]} must be 1 or more, not {self.materialize_max_checkpoints}"
-            )
+        if self.materialize_max_runs < 2:
+            raise InvalidInputError(f"{_MAX_RUNS[0]} must be 2 or more, not {self.materialize_max_runs}")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue], *, alone: bool = False) -> CheckpointOptions:
@@ -148,10 +125,7 @@ CHECKPOINT_KEYS: Final = OptionTable(
         Option("snapshot_interval", *_SNAPSHOT_INTERVAL, lambda key, value: parse_int(key, value, minimum=8)),
         Option("materialize", *_MATERIALIZE, parse_bool),
         Option("materialize_log_ratio", *_LOG_RATIO, parse_float),
-        Option("materialize_min_log_bytes", *_MIN_LOG, parse_memory_size),
-        Option("materialize_min_checkpoints", *_MIN_CHAIN, _parse_count),
-        Option("materialize_max_checkpoints", *_MAX_CHAIN, _parse_count),
-        Option("materialize_slice_bytes", *_SLICE, parse_memory_size),
+        Option("materialize_max_runs", *_MAX_RUNS, lambda key, value: parse_int(key, value, minimum=2)),
         Option("ignore_unclaimed_state", *_IGNORE_UNCLAIMED, parse_bool),
     )
 )

@@ -50,7 +50,7 @@ class CheckpointBatch:
     """A context manager: entering opens the attempt, leaving stores the report of what its tasks wrote.
 
     Leaving normally ends step 3: everything written is durable and reported, and nothing is visible yet.
-    It also folds the log of each operator that is due for a base (`CheckpointOptions.materialize_*`).
+    It also merges older runs of what it wrote, as far as they are due (`CheckpointOptions.materialize_*`).
     Leaving by an exception aborts the attempt. If the process dies instead, the next trigger of the same
     owner fences it. One thread.
 
@@ -124,8 +124,8 @@ class CheckpointBatch:
 
         Raises: NotFoundError, FormatError.
         """
-        state = None if self.parent is None else self._coordinator.operator_state(self.parent, operator)
-        return () if state is None else state.handles
+        entry = None if self.parent is None else self.parent.manifest.operators.get(operator)
+        return () if entry is None else entry.handles
 
     def __enter__(self) -> Self:
         spending = self._coordinator.spending()
@@ -169,7 +169,7 @@ class CheckpointBatch:
 
     def _end(self, batch: Batch) -> None:
         """End step 3, after the user's code."""
-        batch.fold_due_logs()
+        batch.merge_due_runs()
         batch.hand_over()
 
     def read_state(

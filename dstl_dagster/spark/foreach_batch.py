@@ -204,7 +204,7 @@ class _CompletingBatch(CheckpointBatch):
         return None
 
     def _end(self, batch: Batch) -> None:
-        batch.fold_due_logs()
+        batch.merge_due_runs()
         batch.complete(clean_up_every=self._clean_up_every)
 
 

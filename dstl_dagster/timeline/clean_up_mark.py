@@ -15,8 +15,6 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 The `stamps` spare the next one a look at each slot whose grace decides. They are believed only to find that
 there is nothing to do; before anything is deleted, the slots themselves are looked at.
 
-A mark is left only if no manifest names a file of another attempt.
-
 Later objects, of tasks that outlived their attempt, have later stamps, and the next clean-up finds them.
 Clean-ups may run concurrently, be killed or be late: whichever mark is the newest is as true as the others.
 """

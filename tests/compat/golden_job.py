@@ -2,14 +2,15 @@
 
     python tests/compat/golden_job.py FILE
 
-makes such a file: every kind of record, keyed state with a base and with slices of
-one, reports that manifests repeat, files, a savepoint, a blocked file that was resolved, a restore,
+makes such a file: every kind of record, keyed state that was merged as a whole and in
+parts, lists of runs, files, a savepoint, a blocked file that was resolved, a restore,
 clean-ups, snapshots, the archive and the hint.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import itertools
 import json
 import sys
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, materialize
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import KeyedState, with_base, write_base, write_rows
+from dstl_dagster.keyed import DueMerge, KeyedState, write_merge, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
@@ -138,7 +139,9 @@ class _Maker:
         if slice_ is not None and latest is not None:
             state = KeyedState.of(self.store, latest.manifest, OPERATOR)
             assert state is not None
-            report = with_base(write_base(self.store, attempt, state, key_groups=slice_), report)
+            due, runs = DueMerge(slice_, 0), latest.manifest.operators[OPERATOR].runs
+            merge = write_merge(self.store, attempt, state, runs, due)
+            report = dataclasses.replace(report, merges=(merge,))
         coordinator.record(attempt, [report], [file], {"source": batch})
         coordinator.confirm(attempt)
         coordinator.compose_commit()

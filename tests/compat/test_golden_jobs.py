@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FormatError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document
-from dstl_dagster.keyed import Manifest, write_rows
+from dstl_dagster.keyed import Manifest, load_list, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ANY
 from dstl_dagster.timeline.record_codec import decode_record, encode_record
@@ -64,7 +64,7 @@ def test_an_old_job_is_resumed(old):
 def test_documents_are_written_as_they_were():
     """Byte for byte, so that another implementation of `docs/format.md` can rely on it."""
     store, _expected = golden_job.load(JOB)
-    kinds = set()
+    kinds, lists = set(), []
     for stat in store.list("dstl/orders/"):
         payload = store.get(stat.name)
         if "/timeline/" in stat.name:
@@ -73,10 +73,15 @@ def test_documents_are_written_as_they_were():
             kinds.add(record.kind)
             assert encode_record(record) == payload
         elif "/manifests/" in stat.name:
-            version, fields = decode_document("manifest", 3, payload, stat.name)
-            manifest = Manifest.from_json(fields, stat.name).to_json()
+            version, fields = decode_document("manifest", 1, payload, stat.name)
+            manifest = Manifest.from_json(fields, stat.name, store).to_json()
             assert encode_document("manifest", version, manifest) == payload
+        elif stat.name.endswith("/runs"):
+            lists.append(load_list(store, "orders", stat.name, stat.crc32c))
+            entries = {name: lists[-1].of(name).to_json() for name in lists[-1].operators}
+            assert encode_document("run-list", 1, {"job": "orders", "operators": entries}) == payload
     assert len(kinds) == 11
+    assert lists
 
 
 @pytest.mark.parametrize("part", ["timeline", "archive/attempts", "archive/keys", "hint"])

@@ -193,16 +193,16 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
 
 
 def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
-    """A long log is folded into a base, in a checkpoint of its own with its partition and event."""
+    """Many runs are merged to one, in a checkpoint of its own with its partition and event."""
     three_days(days)
-    days.options = {"dstl.state.materialize.max-checkpoints": "2"}
+    days.options = {"dstl.state.materialize.max-runs": "2"}
     result = run_job(days, build_materialize_job)
     assert result.success, days.failure(result)
     assert days.shown_checkpoints()[-1] == "chk-00000004"
     assert days.events("checkpoints")[-1].partition == "chk-00000004"
     latest = days.coordinator().latest()
     assert latest is not None
-    assert latest.manifest.operators["totals"].report.base
+    assert [run.whole for run in latest.manifest.operators["totals"].runs] == [True]
     assert latest.positions == {"calendar": "2024-01-04T00:00:00+00:00"}
     said = days.logged(result)
     assert "checkpoint 4 holds the whole state" in said
@@ -223,7 +223,7 @@ def test_a_fold_waits_for_an_open_batch(days: Days) -> None:
     """While a batch is open the fold is refused, and not retried."""
     three_days(days)
     days.coordinator("somebody else").trigger()
-    days.options = {"dstl.state.materialize.max-checkpoints": "2"}
+    days.options = {"dstl.state.materialize.max-runs": "2"}
     result = run_job(days, build_materialize_job)
     assert "'somebody else'" in days.failure(result)[1]
     assert days.retries(result) == []

@@ -53,5 +53,5 @@ def test_every_option_is_listed() -> None:
     """By key; an upstream alias is the same option."""
     keys = [settings._NUM_RETAINED[0], *settings._READER_GRACE, *settings._COMMIT_THREADS]
     keys += [*settings._SNAPSHOT_INTERVAL, *settings._MATERIALIZE, *settings._LOG_RATIO]
-    keys += [*settings._MIN_LOG, *settings._MAX_CHAIN, *settings.PRICE_KEYS.keys]
+    keys += [*settings._LOG_RATIO, *settings._MAX_RUNS, *settings.PRICE_KEYS.keys]
     assert [key for key in keys if f"`{key}`" not in PAGE] == []

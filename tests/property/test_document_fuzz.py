@@ -30,21 +30,25 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames, KeyGroupRange
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import (
     AttemptReport,
     FileReport,
     Manifest,
     Measure,
+    Merge,
     NameChange,
     OperatorEntry,
     OperatorReport,
+    Run,
     Source,
     StateRows,
+    load_list,
     schema_of,
 )
-from dstl_dagster.keyed.manifest import BaseAndLog, load_manifest
+from dstl_dagster.keyed.manifest import load_manifest
 from dstl_dagster.keyed.reports import load_report
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
@@ -88,10 +92,10 @@ OPERATOR = OperatorReport(
     SCHEMA.arrow_message,
     2,
     1,
-    base=True,
-    base_rows=5,
     column_ids=COLUMN_IDS,
+    merges=(Merge(KeyGroupRange.of(2, 5), Run(1, 2, (), merged=True, upserts=5, deletes=1)),),
 )
+RUN = Run(3, 3, OPERATOR.handles, whole=True, upserts=2, deletes=1)
 FILE = FileReport(
     GSCommitRecoverable(GSBlobIdentifier("bucket", "out"), (ID,)),
     (Component("bucket", "part", 1, 2, 3),),
@@ -101,15 +105,14 @@ FILE = FileReport(
 MEASURE = Measure("keys", {"zone": "UTC"}, {"start": 1})
 SOURCES = {"source": Source({"at": [1, 2.5]}, MEASURE, "asset:a", ("op",))}
 REPORT = AttemptReport((OPERATOR,), (FILE,), SOURCES, 1.5, names=NameChange({"op": "new"}, {"old": None}))
-ROWS = StateRows.from_json(
-    {"least": 1, "most": 3, "folded": 2, "round": {"key_groups": 4, "rows": 1, "upserts": 1, "deletes": 0}}
-)
+ROWS = StateRows(1, 3)
+ENTRIES = {"op": OperatorEntry(dataclasses.replace(OPERATOR, merges=(), handles=()), (RUN,), ROWS)}
 MANIFEST = Manifest(
     "job",
     3,
     ID,
     2,
-    {"op": OperatorEntry(OPERATOR, "older", BaseAndLog(1, 2, 3), previous_crc32c=0x1234ABCD, rows=ROWS)},
+    {"op": OperatorEntry(dataclasses.replace(OPERATOR, merges=()), (RUN,), ROWS, 7)},
     (FILE,),
     SOURCES,
     1.5,
@@ -182,6 +185,13 @@ def read_manifest(body: bytes) -> None:
         schema_of(entry.report)
 
 
+def read_list(body: bytes) -> None:
+    payload = enveloped("run-list", body)
+    found = load_list(stored("it", payload), "job", "it", crc32c(payload))
+    for name in found.operators:
+        schema_of(found.of(name).report)
+
+
 def read_report(body: bytes) -> None:
     name = NAMES.report(ID)
     report = load_report(stored(name, enveloped("report", body)), ATTEMPT)
@@ -241,6 +251,10 @@ DOCUMENTS: dict[str, Case] = {
     },
     "view of a snapshot": (view(), lambda body: view_from_plain(fields_of(body), 5)),
     "manifest": (plain_of(MANIFEST), read_manifest),
+    "run list": (
+        {"job": "job", "operators": {name: entry.as_listed().to_json() for name, entry in ENTRIES.items()}},
+        read_list,
+    ),
     "report": (plain_of(REPORT), read_report),
     "handle": (HANDLE, lambda body: ChangelogStateHandle.from_json(fields_of(body))),
     "ending": (ENDING, read_ending),

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, materialize
 from dstl_dagster.format import KeyGroupRange, StateTtl
 from dstl_dagster.keyed import (
+    DueMerge,
     KeyedState,
     StateScan,
-    compacted,
     diff_checkpoints,
     key_history,
-    with_base,
-    write_base,
+    write_merge,
     write_rows,
 )
-from dstl_dagster.keyed import compaction as compaction_module
 from dstl_dagster.keyed import diff as diff_module
+from dstl_dagster.keyed import merging as merging_module
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, encode_changes, filled_column
 from dstl_dagster.state import fold as fold_module
@@ -59,8 +58,8 @@ class Step:
         changes: the day of each key's row (None: it has none), or `gone`.
         ttl: what the batch asks for.
         later: days by which the clock has moved on.
-        below: what is folded below the changes: a base, all or a slice, a compaction, or nothing.
-        alone: a base, and nothing else, follows.
+        below: what is merged below the changes: all runs of some key groups, all but the oldest, or nothing.
+        alone: a merge of all, and nothing else, follows.
         back: so many checkpoints are taken back first.
         idle: the batch does not write the operator.
     """
@@ -91,9 +90,7 @@ steps = st.builds(
     st.integers(0, 4),
     st.one_of(
         st.just(("nothing", EVERYTHING)),
-        st.tuples(
-            st.sampled_from(["base", "compaction", "compaction"]), st.one_of(st.just(EVERYTHING), slices)
-        ),
+        st.tuples(st.sampled_from(["all", "newer", "newer"]), st.one_of(st.just(EVERYTHING), slices)),
     ),
     st.sampled_from([False, False, False, True]),
     st.sampled_from([0, 0, 0, 0, 1, 2]),
@@ -196,9 +193,9 @@ class World:
         if config is not None and config.watermark is not None and ttl is not None:
             report = replace(report, ttl=ttl)
         batch.add(report)
-        batch.fold_due_logs()
+        batch.merge_due_runs()
         (report,) = batch._operators
-        if not report.base:
+        if not report.merges:
             batch._operators = [self._below(batch, step, report)]
         for row in rows.values():
             if row is not None:
@@ -206,15 +203,16 @@ class World:
         return model.after(rows, step.ttl, self.clock.now())
 
     def _below(self, batch: Batch, step: Step, report: Any) -> Any:
-        """The report with what is folded below it."""
+        """The report with what is merged below it."""
         what, key_groups = step.below
         state = None if batch.parent is None else KeyedState.of(self.store, batch.parent.manifest, "op")
         if state is None or batch.parent is None or what == "nothing":
             return report
-        if what == "base":
-            return with_base(write_base(self.store, batch.attempt, state, key_groups=key_groups), report)
-        made = compacted(self.store, batch.attempt, batch.parent.manifest, "op", key_groups, [report])
-        return report if made is None else with_base(made, report)
+        runs = batch.parent.manifest.operators["op"].runs
+        newer = what == "newer" and len(runs) > 2
+        due = DueMerge(key_groups, runs[1].first if newer else 0)
+        merge = write_merge(self.store, batch.attempt, state, runs, due)
+        return replace(report, merges=(merge,))
 
     def disagreement(self) -> str | None:
         for checkpoint, model in self.said:
@@ -303,13 +301,13 @@ def none_expire(rows: Any, schema: StateSchema, ttl: StateTtl | None) -> None:
 
 
 def the_expired_left_out(schema: StateSchema, run: Any) -> Any:
-    """The mistake: a compaction drops a row that expired, and with it what hides the row below it."""
+    """The mistake: a merge drops a row that expired, and with it what hides the row below it."""
     alive = run.alive()
     return encode_changes(schema, alive.rows.select(schema.columns.names), alive.key_groups)
 
 
 def any_may_follow(self: StateTtl, before: StateTtl | None) -> bool:
-    """The mistake: what a longer TTL would show again comes back, if it was not folded yet."""
+    """The mistake: what a longer TTL would show again comes back, if it was not merged yet."""
     return True
 
 
@@ -340,7 +338,7 @@ A_ROW_BELOW = [
     step({"a": 10}, ("seen", 2, None)),
     step({"a": 1}),
     step({"b": 10}),
-    step({"c": 10}, below="compaction"),
+    step({"c": 10}, below="newer"),
 ]
 
 
@@ -348,7 +346,7 @@ A_ROW_BELOW = [
     ("module", "name", "mistake", "history"),
     [
         (fold_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
-        (compaction_module, "_as_changes", the_expired_left_out, A_ROW_BELOW),
+        (merging_module, "_as_changes", the_expired_left_out, A_ROW_BELOW),
         (
             StateTtl,
             "hides_what",

@@ -18,12 +18,11 @@ from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, Unavail
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import (
     AttemptReport,
-    Compaction,
+    Merge,
+    OperatorEntry,
+    Run,
     Source,
-    compaction_of,
     load_report,
-    loading,
-    operator_layers,
     store_report,
 )
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -60,14 +59,16 @@ class SubsumedCheckpointError(NotFoundError):
 
 
 class Compacted(NamedTuple):
-    """In the place of a base: a compaction of these key groups, if there is something to compact."""
+    """In the place of a merge of all runs: one of all but the oldest, of these key groups."""
 
     first: int
     last: int
 
 
 Base = bool | tuple[int, int] | Compacted
-"""Whether a batch folds what its operators have: all of it, or the key groups from the first to the last."""
+"""Whether a batch merges what its operators have: all of it, or the key groups from the first to the last."""
+
+_ALL = KeyGroupRange.of(0, batches.KEY_GROUPS - 1)
 
 
 def append(batch: int, *, take_over: bool = False, base: Base = False, owner: str = OWNER) -> Action:
@@ -134,63 +135,36 @@ def _written(
     process: Process, coordinator: CheckpointCoordinator, attempt: Attempt, batch: int, *, base: Base
 ) -> AttemptReport:
     """What the tasks do: write changelog files and components, and report them."""
+    parent = None if attempt.parent is None or not base else coordinator.get(attempt.parent).manifest
     operators = []
     for operator in batches.OPERATORS:
         changes = batches.changes_of(batch, operator)
-        before: dict[str, int] = {}
-        if base and attempt.parent is not None:
-            before = state_read(process.store, coordinator, attempt.parent, operator)
-        compaction = None
-        if isinstance(base, Compacted):
-            handles, compaction = _compacted(process, coordinator, attempt, operator, KeyGroupRange.of(*base))
-            before, slice_ = {}, None
-        else:
-            slice_ = KeyGroupRange.of(*base) if isinstance(base, tuple) and before else None
-            handles = []
-        if slice_ is not None:
-            held = {key: value for key, value in before.items() if slice_.contains(batches.group_of(key))}
-            handles.append(_changelog_file(process, attempt, batches.encoded(held), slice_))
-        elif before:
-            changes = {**before, **changes}
-        if changes:
-            handles.append(_changelog_file(process, attempt, batches.encoded(changes)))
-        if handles:
+        entry = None if parent is None else parent.operators.get(operator)
+        merges = () if entry is None else _merges(process, attempt, entry, base)
+        handles = (_changelog_file(process, attempt, batches.encoded(changes)),) if changes else ()
+        if handles or merges:
             operators.append(
-                OperatorReport(
-                    operator,
-                    tuple(handles),
-                    ("key",),
-                    batches.KEY_GROUPS,
-                    upserts=1,
-                    base=base is True,
-                    base_range=slice_,
-                    compaction=compaction,
-                )
+                OperatorReport(operator, handles, ("key",), batches.KEY_GROUPS, upserts=1, merges=merges)
             )
     files = [_file(process, attempt, batch, file) for file in batches.FILES]
     return AttemptReport(tuple(operators), tuple(files), {"batch": Source(batch)})
 
 
-def _compacted(
-    process: Process,
-    coordinator: CheckpointCoordinator,
-    attempt: Attempt,
-    operator: str,
-    key_groups: KeyGroupRange,
-) -> tuple[list[ChangelogStateHandle], Compaction | None]:
-    """A compaction of the parent's changes, as the protocol plans it."""
-    parent = None if attempt.parent is None else coordinator.get(attempt.parent).manifest
-    if parent is None or operator not in parent.operators:
-        return [], None
-    load = loading(process.store, parent, operator)
-    plan = compaction_of(operator_layers(parent, operator, load, key_groups), key_groups)
-    if plan is None:
-        return [], None
+def _merges(process: Process, attempt: Attempt, entry: OperatorEntry, base: Base) -> tuple[Merge, ...]:
+    """A merge of all runs of some key groups, or of all but the oldest one, if there are several such."""
+    key_groups = KeyGroupRange.of(*base) if isinstance(base, tuple) else _ALL
+    newer = entry.runs[1:] if isinstance(base, Compacted) else entry.runs
+    if isinstance(base, Compacted) and len(newer) < 2:
+        return ()
     rows: dict[str, int] = {}
-    for handle in plan.handles:
-        rows.update(rows_of(process.store, handle))
-    handle = _changelog_file(process, attempt, batches.encoded(rows), key_groups)
-    return [handle], Compaction(1, plan.replaced_bytes)
+    for run in newer:
+        for handle in run.handles:
+            rows.update(rows_of(process.store, handle))
+    rows = {key: value for key, value in rows.items() if key_groups.contains(batches.group_of(key))}
+    handles = (_changelog_file(process, attempt, batches.encoded(rows), key_groups),) if rows else ()
+    first = newer[0].first if isinstance(base, Compacted) else 0
+    last = attempt.parent or 0
+    return (Merge(key_groups, Run(first, last, handles, merged=True, whole=not first)),)
 
 
 def record(process: Process, notes: Notes) -> Notes:
@@ -321,7 +295,7 @@ def state_read(
     store: ObjectStore, coordinator: CheckpointCoordinator, checkpoint_id: int, operator: str
 ) -> dict[str, int]:
     """The state at a checkpoint, read through the protocol."""
-    found = coordinator.operator_state(coordinator.get(checkpoint_id), operator)
+    found = coordinator.get(checkpoint_id).manifest.operators.get(operator)
     state: dict[str, int] = {}
     for handle in () if found is None else found.handles:
         state.update(rows_of(store, handle))
@@ -352,7 +326,7 @@ def _changelog_file(
     process: Process,
     attempt: Attempt,
     payload: bytes,
-    key_groups: KeyGroupRange = KeyGroupRange.of(0, batches.KEY_GROUPS - 1),  # noqa: B008 - a constant
+    key_groups: KeyGroupRange = _ALL,
 ) -> ChangelogStateHandle:
     name = f"{attempt.names.changelog_base_path(attempt.attempt)}/{JOB}/dstl/{process.new_id()}"
     stat = process.store.put(name, payload, precondition=ABSENT)

@@ -126,7 +126,7 @@ def read(process: Process, notes: Notes) -> Notes:
         raise BrokenPromiseError(f"the latest checkpoint is {after.last}, and a reader gets {found}")
     for checkpoint in [*([] if latest is None else [latest]), *coordinator.list()]:
         for operator in batches.OPERATORS:
-            _read_one(process, coordinator, checkpoint, operator)
+            _read_one(process, checkpoint, operator)
     return notes
 
 
@@ -136,13 +136,11 @@ def wait_out_grace(process: Process, notes: Notes) -> Notes:
     return notes
 
 
-def _read_one(
-    process: Process, coordinator: CheckpointCoordinator, checkpoint: Checkpoint, operator: str
-) -> None:
+def _read_one(process: Process, checkpoint: Checkpoint, operator: str) -> None:
     each = checkpoint.checkpoint_id
     found: dict[str, int] = {}
     try:
-        state = coordinator.operator_state(checkpoint, operator)
+        state = checkpoint.manifest.operators.get(operator)
         for handle in () if state is None else state.handles:
             found.update(rows_of(process.store, handle))
     except NotFoundError as error:

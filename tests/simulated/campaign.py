@@ -16,7 +16,8 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from dstl_dagster.errors import DstlError
-from dstl_dagster.keyed import manifest
+from dstl_dagster.format.envelope import decode_document
+from dstl_dagster.keyed import manifest, run_lists
 from tests.simulated.duels import DUELS, duels_of
 from tests.simulated.generated import generated
 from tests.simulated.histories import HISTORIES
@@ -177,7 +178,8 @@ def _get_ready() -> None:
     logging.disable(logging.ERROR)  # the job would only warn of the faults injected here
     gc.set_threshold(50_000)  # many short-lived objects, hardly any cycles
     # Runs share most of their manifests: a third of the time went into decoding equal bytes to equal values.
-    manifest._decoded = functools.lru_cache(_DECODED)(manifest._decoded)
+    for module in (manifest, run_lists):
+        vars(module)["decode_document"] = functools.lru_cache(_DECODED)(decode_document)
 
 
 @functools.lru_cache(maxsize=len(HISTORIES))

@@ -157,7 +157,7 @@ def batch_is_applied_again(monkeypatch):
 # -- blocked
 
 
-@caught_by("blocked-keep", "2 has a blocked file")
+@caught_by("blocked-keep", "checkpoint 2 of job 'sim' was deleted")
 def blocked_checkpoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
 

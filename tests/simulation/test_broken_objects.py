@@ -8,19 +8,18 @@ with the protocol as it is, and wrong with the variant.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup, compose_commit, references
+from dstl_dagster.checkpoint import CheckpointCoordinator, Manifest, cleanup, compose_commit
 from dstl_dagster.checkpoint import record as step_4
 from dstl_dagster.checkpoint.garbage import Garbage
-from dstl_dagster.checkpoint.references import References
 from dstl_dagster.errors import NotFoundError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import Uncovered, operator_log
+from dstl_dagster.keyed import Run
+from dstl_dagster.keyed import runs as runs_module
+from dstl_dagster.keyed.entries import Listed
 from dstl_dagster.recoverable import commit
 from dstl_dagster.timeline import Completed, Ending, Fate, Subsumed, Timeline, TimelineView, decisions
 from tests.simulated import bystanders
@@ -150,132 +149,61 @@ def garbage_by_age_only(monkeypatch):
 
 
 @caught_by("ops", "was deleted while checkpoint 2 needs")
-def older_handles_are_not_references(monkeypatch):
-    def needed_by(self: Any, manifest: str, seen: Any) -> Iterator[str]:
-        yield manifest
-        yield from self._manifest(manifest).files
+def older_runs_are_not_references(monkeypatch):
+    def needs(self: Any) -> Iterator[str]:
+        for entry in self.operators.values():
+            yield from (stream.name for handle in entry.report.handles for stream in handle.streams)
 
-    monkeypatch.setattr(References, "_needed_by", needed_by)
-
-
-# -- slices of bases
+    monkeypatch.setattr(Manifest, "needs", needs)
 
 
-class TakesASliceForAll(Uncovered):
-    """Once some key groups have a base, nothing older is needed of any."""
-
-    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
-        return TakesASliceForAll(0) if based.number_of_key_groups else self
-
-    def __sub__(self, other: Uncovered) -> Uncovered:
-        return TakesASliceForAll(self.bits & ~other.bits)
+# -- merges
 
 
-class ForgetsKeyGroups(Uncovered):
-    """Whoever walked a manifest, for whichever key groups: it was walked."""
-
-    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
-        return ForgetsKeyGroups(super().before(based, max_parallelism).bits)
-
-    def __sub__(self, other: Uncovered) -> Uncovered:
-        return ForgetsKeyGroups(0) if other else self
+@caught_by("slices", "read {} of rare at checkpoint")
+def a_merge_takes_key_groups_that_it_does_not_have(monkeypatch):
+    monkeypatch.setattr(Run, "without", lambda self, _key_groups: dataclasses.replace(self, handles=()))
 
 
-class PassesOverSlices(Uncovered):
-    """Whatever slices there are, older state is needed, down to a whole base."""
+@caught_by("compacted", "of totals at checkpoint")
+def a_merge_lies_below_what_it_stands_for(monkeypatch):
+    def merged_runs(before: Any, merges: Any) -> Any:
+        runs = runs_module.merged_runs(before, merges)
+        own = {id(merge.run) for merge in merges}
+        return tuple(sorted(runs, key=lambda run: id(run) not in own))
 
-    def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
-        return PassesOverSlices(0) if based.number_of_key_groups == max_parallelism else self
+    monkeypatch.setattr(step_4, "merged_runs", merged_runs)
 
 
-@caught_by("slices", "which is gone")
-def clean_up_takes_a_slice_for_all(monkeypatch):
-    monkeypatch.setattr(references, "Uncovered", TakesASliceForAll)
+# -- lists of runs
 
 
 @caught_by("slices", "read {} of rare at checkpoint 5")
-def reader_takes_a_slice_for_all(monkeypatch):
-    monkeypatch.setattr(operator_log, "Uncovered", TakesASliceForAll)
-
-
-@caught_by("slices", "is kept, and a reader found")
-def reader_passes_over_slices(monkeypatch):
-    monkeypatch.setattr(operator_log, "Uncovered", PassesOverSlices)
-
-
-@caught_by("slices-restore", "read {} of rare at checkpoint 7")
-def slice_forgets_what_is_older(monkeypatch):
-    original = step_4._entry
-
-    def entry(parent: Any, report: Any, *rest: Any) -> Any:
-        return original(None if report.base_range is not None else parent, report, *rest)
-
-    monkeypatch.setattr(step_4, "_entry", entry)
-
-
-def without_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifests repeat nothing, as where reports are large: each is found behind the next one."""
-    monkeypatch.setattr(step_4, "MAX_CARRIED_BYTES", 0)
-
-
-@caught_by("slices-branches", "is kept, and a reader found")
-def manifest_is_walked_once_for_all_key_groups(monkeypatch):
-    without_room(monkeypatch)
-    monkeypatch.setattr(references, "Uncovered", ForgetsKeyGroups)
-
-
-# -- compactions
-
-
-@caught_by("compacted", "is kept, and a reader found")
-def clean_up_takes_a_compaction_for_a_base(monkeypatch):
-    class Taken(Uncovered):
-        def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
-            return Taken(super().before(based, max_parallelism).bits)
-
-        def compacted_in(self, ranges: Any) -> Uncovered:
-            held = [Uncovered.of(each).bits for each in ranges]
-            return Taken(functools.reduce(lambda left, bits: left & ~bits, held, self.bits))
-
-    monkeypatch.setattr(references, "Uncovered", Taken)
-
-
-@caught_by("compacted", "is kept, and a reader found")
-def reader_needs_what_was_compacted(monkeypatch):
-    class Needed(Uncovered):
-        def before(self, based: KeyGroupRange, max_parallelism: int) -> Uncovered:
-            return Needed(super().before(based, max_parallelism).bits)
-
-        def compacted_in(self, ranges: Any) -> Uncovered:
-            return self
-
-    monkeypatch.setattr(operator_log, "Uncovered", Needed)
-
-
-@caught_by("compacted-branches", "is kept, and a reader found")
-def a_walk_forgets_which_changes_it_passed_over(monkeypatch):
-    without_room(monkeypatch)
+def a_list_forgets_a_run(monkeypatch):
+    original = Listed.to_json
     monkeypatch.setattr(
-        Uncovered, "__sub__", lambda mine, other: Uncovered(mine.bits & ~other.bits, mine.compacted)
+        Listed, "to_json", lambda self: original(dataclasses.replace(self, runs=self.runs[:-1]))
     )
 
 
-@caught_by("long-log", "there is no object")
-def clean_up_forgets_what_is_repeated(monkeypatch):
-    original = references._Link.of
-    monkeypatch.setattr(
-        references._Link,
-        "of",
-        lambda entry: original(dataclasses.replace(entry, carried=())),
-    )
+@caught_by("slices", "/runs is gone")
+def clean_up_forgets_lists(monkeypatch):
+    def needs(self: Any) -> Iterator[str]:
+        for entry in self.operators.values():
+            yield from entry.files()
+
+    monkeypatch.setattr(Manifest, "needs", needs)
 
 
-@caught_by("long-log", "of totals at checkpoint")
-def manifest_repeats_only_its_parent(monkeypatch):
-    original = step_4.carried_on
-    monkeypatch.setattr(
-        step_4, "carried_on", lambda at, before, carried, own, room: original(at, before, (), own, room)
-    )
+@caught_by("compacted-branches", "was deleted while checkpoint 4 needs")
+def clean_up_forgets_what_is_listed(monkeypatch):
+    def needs(self: Any) -> Iterator[str]:
+        yield from self.lists
+        for entry in self.operators.values():
+            for run in entry.inline_runs:
+                yield from (stream.name for handle in run.handles for stream in handle.streams)
+
+    monkeypatch.setattr(Manifest, "needs", needs)
 
 
 @caught_by("rivals 43", "(subsumed): 1 is not committed")
@@ -291,7 +219,7 @@ def last_checkpoint_is_subsumed(monkeypatch):
     monkeypatch.setattr(decisions, "to_subsume", to_subsume)
 
 
-@caught_by("savepoint", "checkpoint 1 was subsumed")
+@caught_by("savepoint", "checkpoint 1 of job 'sim' was cleaned up")
 def savepoint_is_subsumed(monkeypatch):
     original = decisions.to_subsume
     monkeypatch.setattr(
@@ -308,15 +236,6 @@ def readers_have_no_grace(monkeypatch):
 
 @pytest.mark.parametrize("replay", sorted({replay for _variant, replay, _why in VARIANTS.values()}))
 def test_the_protocol_as_it_is_ends_well(replay):
-    assert replayed(replay) == []
-
-
-@pytest.mark.parametrize(
-    "replay",
-    ["slices", "slices-restore", "slices-branches", "long-log", "compacted", "compacted-branches"],
-)
-def test_the_protocol_without_room_ends_well(monkeypatch, replay):
-    without_room(monkeypatch)
     assert replayed(replay) == []
 
 

@@ -106,10 +106,11 @@ def place(
     strict_gcs.faults.clear()
 
 
-def _by_batch(place: Place) -> None:
-    with CheckpointBatch(place.coordinator()) as batch:
+def _by_batch(place: Place, **more: str) -> CheckpointBatch:
+    with CheckpointBatch(place.coordinator(**more)) as batch:
         batch.write_state(place.rows(), operator="op", keys=["id"])
     place.complete(batch)
+    return batch
 
 
 def _by_call(place: Place) -> None:
@@ -167,13 +168,10 @@ def _by_foreach_batch(place: Place) -> None:
 
 
 def _by_fold(place: Place) -> None:
-    for _ in range(2):  # the first changes count as a base
+    for _ in range(2):
         _by_batch(place)
-    due = {"dstl.state.materialize.max-checkpoints": "1"}
-    with CheckpointBatch(place.coordinator(**due)) as batch:
-        pass
-    assert load_report(place.store, batch.attempt).operators[0].base
-    place.complete(batch)
+    batch = _by_batch(place, **{"dstl.state.materialize.max-runs": "2"})
+    assert load_report(place.store, batch.attempt).operators[0].merges
 
 
 def _by_materialize(place: Place) -> None:

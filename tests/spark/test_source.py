@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
     """Requested after clean-up, and deleted between creating the DataFrame and its action."""
     made = read(three, at=1)
     store = three.coordinator.store
-    eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), materialize_max_checkpoints=1)
+    eager = CheckpointOptions(num_retained=1, reader_grace=timedelta(0))
     coordinator = CheckpointCoordinator("job", store, eager)
     from dstl_dagster.checkpoint import materialize
 

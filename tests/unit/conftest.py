@@ -12,7 +12,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import KeyedState, write_rows
+from dstl_dagster.keyed import DueMerge, KeyedState, Merge, Run, write_merge, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.state import StateSchema
@@ -68,8 +68,13 @@ class Job:
         return OperatorReport(operator, (handle,), ("key",), 128, b"schema", upserts=1)
 
     def base(self, attempt: Attempt, operator: str = "totals") -> OperatorReport:
-        """A file that is the operator's whole state, and the report of it."""
-        return dataclasses.replace(self.changes(attempt, operator, b"everything"), base=True)
+        """A file that is the operator's whole state, and the report of it: a merge, if there is state."""
+        report = self.changes(attempt, operator, b"everything")
+        if attempt.builds_on is None:
+            return report
+        run = Run(0, attempt.builds_on, report.handles, merged=True, whole=True)
+        merge = Merge(KeyGroupRange.of(0, 127), run)
+        return dataclasses.replace(report, handles=(), upserts=0, merges=(merge,))
 
     def file(
         self, attempt: Attempt, name: str, *parts: bytes, options: GSFileSystemOptions | None = None
@@ -149,6 +154,23 @@ class KeyedJob:
         state = KeyedState.of(self.store, at.manifest, operator)
         assert state is not None
         return state
+
+    def merging(
+        self,
+        *changes: object,
+        key_groups: KeyGroupRange = KeyGroupRange.of(0, 15),  # noqa: B008 - a constant
+        first: int = 0,
+        **how: object,
+    ) -> Checkpoint:
+        """One checkpoint that merges the runs of some key groups from `first` on, below these changes."""
+        latest = self.coordinator.latest()
+        assert latest is not None
+        attempt = self.coordinator.trigger()
+        before = latest.manifest.operators[self.OPERATOR]
+        due = DueMerge(key_groups, first)
+        merge = write_merge(self.store, attempt, self.state(latest), before.runs, due)
+        report = self.report(attempt, *changes, **how) if changes else before.report.unchanged()  # type: ignore[arg-type]
+        return self.complete(attempt, dataclasses.replace(report, merges=(merge,)))
 
     def rows(self, checkpoint: Checkpoint | None = None) -> list[dict[str, Any]]:
         """The rows, by the order of their keys."""

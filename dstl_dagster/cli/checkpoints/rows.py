@@ -158,8 +158,8 @@ def export_command(
 
 @click.command("materialize")
 @click.option("--operator", "operators", multiple=True, help="Only this one; may be repeated.")
-@click.option("--force", is_flag=True, help="Even if the log is still short.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be folded.")
+@click.option("--force", is_flag=True, help="Even if nothing is due.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be merged.")
 @job_options
 @as_json_option
 def materialize_command(
@@ -169,23 +169,23 @@ def materialize_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Fold long logs into bases, as a checkpoint of its own, to keep state quick to read."""
+    """Merge states with runs that are due, as a checkpoint of its own, to keep them quick to read."""
     if dry_run:
         manifest = coordinator.at().manifest
-        due = due_operators(coordinator.store, manifest, coordinator.options, operators or None, force=force)
+        due = due_operators(manifest, coordinator.options, operators or None, force=force)
         if as_json:
             click.echo(json.dumps({"operators": due}))
         else:
-            say(f"would be folded: {', '.join(due) or 'none'}")
+            say(f"would be merged: {', '.join(due) or 'none'}")
         return
-    made = materialize(coordinator, operators or None, force, progress=progress_of("folded"))
+    made = materialize(coordinator, operators or None, force, progress=progress_of("merged"))
     if as_json:
         click.echo(json.dumps(None if made is None else checkpoint_json(made)))
     elif made is None:
-        say("no log is long enough to be folded; --force folds it anyway")
+        say("nothing is due to be merged; --force merges it anyway")
     else:
-        folded = [name for name, entry in made.manifest.operators.items() if entry.report.base]
-        say(f"checkpoint {made.checkpoint_id} holds a base of: {', '.join(sorted(folded))}")
+        merged = [name for name, entry in made.manifest.operators.items() if not entry.is_idle]
+        say(f"checkpoint {made.checkpoint_id} merged the state of: {', '.join(sorted(merged))}")
 
 
 def export_to(

@@ -165,7 +165,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         except Exception as error:
             batch.abort(f"{type(error).__name__}: {error}")
             raise
-        batch.fold_due_logs()
+        batch.merge_due_runs()
         return batch.complete(clean_up_every=self.clean_up_every)
 
     def load_input(self, context: dg.InputContext) -> Any:

@@ -59,7 +59,7 @@ def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
         context.log.info(
             f"step 2 append: operator {operator.operator}: {counted(operator.upserts, 'row')} written, "
             f"{operator.deletes} deleted, {readable_bytes(operator.stored_bytes)} in "
-            f"{len(operator.handles)} parts{', with a base' if operator.base_handles else ''}"
+            f"{len(operator.handles)} parts{', older runs merged' if operator.merges else ''}"
         )
     for file in report.files[:_LINES]:
         rows = "" if file.rows is None else f"{counted(file.rows, 'row')}, "

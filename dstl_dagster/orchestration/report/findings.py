@@ -132,19 +132,16 @@ def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | Non
 
     Raises: UnavailableError: nothing is found of a store that does not answer.
     """
-    depth = 0
     try:
         latest = coordinator.latest()
         if latest is None:
             return None, Finding(MANIFEST, True, _NONE_YET)
-        for operator in latest.manifest.operators:
-            state = coordinator.operator_state(latest, operator)
-            depth = max(depth, 0 if state is None else len(state.layers))
     except UnavailableError:
         raise
     except DstlError as error:
         return None, Finding(MANIFEST, False, str(error))
-    measures = {"operators": len(latest.manifest.operators), "checkpoints that a restore reads": depth}
+    depth = max((len(entry.runs) for entry in latest.manifest.operators.values()), default=0)
+    measures = {"operators": len(latest.manifest.operators), "runs that a restore reads": depth}
     return latest, Finding(
         MANIFEST, True, f"checkpoint {latest.checkpoint_id} can be restored", measures=measures
     )
@@ -156,13 +153,8 @@ def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) ->
         return _of_none(coordinator, OBJECTS)
     problems: list[str] = []
     count = size = 0
-    for operator in latest.manifest.operators:
-        try:
-            state = coordinator.operator_state(latest, operator)
-        except NotFoundError as error:
-            problems.append(str(error))
-            continue
-        for handle in () if state is None else state.handles:
+    for entry in latest.manifest.operators.values():
+        for handle in entry.handles:
             for stream in handle.streams:
                 found = coordinator.store.stat(stream.name)
                 count, size = count + 1, size + (0 if found is None else found.size)

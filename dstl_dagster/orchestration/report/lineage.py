@@ -244,26 +244,24 @@ def files_event(
 
 
 def state_bytes_in_words(checkpoint: Checkpoint) -> str:
-    """What the whole state takes up, and so what a restore reads at most; empty where that is not known."""
+    """What the whole state takes up, and so what a restore reads at most; empty without any."""
     sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
-    if not sizes or any(each is None for each in sizes):
-        return ""
-    return readable_bytes(sum(each.base_bytes + each.log_bytes + each.folded_bytes for each in sizes if each))
+    return readable_bytes(sum(each.whole_bytes + each.log_bytes for each in sizes)) if sizes else ""
 
 
 def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The whole state, as against what this checkpoint added; nothing where an early release wrote it."""
+    """The whole state, as against what this checkpoint added; nothing without any."""
     words = state_bytes_in_words(checkpoint)
     if not words:
         return {}
-    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values() if entry.sizes is not None]
-    bases = sum(each.base_bytes + each.folded_bytes for each in sizes)
-    log_bytes, far = sum(each.log_bytes for each in sizes), max(each.checkpoints for each in sizes)
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
+    whole_bytes, log_bytes = sum(each.whole_bytes for each in sizes), sum(each.log_bytes for each in sizes)
+    runs = max(each.log_runs for each in sizes)
     return {
         STATE: words,
-        "a restore reads": f"{readable_bytes(bases)} of bases, {readable_bytes(log_bytes)} of changes "
-        f"in {counted(far, 'checkpoint')} since",
-        "state MiB": mebibytes(bases + log_bytes),
+        "a restore reads": f"{readable_bytes(whole_bytes)}, and {readable_bytes(log_bytes)} of changes in "
+        f"{counted(runs, 'run')} above",
+        "state MiB": mebibytes(whole_bytes + log_bytes),
     }
 
 
@@ -408,8 +406,8 @@ def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
                     "upserts": entry.report.upserts,
                     "deletes": entry.report.deletes,
                     "changelog": readable_bytes(entry.report.stored_bytes),
-                    "base": "" if entry.sizes is None else readable_bytes(entry.sizes.base_bytes),
-                    "since base": "" if entry.sizes is None else str(entry.sizes.checkpoints),
+                    "state": readable_bytes(entry.sizes.whole_bytes + entry.sizes.log_bytes),
+                    "runs": str(len(entry.runs)),
                 }
             )
             for name, entry in sorted(checkpoint.manifest.operators.items())

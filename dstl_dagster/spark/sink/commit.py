@@ -123,7 +123,7 @@ def _fill(
         case FileSink() as sink:
             for report in _file_reports(sink, outcomes, micro_batch, batch.meter):
                 batch.add(report)
-    batch.fold_due_logs()
+    batch.merge_due_runs()
 
 
 def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> OperatorReport:

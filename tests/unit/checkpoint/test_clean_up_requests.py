@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup, record, references
+from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup, references
 from dstl_dagster.checkpoint.references import References, needed_checkpoints
-from dstl_dagster.format import JobNames
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -44,14 +43,11 @@ def store(clock):
 
 def readers_find_everything(store, coordinator, grace):
     """Whether all that a subsumed checkpoint in its grace needs is there."""
-    names = JobNames("orders")
     readable = needed_checkpoints(
         coordinator.timeline.tail(), GraceClock(store, coordinator.timeline.names, grace)
     )
     return all(
-        store.stat(name) is not None
-        for entry in readable
-        for name in References(store, names).needed_by(entry.completed.manifest)
+        store.stat(name) is not None for entry in readable for name in References(store).needed_by(entry)
     )
 
 
@@ -221,29 +217,3 @@ def test_an_arbitrary_root_is_caught(store, clock, job_of, monkeypatch):
         wrong_in_a_random_life(Counted(MemoryObjectStore(clock=clock)), clock, job_of, seed) == "lost"
         for seed in range(6)
     )
-
-
-def test_files_that_an_early_release_took_of_other_attempts_stay(store, job_on, monkeypatch):
-    """Its step 4 took files of an attempt that died, and of a checkpoint whose own manifest lacks them."""
-    monkeypatch.setattr(record, "_refuse_foreign_changelog", lambda *_: None)
-    job = job_on(store)
-    coordinator = job.coordinator(num_retained=3, reader_grace=timedelta(0))
-
-    def complete(attempt, *reports):
-        coordinator.record(attempt, reports)
-        coordinator.confirm(attempt)
-        coordinator.compose_commit()
-
-    complete(first := coordinator.trigger(), job.changes(first))
-    coordinator.clean_up()
-    taken = [job.changes(died := coordinator.trigger())]
-    coordinator.abort(died)
-    taken.append(job.changes(second := coordinator.trigger()))
-    complete(second)
-    handles = tuple(handle for report in taken for handle in report.handles)
-    complete(coordinator.trigger(), dataclasses.replace(taken[0], handles=handles))
-    files = [stream.name for handle in handles for stream, _ in handle.handles_and_offsets]
-    for _ in range(6):
-        coordinator.clean_up()
-        complete(later := coordinator.trigger(), job.changes(later))
-        assert [name for name in files if store.stat(name) is None] == []

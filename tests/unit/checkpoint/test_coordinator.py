@@ -33,7 +33,7 @@ def test_checkpoint_holds_what_was_recorded(job):
     checkpoint = coordinator.confirm(attempt)
     assert checkpoint.positions == {"source": {"day": 1}}
     assert checkpoint.idempotency_key == "day-1"
-    assert coordinator.operator_state(checkpoint, "totals").handles == changes.handles
+    assert checkpoint.manifest.operators.get("totals").handles == changes.handles
     assert [file.object_name for file in checkpoint.manifest.files] == ["out/a"]
     assert checkpoint.manifest.changes == 1
 
@@ -59,9 +59,9 @@ def test_state_of_a_later_checkpoint_begins_with_the_earlier_changes(job):
         coordinator.record(attempt, [reports[-1]])
         coordinator.confirm(attempt)
         coordinator.compose_commit()
-    state = coordinator.operator_state(coordinator.latest(), "totals")
+    state = coordinator.latest().manifest.operators.get("totals")
     assert state.handles == reports[0].handles + reports[2].handles
-    assert coordinator.operator_state(coordinator.get(1), "other") is None
+    assert coordinator.get(1).manifest.operators.get("other") is None
 
 
 def test_every_step_may_run_again(job):

@@ -79,7 +79,7 @@ def warm_steps(store, job, coordinator, **sizes):
         # 1 trigger, 4 record, 5 confirm, 6 compose-commit: (round trips, requests)
         (0, [(2, 3), (2, 7), (2, 4), (3, 5)]),
         (YOUNG, [(2, 4), (3, 8), (2, 4), (3, 5)]),
-        (OLD, [(3, 6), (3, 9), (2, 5), (3, 6)]),
+        (OLD, [(3, 6), (4, 10), (3, 6), (4, 7)]),
     ],
     ids=["first", "young", "old"],
 )

@@ -228,7 +228,7 @@ def test_a_savepoint_on_an_abandoned_branch_stays_readable(job):
     coordinator.restore(1)
     job.checkpoint(coordinator, 4)
     assert coordinator.clean_up().subsumed == (3,)
-    state = coordinator.operator_state(coordinator.get(2), "totals")
+    state = coordinator.get(2).manifest.operators.get("totals")
     assert all(
         job.store.stat(stream.name) for handle in state.handles for stream, _ in handle.handles_and_offsets
     )

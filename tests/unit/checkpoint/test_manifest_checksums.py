@@ -1,5 +1,5 @@
-"""From a `completed` record to every byte: the record names its manifest's checksum, and each manifest that
-of the older one it needs. What was replaced is refused, by name, wherever it is read.
+"""From a `completed` record to every byte: the record names its manifest's checksum, and a manifest that of
+each list of runs. What was replaced is refused, by name, wherever it is read.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.checkpoint.verify import verify_checkpoint
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.envelope import decode_document, encode_document
-from dstl_dagster.keyed import load_manifest
-from dstl_dagster.keyed.history import key_history
+from dstl_dagster.keyed import load_list, load_manifest
 from dstl_dagster.storage import ANY, MemoryObjectStore
 from dstl_dagster.timeline import Completed, Snapshot, Timeline
 from tests.unit.checkpoint.counting import Counted
@@ -44,14 +44,21 @@ def fresh(keyed):
     return type(keyed)(keyed.store, snapshot_interval=8).coordinator
 
 
-def test_a_record_and_each_manifest_name_what_they_need(keyed):
+def listed(keyed):
+    """The name of a list of runs, after enough changes for one."""
+    for flights in range(3, 12):
+        keyed.changes([{"tail": "D-1", "flights": flights}])
+    ((name, crc),) = fresh(keyed).latest().manifest.lists.items()
+    assert keyed.store.stat(name).crc32c == crc
+    return name
+
+
+def test_a_record_names_what_it_needs(keyed):
     """By the CRC-32C of the whole object, as the store has it too."""
     completed = [entry.completed for entry in keyed.coordinator.timeline.tail().checkpoints.values()]
     stored = [keyed.store.stat(record.manifest).crc32c for record in completed]
     assert [record.manifest_crc32c for record in completed] == stored
-    manifests = [load_manifest(keyed.store, record.manifest) for record in completed]
-    previous = [manifest.operators[keyed.OPERATOR].previous_crc32c for manifest in manifests]
-    assert previous == [None, *stored[:-1]]
+    assert [load_manifest(keyed.store, record.manifest).crc32c for record in completed] == stored
 
 
 def test_a_step_that_read_the_manifest_names_what_it_read(keyed):
@@ -92,25 +99,46 @@ def test_a_damaged_manifest_is_refused_the_same_way(keyed):
         fresh(keyed).latest()
 
 
-def test_a_replaced_older_manifest_is_refused_by_every_reader(keyed):
-    """No record is asked: the manifest that needs it names its checksum."""
-    latest = fresh(keyed).latest().manifest
-    name = replace_manifest(keyed, 2)
-    with pytest.raises(FormatError, match=name):
-        keyed.state(fresh(keyed).get(3))
-    with pytest.raises(FormatError, match=name):
-        key_history(keyed.store, latest, keyed.OPERATOR, {"tail": "D-1"})
-    found = fresh(keyed).verify(3)
-    assert [(each.object_name, "what names it says" in each.what) for each in found.problems] == [
-        (name, True)
-    ]
+def test_a_list_that_is_damaged_or_gone_is_refused_by_every_reader(keyed):
+    """One sentence, which names it."""
+    last = 12
+    name = listed(keyed)
+    for damage, said in ((lambda payload: payload[:-1], "says"), (None, "is gone")):
+        latest = fresh(keyed).latest().manifest
+        before = keyed.store.get(name)
+        if damage is None:
+            keyed.store.delete(name, precondition=ANY)
+        else:
+            keyed.store.put(name, damage(before), precondition=ANY)
+        for read in (
+            lambda each: each.latest(),
+            lambda each: each.get(last),
+            lambda each: each.restore(last),
+        ):
+            with pytest.raises(DstlError, match=f"run list {name}") as refused:
+                read(fresh(keyed))
+            assert said in str(refused.value)
+        found = verify_checkpoint(keyed.store, latest)
+        assert [(each.object_name, said in each.what) for each in found.problems] == [(name, True)]
+        assert {each.checkpoint_id for each in fresh(keyed).audit().damage} >= {last}
+        assert fresh(keyed).newest_verified()[0].checkpoint_id < last
+        keyed.store.put(name, before, precondition=ANY)
 
 
-def test_a_restore_finds_the_newest_that_was_not_replaced(keyed):
+def test_a_list_of_another_job_is_refused(keyed):
+    """Copied, with the checksum that its manifest names."""
+    name = listed(keyed)
+    with pytest.raises(FormatError, match="is of job 'orders', not of 'another'"):
+        load_list(keyed.store, "another", name, keyed.store.stat(name).crc32c)
+
+
+def test_an_older_manifest_is_not_needed(keyed):
+    """Whatever became of it: a later checkpoint names what it needs itself."""
     replace_manifest(keyed, 2)
     checkpoint, damaged = fresh(keyed).newest_verified()
-    assert checkpoint.checkpoint_id == 1
-    assert [each.checkpoint_id for each in damaged] == [3, 2]
+    assert checkpoint.checkpoint_id == 3
+    assert damaged == ()
+    assert keyed.rows(fresh(keyed).get(3)) == [{"tail": "D-1", "flights": 2}]
 
 
 def test_an_audit_names_a_replaced_manifest(keyed):
@@ -123,7 +151,7 @@ def test_an_audit_names_a_replaced_manifest(keyed):
 def test_a_clean_up_deletes_nothing_by_a_replaced_manifest(keyed):
     """What it does not name any more is still needed."""
     before = [stat.name for stat in keyed.store.list("dstl/orders/attempts/")]
-    name = replace_manifest(keyed, 2)
+    name = replace_manifest(keyed, 3)
     with pytest.raises(FormatError, match=name):
         type(keyed)(keyed.store, num_retained=1, reader_grace=timedelta(0)).coordinator.clean_up()
     assert [stat.name for stat in keyed.store.list("dstl/orders/attempts/")] == before
@@ -162,13 +190,3 @@ def test_it_costs_no_request(keyed, monkeypatch):
     with_it = requests_of_a_checkpoint()
     monkeypatch.setattr("dstl_dagster.keyed.manifest.crc32c_of", lambda _: None)
     assert requests_of_a_checkpoint() == with_it
-
-
-# -- records of other releases
-
-
-def test_an_earlier_release_passes_over_what_a_manifest_says_of_an_older_one(keyed):
-    """`previous_crc32c` is one more field of an operator, which its reader does not look at."""
-    manifest = fresh(keyed).latest().manifest
-    assert manifest.operators[keyed.OPERATOR].to_json()["previous_crc32c"]
-    assert keyed.store.get(manifest_name(keyed, 3)).startswith(b"dstl/manifest 1 ")

@@ -245,8 +245,8 @@ def test_the_last_checkpoint_has_a_word(coordinator):
 
 def test_a_fold_is_planned_without_folding(coordinator):
     """What it would fold, for people and for programs."""
-    assert run(coordinator, "materialize", "--force", "--dry-run").stdout == "would be folded: op\n"
-    assert run(coordinator, "materialize", "--dry-run").stdout == "would be folded: none\n"
+    assert run(coordinator, "materialize", "--force", "--dry-run").stdout == "would be merged: op\n"
+    assert run(coordinator, "materialize", "--dry-run").stdout == "would be merged: none\n"
     document = json.loads(run(coordinator, "materialize", "--force", "--dry-run", "--json").stdout)
     assert document == {"operators": ["op"]}
     assert coordinator.timeline.tail().highest_id == 2

@@ -103,7 +103,7 @@ def test_export_and_savepoint_write_parquet(store, tmp_path):
 def test_materialize_makes_a_checkpoint_when_it_is_due(store):
     """A short log stays unless it is forced; the rows are the same afterwards."""
     assert "--force" in run(store, "materialize")
-    assert "checkpoint 4 holds a base of: totals" in run(store, "materialize", "--force")
+    assert "checkpoint 4 merged the state of: totals" in run(store, "materialize", "--force")
     assert "0 added, 0 changed, 0 removed" in run(store, "diff", "3", "4")
 
 

@@ -40,9 +40,10 @@ def _export(case: Case, operator: str) -> None:
 
 
 def _state_missing(case: Case) -> None:
-    case.checkpoint()
-    case.checkpoint()
-    case.delete(case.names("manifest")[0])
+    for _ in range(12):
+        case.checkpoint()
+    for name in case.names("/runs"):
+        case.delete(name)
     _read(case)
 
 
@@ -55,7 +56,7 @@ def _not_keyed(case: Case) -> None:
 
 
 def _no_operator(case: Case) -> None:
-    due_operators(case.store, case.checkpoint().manifest, CheckpointOptions(), ["another"])
+    due_operators(case.checkpoint().manifest, CheckpointOptions(), ["another"])
 
 
 def _keys_frozen(case: Case) -> None:

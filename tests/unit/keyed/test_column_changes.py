@@ -20,7 +20,6 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import ColumnIds
-from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import KeyedState, diff_checkpoints, export_checkpoint, key_history, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import ColumnChanges, StateSchema
@@ -58,7 +57,7 @@ def write(
         schema = before.evolved_to(StateSchema.of(columns, before.key_columns, 8))
     table = pa.Table.from_pylist(rows, columns)
     batch.add(write_rows(coordinator.store, batch.attempt, "op", schema, table, partitions=2))
-    batch.fold_due_logs()
+    batch.merge_due_runs()
     return batch.complete()
 
 
@@ -129,8 +128,8 @@ def test_a_change_without_rows_is_a_checkpoint_of_its_own(coordinator):
     assert rows(coordinator) == expected
     materialize(coordinator, force=True)
     assert rows(coordinator) == expected
-    base = coordinator.latest().manifest.operators["op"]
-    assert base.previous is None
+    (run,) = coordinator.latest().manifest.operators["op"].runs
+    assert run.whole
     write(coordinator, [{"id": 1, "b": 11}])
     assert rows(coordinator) == [{"id": 1, "b": 11}, *expected[1:]]
     newest = coordinator.latest().manifest
@@ -140,23 +139,23 @@ def test_a_change_without_rows_is_a_checkpoint_of_its_own(coordinator):
     assert found.after.to_pylist() == [{"id": 1, "a": 10}]
 
 
-def test_a_batch_that_folds_writes_its_base_without_the_dropped_column(coordinator):
-    """The base in the checkpoint of the change has the new columns alone, and nothing older is needed."""
+def test_a_batch_that_merges_writes_no_dropped_column(coordinator):
+    """The runs of the checkpoint of the change have the new columns alone, and nothing older is needed."""
     folding = CheckpointCoordinator(
-        "job", coordinator.store, CheckpointOptions(materialize_max_checkpoints=1), owner="test"
+        "job", coordinator.store, CheckpointOptions(materialize_max_runs=2), owner="test"
     )
     made = write(folding, [{"id": 1, "b": 11}], drop=("x",), rename={"a": "b"})
-    report = made.manifest.operators["op"].report
-    assert report.base
+    entry = made.manifest.operators["op"]
+    assert [run.merged for run in entry.runs] == [True, False]
     assert rows(folding) == [{"id": 1, "b": 11}, {"id": 2, "b": 20}, {"id": 3, "b": 30}]
-    for handle in report.handles:
+    for handle in entry.handles:
         for stream, _offset in handle.handles_and_offsets:
             assert b"three" not in folding.store.get(stream.name)
     found = state(folding)
     with found.reading() as reader:
         logged = [
             StateSchema.from_bytes(batch.column(1)[0].as_py()).columns.names
-            for handle in report.handles
+            for handle in entry.handles
             for batch in reader.read_batches(handle)
             if batch.column(0)[0].as_py() == -1
         ]
@@ -261,27 +260,18 @@ def test_a_writer_that_does_not_know_what_was_dropped_is_refused(coordinator):
     assert caught.value.kind == "schema_change"
 
 
-def test_an_earlier_release_refuses_documents_with_ids(coordinator):
-    """By their version; a job whose columns were never changed writes version 1, as it always did."""
+def test_documents_with_ids_are_read_again(coordinator):
+    """A report, a manifest and the schema in a log."""
     before = state(coordinator).schema
-    for schema, version in ((before, 1), (before.without("x"), 2)):
+    for schema in (before, before.without("x")):
         batch = Batch.open(coordinator)
         table = pa.table({"id": [1]}, pa.schema({"id": pa.int64()}))
         written = write_rows(coordinator.store, batch.attempt, "op", schema, table)
         batch.add(written)
         batch.hand_over()
         assert load_report(coordinator.store, batch.attempt).operators == (written,)
-        manifest = batch.complete().entry.completed.manifest
+        batch.complete()
         assert coordinator.latest().manifest.operators["op"].report == written
-        report = batch.attempt.names.report(batch.attempt.attempt)
-        for kind, name in (("report", report), ("manifest", manifest)):
-            payload = coordinator.store.get(name)
-            assert payload.startswith(f"dstl/{kind} {version} ".encode())
-            if version == 2:
-                with pytest.raises(FormatError) as caught:
-                    decode_document(kind, 1, payload, name)
-                assert caught.value.kind == "newer_version"
-        assert schema.to_bytes().startswith(f"dstl/state-schema {version} ".encode())
         assert StateSchema.from_bytes(schema.to_bytes()) == schema
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Checkpoint, materialize
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import KeyChange, key_history, with_base, write_base
+from dstl_dagster.keyed import KeyChange, entries, key_history
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:
@@ -43,28 +44,26 @@ def test_each_change_is_listed_once_oldest_first(keyed: KeyedJob) -> None:
     assert history(keyed, "nobody") == []
 
 
-def test_a_base_says_from_before(keyed: KeyedJob) -> None:
-    """Of what is older than a base only the outcome is known; a key deleted before it has no history."""
+def test_a_merge_says_from_before(keyed: KeyedJob) -> None:
+    """Of what was merged only the outcome is known; a key deleted before it has no history."""
     keyed.changes([row("a", 1), row("b", 1)])
     keyed.changes([row("a", 2)], [{"tail": "b"}])
     assert materialize(keyed.coordinator, force=True) is not None
     keyed.changes([row("a", 4), row("b", 4)])
     assert history(keyed, "a") == [
-        KeyChange(3, "from before", row("a", 2)),
+        KeyChange(2, "from before", row("a", 2)),
         KeyChange(4, "upsert", row("a", 4)),
     ]
     assert history(keyed, "b") == [KeyChange(4, "upsert", row("b", 4))]
 
 
-def make_base_and_changes(keyed: KeyedJob) -> None:
-    last = keyed.changes([row("a", 1), row("b", 1), row("c", 1)])
-    attempt = keyed.coordinator.trigger()
-    base = write_base(keyed.store, attempt, keyed.state(last))
-    keyed.complete(attempt, with_base(base, keyed.report(attempt, [row("a", 2)], [{"tail": "b"}])))
+def make_merge_and_changes(keyed: KeyedJob) -> None:
+    keyed.changes([row("a", 1), row("b", 1), row("c", 1)])
+    keyed.merging([row("a", 2)], [{"tail": "b"}])
 
 
 def they_are_separated(keyed: KeyedJob) -> bool:
-    before = [KeyChange(2, "from before", row(tail, 1)) for tail in "abc"]
+    before = [KeyChange(1, "from before", row(tail, 1)) for tail in "abc"]
     return (
         history(keyed, "a") == [before[0], KeyChange(2, "upsert", row("a", 2))]
         and history(keyed, "b") == [before[1], KeyChange(2, "delete", None)]
@@ -72,17 +71,32 @@ def they_are_separated(keyed: KeyedJob) -> bool:
     )
 
 
-def test_a_checkpoint_with_base_and_changes_lists_both(
+def test_a_checkpoint_with_merge_and_changes_lists_both(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base's row is from before, and the checkpoint's own change follows it.
+    """The merged row is from before, and the checkpoint's own change follows it.
 
-    The check can fail: if handles are not separated, the base looks like changes.
+    The check can fail: if runs do not say so, what was merged looks like a change.
     """
-    make_base_and_changes(keyed)
+    make_merge_and_changes(keyed)
     assert they_are_separated(keyed)
-    monkeypatch.setattr("dstl_dagster.keyed.reports.OperatorReport.base_handles", ())
+    original = entries.decode_runs
+    monkeypatch.setattr(
+        entries,
+        "decode_runs",
+        lambda fields: tuple(replace(run, merged=False) for run in original(fields)),
+    )
+    keyed = type(keyed)(keyed.store)
     assert not they_are_separated(keyed)
+
+
+def test_a_deletion_that_was_merged_is_listed_above_older_runs(keyed: KeyedJob) -> None:
+    """Where something older is left, the merge holds the tombstone."""
+    keyed.changes([row("a", 1)])
+    keyed.changes([row("a", 2)])
+    keyed.changes([], [{"tail": "a"}])
+    keyed.merging(first=2)
+    assert history(keyed, "a") == [KeyChange(1, "upsert", row("a", 1)), KeyChange(3, "from before", None)]
 
 
 def test_rows_have_the_newest_columns(keyed: KeyedJob) -> None:

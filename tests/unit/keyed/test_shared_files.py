@@ -60,7 +60,7 @@ def checkpoint(
     batch = Batch.open(coordinator)
     for name in operators:
         batch.add(report(name, batch.shared_files.add(small(name, rows, value)), upserts=rows))
-    batch.fold_due_logs()
+    batch.merge_due_runs()
     return batch.complete().manifest
 
 
@@ -82,24 +82,24 @@ def changelog_requests(store: FaultStore, seen: int) -> Counter[str]:
 def test_many_operators_make_few_files_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, count: int, ranges: int
 ) -> None:
-    """Bases and logs alike; each operator's rows are its own, and its bytes add up to those of the files."""
+    """Merges and changes alike; each operator has its own rows, and bytes that add up to the files."""
     monkeypatch.setattr(shared_files, "FILE_RANGES", ranges)
     memory = MemoryObjectStore()
     store = FaultStore(memory)
-    coordinator = coordinator_on(store, materialize_min_log_bytes=0, materialize_min_checkpoints=2)
+    coordinator = coordinator_on(store, materialize_max_runs=3)
     names = [f"op-{number:04}" for number in range(count)]
     before = 0
     for value in range(1, 5):
         seen = len(store.requests)
         manifest = checkpoint(coordinator, names, value, 2)
         files, before = len(changelog_files(memory)) - before, len(changelog_files(memory))
-        based = sum(entry.report.based.number_of_key_groups > 0 for entry in manifest.operators.values())
-        assert based in (0, count)
+        merged = sum(entry.merged_bytes > 0 for entry in manifest.operators.values())
+        assert merged in (0, count)
         shared = math.ceil(count / ranges)
-        assert files == (2 * shared if based else shared)
+        assert files == (2 * shared if merged else shared)
         assert changelog_requests(store, seen)["stat"] == files
-    assert based
-    own = {s.name: s for e in manifest.operators.values() for h in e.report.handles for s in h.streams}
+    assert merged
+    own = {s.name: s for e in manifest.operators.values() for h in e.handles for s in h.streams}
     sizes = sum(stream.stored_bytes or 0 for stream in own.values())
     assert sizes - 2 * count <= manifest.state_bytes <= sizes  # each share is rounded down
     for name in (names[0], names[37]):

@@ -1,9 +1,9 @@
-"""Bounds of the number of rows: what a base, a slice and a change do to them."""
+"""Bounds of the number of rows: what merges and changes do to them."""
 
 from __future__ import annotations
 
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import OperatorReport, StateRows
+from dstl_dagster.keyed import Merge, OperatorReport, Run, StateRows, merged_runs
 
 
 def handle(first: int, last: int) -> ChangelogStateHandle:
@@ -21,30 +21,26 @@ def handle(first: int, last: int) -> ChangelogStateHandle:
 
 
 def report(
-    upserts: int = 0, deletes: int = 0, *, based: tuple[int, int] | None = None, rows: int | None = None
+    upserts: int = 0, deletes: int = 0, *, merged: tuple[int, int] | None = None, rows: int = 0
 ) -> OperatorReport:
-    """Of 16 key groups; `based`: with a base of these, of so many rows."""
-    changes = (handle(0, 14),) if upserts + deletes else ()
-    base = () if based is None else (handle(*based),)
-    return OperatorReport(
-        "op",
-        base + changes,
-        ("id",),
-        16,
-        b"schema",
-        upserts,
-        deletes,
-        base=based == (0, 15),
-        base_range=None if based in (None, (0, 15)) else KeyGroupRange.of(*based),
-        base_rows=rows,
-    )
+    """Of 16 key groups; `merged`: with a whole merge of these, of so many rows."""
+    changes = (handle(0, 15),) if upserts + deletes else ()
+    merges = ()
+    if merged is not None:
+        run = Run(0, 0, (handle(*merged),), merged=True, whole=True, upserts=rows, deletes=0)
+        merges = (Merge(KeyGroupRange.of(*merged), run),)
+    return OperatorReport("op", changes, ("id",), 16, b"schema", upserts, deletes, merges=merges)
 
 
 def after(*reports: OperatorReport, rows: StateRows | None = None, older: bool = False) -> StateRows | None:
     """After these, on a state of which `rows` is known, or on none."""
     before = report(1) if older else None
-    for each in reports:
-        rows = StateRows.after(rows, before, each)
+    runs: tuple[Run, ...] = (Run(0, 0, (handle(0, 15),), whole=True),) if older else ()
+    for number, each in enumerate(reports, 1):
+        runs = merged_runs(runs, each.merges)
+        if each.handles:
+            runs = (*runs, Run(number, number, each.handles, upserts=each.upserts, deletes=each.deletes))
+        rows = StateRows.after(rows, before, each, runs)
         before = each
     return rows
 
@@ -61,42 +57,31 @@ def test_changes_move_each_bound_by_what_they_can() -> None:
     assert bounds(after(report(2), report(0, 5))) == (0, 2)
 
 
-def test_a_base_is_exact() -> None:
+def test_a_merge_of_all_is_exact() -> None:
     """It is of the state before the checkpoint's own changes."""
     many = report(10), report(10), report(10)
-    assert bounds(after(*many, report(based=(0, 15), rows=12))) == (12, 12)
-    assert bounds(after(*many, report(1, 1, based=(0, 15), rows=12))) == (11, 13)
+    assert bounds(after(*many, report(merged=(0, 15), rows=12))) == (12, 12)
+    assert bounds(after(*many, report(1, 1, merged=(0, 15), rows=12))) == (11, 13)
 
 
-def test_a_finished_round_of_slices_counts_as_a_base() -> None:
-    """With all changes since its first slice."""
-    begun = report(100), report(100), report(based=(0, 7), rows=60), report(2, 1)
-    assert bounds(after(*begun)) == (99, 202)
-    done = after(*begun, report(3, 0, based=(8, 15), rows=50))
-    assert bounds(done) == (109, 115)
-    assert done is not None
-    assert done.folded == 110
-
-
-def test_a_slice_out_of_turn_finishes_no_round() -> None:
-    """As where a person folds some key groups: the round goes on where it was."""
-    begun = report(100), report(100), report(based=(0, 3), rows=30), report(based=(8, 15), rows=50)
+def test_merges_of_parts_bring_the_bounds_together() -> None:
+    """There are no more rows than the runs have upserts; a run of which a part is left counts as a whole."""
+    begun = report(100), report(100), report(merged=(0, 7), rows=60)
     assert bounds(after(*begun)) == (100, 200)
-    assert bounds(after(*begun, report(based=(4, 15), rows=90))) == (120, 120)
+    assert bounds(after(*begun, report(merged=(8, 15), rows=50))) == (100, 110)
+    assert bounds(after(*begun, report(3, 1, merged=(8, 15), rows=50))) == (99, 113)
 
 
 def test_nothing_is_said_of_what_nobody_counted() -> None:
-    """Of a state that an earlier release wrote: until a base, or a finished round, that was counted."""
+    """Until all of it was merged, at once or in parts."""
     assert after(report(5), older=True) is None
-    assert after(report(based=(0, 15)), older=True) is None
-    assert bounds(after(report(5), report(1, based=(0, 15), rows=7), older=True)) == (7, 8)
-    assert bounds(
-        after(report(based=(0, 7), rows=3), report(1), report(based=(8, 15), rows=4), older=True)
-    ) == (7, 8)
+    assert bounds(after(report(5), report(1, merged=(0, 15), rows=7), older=True)) == (7, 8)
+    parts = report(merged=(0, 7), rows=3), report(1), report(merged=(8, 15), rows=4)
+    assert bounds(after(*parts, older=True)) == (0, 8)
 
 
 def test_what_is_stored_is_read_again() -> None:
-    """With a round that is not finished."""
-    rows = after(report(100), report(100), report(1, 1, based=(0, 7), rows=60))
+    """Whatever is known."""
+    rows = after(report(100), report(100), report(1, 1, merged=(0, 7), rows=60))
     assert rows is not None
     assert StateRows.from_json(rows.to_json()) == rows

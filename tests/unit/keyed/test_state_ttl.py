@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, change_columns
-from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import StateTtl
-from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import KeyedState, OperatorReport, key_history, with_base, write_rows
+from dstl_dagster.keyed import KeyedState, OperatorReport, key_history, write_rows
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import MemoryObjectStore
@@ -48,7 +47,7 @@ def written(
     """One checkpoint: the day of each key's row."""
     batch = Batch.open(coordinator)
     batch.add(reported(batch, rows, config))
-    batch.fold_due_logs()
+    batch.merge_due_runs()
     return batch.complete()
 
 
@@ -56,11 +55,6 @@ def names(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> list[st
     state = KeyedState.of(coordinator.store, checkpoint.manifest, "op")
     assert state is not None
     return sorted(row["name"] for table in state.tables() for row in table.to_pylist())
-
-
-def version(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> int:
-    payload = coordinator.store.get(checkpoint.entry.completed.manifest)
-    return int(payload.split(b" ", 2)[1])
 
 
 def test_each_checkpoint_shows_what_was_visible_then(coordinator: CheckpointCoordinator) -> None:
@@ -91,34 +85,25 @@ def test_a_given_watermark_stands_for_the_rows_own_times(coordinator: Checkpoint
 
 
 def test_a_longer_ttl_brings_nothing_back(coordinator: CheckpointCoordinator) -> None:
-    """The checkpoint in which it begins folds the whole state; old rows that come later are visible."""
+    """The checkpoint in which it begins merges the whole state; old rows that come later are visible."""
     written(coordinator, {"a": 0, "b": 20}, MONTH)
     expired = written(coordinator, {"c": 40})
     longer = written(coordinator, {"d": 5}, StateTtlConfig.event_time("seen", "365 d"))
     assert names(coordinator, expired) == ["b", "c"]
     assert names(coordinator, longer) == ["b", "c", "d"]
-    assert longer.manifest.operators["op"].report.base
-    assert not written(coordinator, {"e": 41}).manifest.operators["op"].report.base
+    assert [run.whole for run in longer.manifest.operators["op"].runs] == [True, False]
+    assert not written(coordinator, {"e": 41}).manifest.operators["op"].merged_bytes
 
 
-def test_an_old_release_refuses_a_ttl_until_it_has_ended(coordinator: CheckpointCoordinator) -> None:
-    """It would show rows that have expired. After the base that ends a TTL it reads the job again."""
-    first = written(coordinator, {"a": 0}, MONTH)
-    second = written(coordinator, {"b": 50})
-    ended = written(coordinator, {"c": 1}, StateTtlConfig.disabled())
+def test_a_ttl_that_has_ended_is_over(coordinator: CheckpointCoordinator) -> None:
+    """What had expired stays gone, nothing else goes, and later reports have none."""
+    written(coordinator, {"a": 0}, MONTH)
+    written(coordinator, {"b": 50})
+    written(coordinator, {"c": 1}, StateTtlConfig.disabled())
     last = written(coordinator, {"d": 1})
-    assert [version(coordinator, each) for each in (first, second, ended, last)] == [5, 5, 1, 1]
     assert names(coordinator, last) == ["b", "c", "d"]
-    assert last.manifest.operators["op"].report.ttl is None
-    with pytest.raises(FormatError, match="version 5") as told:
-        decode_document("manifest", 4, coordinator.store.get(first.entry.completed.manifest), "it")
-    assert told.value.kind == ErrorKind.NEWER_VERSION
-
-
-def test_a_report_without_a_ttl_has_the_bytes_it_had(coordinator: CheckpointCoordinator) -> None:
-    """Nothing is recorded where nobody asked for it."""
-    report = written(coordinator, {"a": 0}).manifest.operators["op"].report
-    assert "ttl" not in report.to_json()
+    report = last.manifest.operators["op"].report
+    assert report.ttl is None
     with_ttl = replace(report, ttl=StateTtl("seen", 5, 7, processing_time=True))
     assert OperatorReport.from_json(with_ttl.to_json()) == with_ttl
 
@@ -241,10 +226,3 @@ def test_an_idle_state_ends_as_time_goes_on() -> None:
         found.append(names(coordinator, batch.complete()))
         clock.advance(6 * DAY.total_seconds())
     assert found == [["a"], ["a"], []]
-
-
-def test_bases_keep_the_ttl(coordinator: CheckpointCoordinator) -> None:
-    """A base alone, and one below changes, restate what the parent says."""
-    ttl = StateTtl("seen", 5, 7)
-    base = OperatorReport("op", (), ("name",), 4, SCHEMA.arrow_message, base=True, ttl=ttl)
-    assert with_base(base, None).ttl == ttl

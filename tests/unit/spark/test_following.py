@@ -60,7 +60,7 @@ class Source:
                 self.store, batch.attempt, "op", SCHEMA, table, deleted=deleted, partitions=2, ttl=state_ttl
             )
         )
-        batch.fold_due_logs()
+        batch.merge_due_runs()
         return batch.complete().checkpoint_id
 
     def rows(self, checkpoint_id: int) -> dict[str, int]:

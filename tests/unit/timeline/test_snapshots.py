@@ -226,7 +226,7 @@ def test_readers_of_a_subsumed_checkpoint_keep_their_grace_across_snapshots(job)
     read = coordinator.get(3)
     names = {
         stream.name
-        for handle in coordinator.operator_state(read, "totals").handles
+        for handle in read.manifest.operators["totals"].handles
         for stream, _ in handle.handles_and_offsets
     }
     for _ in range(5):

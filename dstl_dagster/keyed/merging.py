@@ -1,0 +1,269 @@
+"""Merging runs of a state: what an attempt writes of older changes, before its own.
+
+Owns which merges an attempt does, and writing one. Does not own when one is due (`merge_policy`), what it
+replaces (`runs`), or the steps that put it in a checkpoint (`checkpoint`).
+
+A merge keeps of each key the last change. If nothing older is left below it, it holds rows alone; otherwise
+tombstones too, and a row that has expired becomes one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow.compute as pc
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.entries import OperatorEntry
+from dstl_dagster.keyed.keyed_state import KeyedState, folded, is_keyed, schema_of, split_count
+from dstl_dagster.keyed.keyed_writer import open_attempt_changelog
+from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.merge_policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
+from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Merge, Run, within
+from dstl_dagster.keyed.shared_files import SharedFiles
+from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
+from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes, ranges_of_tasks
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline import Attempt
+
+__all__ = ["due_operators", "merge_of_all", "with_due_merges", "write_merge"]
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+def due_operators(
+    manifest: Manifest,
+    options: CheckpointOptions,
+    operators: Collection[str] | None = None,
+    *,
+    force: bool = False,
+) -> list[str]:
+    """The operators of this checkpoint of which something is due to be merged, sorted by name. Pure.
+
+    With `force` all of which a merge would leave something else than what is there; never those whose log is
+    not keyed state. `operators`: only these.
+
+    Raises: InvalidInputError (kind `no_operator`) if one of `operators` does not exist.
+    """
+    operators = None if operators is None else parse_names("operators", operators)
+    unknown = sorted(set(operators or ()) - set(manifest.operators))
+    if unknown:
+        raise InvalidInputError(
+            f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no operator {unknown[0]!r}, "
+            f"only {', '.join(sorted(manifest.operators)) or 'none'}",
+            kind=ErrorKind.NO_OPERATOR,
+        )
+    wanted = sorted(manifest.operators if operators is None else operators)
+    keyed = {name: entry for name in wanted if is_keyed((entry := manifest.operators[name]).report)}
+    return [
+        name
+        for name, entry in keyed.items()
+        if (_is_worth_merging(entry) if force else _due(entry, options, 0) is not None)
+    ]
+
+
+def _is_worth_merging(entry: OperatorEntry) -> bool:
+    hides = entry.report.ttl is not None and entry.report.ttl.hides is not None
+    return bool(entry.runs) and (hides or not all(run.merged and run.whole for run in entry.runs))
+
+
+def _due(entry: OperatorEntry, options: CheckpointOptions, own_bytes: int) -> DueMerge | None:
+    policy = MergePolicy(options.materialize_max_runs, options.materialize_log_ratio, SMALL_RUN_BYTES)
+    return policy.due(entry.runs, entry.report.max_parallelism, own_bytes)
+
+
+def with_due_merges(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    reports: Iterable[OperatorReport],
+    options: JobOptions,
+) -> list[OperatorReport]:
+    """The reports, each with the merge of older runs that its changes pay for. And, whatever is due, with a
+    merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable; what
+    is small shares files.
+
+    Raises: NotFoundError, FormatError, UnavailableError.
+    """
+    shared = SharedFiles(store, attempt)
+    found = []
+    for report in reports:
+        entry = parent.operators.get(report.operator)
+        due = None if entry is None or report.merges else _due_beside(entry, report, options.checkpoint)
+        if due is not None:
+            merge = _merged(store, attempt, parent, report, due, options, shared)
+            report = replace(report, merges=(merge,))
+        found.append(report)
+    shared.flush()
+    return [shared.durable(report) for report in found]
+
+
+def _due_beside(entry: OperatorEntry, own: OperatorReport, options: CheckpointOptions) -> DueMerge | None:
+    if own.ttl is not None and not own.ttl.hides_what(entry.report.ttl):
+        # What the parent hides would come back: it is left out for good, at once.
+        return _everything(entry)
+    if not options.materialize or not own.handles or not is_keyed(entry.report):
+        return None
+    return _due(entry, options, own.stored_bytes)
+
+
+def _everything(entry: OperatorEntry) -> DueMerge:
+    return DueMerge(KeyGroupRange.of(0, entry.report.max_parallelism - 1), FROM_THE_BEGINNING)
+
+
+def _merged(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    own: OperatorReport,
+    due: DueMerge,
+    options: JobOptions,
+    shared: SharedFiles,
+) -> Merge:
+    state = KeyedState.of(store, parent, own.operator, options)
+    assert state is not None, "its parent has it"
+    if own.column_ids != state.schema.column_ids:
+        # The columns as this attempt leaves them: what it drops is not written again.
+        schema = schema_of(own).covering(state.schema)
+        state = replace(state, at=replace(state.at, schema=schema))
+    merge = write_merge(store, attempt, state, parent.operators[own.operator].runs, due, shared)
+    log.info(
+        "operator %s: merged %d runs of checkpoint %d, of key groups %s",
+        own.operator,
+        sum(run.first >= due.first for run in parent.operators[own.operator].runs),
+        parent.checkpoint_id,
+        due.key_groups,
+    )
+    return merge
+
+
+def merge_of_all(
+    store: ObjectStore,
+    attempt: Attempt,
+    parent: Manifest,
+    operator: str,
+    options: JobOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    shared: SharedFiles | None = None,
+) -> OperatorReport:
+    """The report of an attempt that merges all runs of an operator, which the parent must have, and changes
+    nothing. Arguments and errors: as `write_merge`.
+    """
+    entry, state = parent.operators[operator], KeyedState.of(store, parent, operator, options)
+    assert state is not None, "its parent has it"
+    merge = write_merge(store, attempt, state, entry.runs, _everything(entry), shared, progress=progress)
+    return replace(entry.report.unchanged(), merges=(merge,))
+
+
+def write_merge(
+    store: ObjectStore,
+    attempt: Attempt,
+    state: KeyedState,
+    runs: Collection[Run],
+    due: DueMerge,
+    shared: SharedFiles | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Merge:
+    """Write what these runs of a state come to, as ordinary changelog files of `attempt`.
+
+    One handle for each range of key groups that fits in memory and has changes: the schema, then each of them
+    once, in the key group that it was written in. The same runs give the same changes.
+
+    Args:
+        state: at the attempt's parent. Its options say how the changelog files are written, too.
+        runs: of the state, oldest first.
+        due: which of them are merged.
+        shared: small ranges wait there to share files, and are durable once it is flushed; `None`: they share
+            files with each other alone, and all is durable on return.
+        progress: called with (ranges done, ranges in total).
+
+    Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
+    error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
+    """
+    taken = [run for run in runs if run.first >= due.first]
+    handles = tuple(within((handle for run in taken for handle in run.handles), [due.key_groups]))
+    # Without anything older, nothing is left for a tombstone to hide.
+    older = (run for run in runs if run.first < due.first)
+    whole = not any(within((handle for run in older for handle in run.handles), [due.key_groups]))
+    part = KeyedState(store, replace(state.at, handles=handles), state.ahead)
+    into = shared or SharedFiles(store, attempt)
+    written, options = [], state.at.options
+    upserts = deletes = 0
+    ranges = _ranges(part, due.key_groups)
+    with (
+        open_attempt_changelog(store, attempt, options) as storage,
+        part.reading(cached=len(ranges) > 1) as reader,
+    ):
+        for count, each in enumerate(ranges, 1):
+            counted = _Counted(state.schema, folded(reader, part.at, each).runs(), whole=whole)
+            first = next(counted, None)
+            if first is not None:
+                changes = itertools.chain([first], counted)
+                written.append(
+                    into.write_range(storage, state.operator, state.schema, each, changes, options)
+                )
+            upserts, deletes = upserts + counted.upserts, deletes + counted.deletes
+            if progress is not None:
+                progress(count, len(ranges))
+    run = Run(
+        due.first,
+        state.checkpoint_id,
+        tuple(written),
+        merged=True,
+        whole=whole,
+        upserts=upserts,
+        deletes=deletes,
+    )
+    merge = Merge(due.key_groups, run)
+    if shared is not None:
+        return merge
+    (durable,) = into.durable_now(
+        OperatorReport(state.operator, (), max_parallelism=state.schema.max_parallelism, merges=(merge,))
+    ).merges
+    return durable
+
+
+def _ranges(state: KeyedState, key_groups: KeyGroupRange) -> list[KeyGroupRange]:
+    """These key groups in ranges that each fit in memory."""
+    first, number = key_groups.start_key_group, key_groups.number_of_key_groups
+    return [
+        KeyGroupRange.of(first + each.start_key_group, first + each.end_key_group)
+        for each in ranges_of_tasks(split_count(state.handles, number), number)
+    ]
+
+
+class _Counted(Iterator[EncodedChanges]):
+    """The changes of a merge, none of them empty, and how many there were as they went by.
+
+    Attributes:
+        upserts, deletes: so far.
+    """
+
+    def __init__(self, schema: StateSchema, runs: Iterable[FoldedRun], *, whole: bool) -> None:
+        self._schema, self._runs, self._whole = schema, iter(runs), whole
+        self.upserts = self.deletes = 0
+
+    def __next__(self) -> EncodedChanges:
+        for run in self._runs:
+            kept = run.alive() if self._whole else run
+            if kept.rows.num_rows:
+                deleted = int(pc.sum(kept.rows.column(-1)).as_py() or 0)
+                self.upserts += kept.rows.num_rows - deleted
+                self.deletes += deleted
+                return _as_changes(self._schema, kept)
+        raise StopIteration
+
+
+def _as_changes(schema: StateSchema, run: FoldedRun) -> EncodedChanges:
+    deleted = run.rows.column(-1)
+    rows = run.rows.select(schema.columns.names)
+    return encode_changes(schema, rows, run.key_groups, deleted if pc.any(deleted).as_py() else None)

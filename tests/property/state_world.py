@@ -1,0 +1,332 @@
+"""A job with two operators that lives through random steps, beside dictionaries that say what it must hold.
+
+Owns the steps, the model, and what is compared with it. Does not own how often it is played
+(`test_state_model`). Sizes are tiny, so that some tens of checkpoints have all that a large state has:
+classes of runs, lists, idle operators, files that several key groups share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dstl_dagster.checkpoint import (
+    Batch,
+    Checkpoint,
+    CheckpointCoordinator,
+    change_columns,
+    materialize,
+)
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import (
+    KeyedState,
+    diff_checkpoints,
+    key_history,
+    keyed_state,
+    merging,
+    run_lists,
+    write_rows,
+)
+from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.storage import MemoryObjectStore
+
+__all__ = ["Wrong", "live"]
+
+STEPS = 30
+KEY_GROUPS = 7
+OPERATORS = ("busy", "rare")
+KEYS = [None, "", *(f"name {number}" for number in range(78))]
+NARROW = pa.schema({"name": pa.string(), "value": pa.int64()})
+NOTED = NARROW.append(pa.field("note", pa.string()))
+
+MOST_MORE_RUNS = 4
+"""Of a key group, above `max_runs`: that came while others were merged, and those of other classes."""
+
+MOST_BYTES = 3
+"""Merged for a byte of changes."""
+
+Rows = dict[str | None, tuple[int, str | None]]
+"""Value and note by key."""
+
+
+class Wrong(AssertionError):  # noqa: N818 - what it says
+    """The job does not hold what the model says."""
+
+
+@dataclass
+class Said:
+    """The model at one checkpoint: the rows of each operator, and which of them has a note."""
+
+    rows: dict[str, Rows] = field(default_factory=dict)
+    noted: frozenset[str] = frozenset()
+
+    def copy(self) -> Said:
+        return Said({name: dict(rows) for name, rows in self.rows.items()}, self.noted)
+
+
+class World:
+    """One life. `choose` decides everything."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self.choose = choose
+        self.store = MemoryObjectStore()
+        self.options = CheckpointOptions(
+            num_retained=choose.choice([1, 1, 2, 5]),
+            reader_grace=timedelta(0),
+            snapshot_interval=choose.choice([8, 1000]),
+            materialize_max_runs=choose.choice([2, 3, 5]),
+            materialize_log_ratio=choose.choice([0.5, 1.0, 3.0, 30.0]),
+        )
+        self.coordinator = self.process()
+        self.said: dict[int, Said] = {}
+        self.savepoints: set[str] = set()
+        self.own_bytes: Counter[str] = Counter()
+        self.merged_bytes: Counter[str] = Counter()
+        self.number = 0
+
+    def process(self, owner: str = "test") -> CheckpointCoordinator:
+        return CheckpointCoordinator("job", self.store, self.options, owner=owner)
+
+    def live(self) -> None:
+        steps: list[tuple[int, Callable[[], None]]] = [
+            (10, lambda: self.write("busy")),
+            (3, lambda: self.write("rare")),
+            (2, lambda: self.write(*OPERATORS)),
+            (1, self.files_only),
+            (1, self.merge_all),
+            (1, self.drop_note),
+            (1, self.aborted),
+            (1, self.taken_over),
+            (2, self.restore),
+            (1, self.savepoint),
+            (1, self.release),
+            (3, self.clean_up),
+        ]
+        weights, acts = zip(*steps, strict=True)
+        for _ in range(STEPS):
+            if self.choose.random() < 0.3:
+                self.coordinator = self.process()  # another one, which has read nothing yet
+            self.choose.choices(acts, weights)[0]()
+            if self.choose.random() < 0.4:
+                self.check_last()
+        self.clean_up()
+        for each in self.process().list():
+            self.check(each)
+        self.check_differences()
+
+    # -- steps
+
+    def write(self, *operators: str, take_over: bool = False, complete: bool = True) -> None:
+        batch = Batch.open(self.coordinator, take_over=take_over)
+        said = self.parent(batch)
+        for operator in operators:
+            self._write(batch, operator, said)
+        batch.merge_due_runs()
+        if complete:
+            self.done(batch.complete(), said)
+        else:
+            batch.abort("by choice")
+
+    def _write(self, batch: Batch, operator: str, said: Said) -> None:
+        choose = self.choose
+        keys = choose.sample(KEYS, choose.choice([0, 1, 1, 1, 2, 5, 12]))
+        if choose.random() < 0.2:
+            keys = [KEYS[4]]  # a hot one
+        if choose.random() < (0.05 if said.rows.get(operator) else 0.5):
+            keys = KEYS
+        noted = operator in said.noted or choose.random() < 0.2
+        before = batch.schema(operator)
+        schema = StateSchema.of(NOTED if noted else NARROW, ["name"], KEY_GROUPS)
+        schema = schema if before is None else before.evolved_to(schema)
+        rows = []
+        held = said.rows.setdefault(operator, {})
+        for key in keys:
+            self.number += 1
+            gone = choose.random() < 0.3
+            note = choose.randbytes(choose.choice([0, 1, 100])).hex() if noted else None
+            rows.append((key, self.number, note, gone))
+            held.pop(key, None)
+            if not gone:
+                held[key] = (self.number, note)
+        if noted:
+            said.noted |= {operator}
+        columns = [[each[place] for each in rows] for place in range(4)]
+        arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())]
+        arrays += [pa.array(columns[2], pa.string())] if noted else []
+        table = pa.table(arrays, names=["name", "value", *(["note"] if noted else [])])
+        deleted = pa.array(columns[3], pa.bool_())
+        partitions = choose.randint(1, KEY_GROUPS)
+        batch.add(
+            write_rows(
+                self.store, batch.attempt, operator, schema, table, deleted=deleted, partitions=partitions
+            )
+        )
+
+    def parent(self, batch: Batch) -> Said:
+        return Said() if batch.parent is None else self.said[batch.parent.checkpoint_id].copy()
+
+    def done(self, checkpoint: Checkpoint, said: Said, *, forced: bool = False) -> None:
+        self.said[checkpoint.checkpoint_id] = said
+        for name, entry in checkpoint.manifest.operators.items():
+            self.own_bytes[name] += entry.report.stored_bytes
+            self.merged_bytes[name] += 0 if forced else entry.merged_bytes
+
+    def files_only(self) -> None:
+        batch = Batch.open(self.coordinator)
+        self.done(batch.complete(), self.parent(batch))
+
+    def merge_all(self) -> None:
+        latest = self.coordinator.latest()
+        if latest is None or not latest.manifest.operators:
+            return
+        names = self.choose.sample(sorted(latest.manifest.operators), 1)
+        made = materialize(self.coordinator, names, force=True)
+        if made is not None:
+            self.done(made, self.said[latest.checkpoint_id].copy(), forced=True)
+
+    def drop_note(self) -> None:
+        latest = self.coordinator.latest()
+        said = None if latest is None else self.said[latest.checkpoint_id].copy()
+        if latest is None or said is None or not said.noted:
+            return
+        operator = min(said.noted)
+        said.noted -= {operator}
+        said.rows[operator] = {key: (value, None) for key, (value, _) in said.rows[operator].items()}
+        self.done(change_columns(self.coordinator, latest, operator, ColumnChanges.of(["note"])), said)
+
+    def aborted(self) -> None:
+        self.write("busy", complete=False)
+
+    def taken_over(self) -> None:
+        rival = self.process("rival").trigger()
+        self.coordinator = self.process()
+        self.write("busy", take_over=rival.attempt)
+
+    def restore(self) -> None:
+        listed = self.coordinator.list()
+        if listed:
+            self.coordinator.restore(self.choose.choice(listed).checkpoint_id)
+
+    def savepoint(self) -> None:
+        listed = self.coordinator.list()
+        if listed:
+            name = f"s{len(self.savepoints)}"
+            self.coordinator.savepoint(self.choose.choice(listed).checkpoint_id, name)
+            self.savepoints.add(name)
+
+    def release(self) -> None:
+        if self.savepoints:
+            self.coordinator.release(self.choose.choice(sorted(self.savepoints)))
+
+    def clean_up(self) -> None:
+        self.coordinator.clean_up()
+        needed: set[str] = set()
+        view = self.process().timeline.tail()
+        for each in view.kept:
+            manifest = self.process().get(each.checkpoint_id).manifest
+            needed.update(manifest.needs())
+        there = {stat.name for stat in self.store.list("dstl/job/attempts/")}
+        if there != needed:
+            raise Wrong(f"left {sorted(there - needed)}, lost {sorted(needed - there)}")
+
+    # -- what must hold
+
+    def check_last(self) -> None:
+        latest = self.process().latest()
+        if latest is None:
+            return
+        self.check(latest)
+        for name, entry in latest.manifest.operators.items():
+            runs = Counter(
+                group for run in entry.runs for handle in run.handles for group in handle.key_group_range
+            )
+            most = self.options.materialize_max_runs + MOST_MORE_RUNS
+            if max(runs.values(), default=0) > most:
+                raise Wrong(f"{name} has {runs} runs by key group, above {most}")
+            if self.merged_bytes[name] > MOST_BYTES * self.own_bytes[name]:
+                raise Wrong(f"{name} merged {self.merged_bytes[name]} bytes for {self.own_bytes[name]}")
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        said = self.said[checkpoint.checkpoint_id]
+        for operator in OPERATORS:
+            state = KeyedState.of(self.store, checkpoint.manifest, operator)
+            rows = said.rows.get(operator, {})
+            if state is None:
+                if operator in said.rows:
+                    raise Wrong(f"no state of {operator}")
+                continue
+            half = self.choose.randrange(KEY_GROUPS)
+            parts = [KeyGroupRange.of(0, half), KeyGroupRange.of(half + 1, KEY_GROUPS - 1)]
+            ways: dict[str, list[dict[str, Any]]] = {
+                "all": [row for table in state.tables() for row in table.to_pylist()],
+                "by key": state.rows([{"name": key} for key in KEYS]).to_pylist(),
+                "by range": [
+                    row
+                    for part in parts
+                    if part.number_of_key_groups
+                    for table in state.at.within(part).opened(self.store).tables()
+                    for row in table.to_pylist()
+                ],
+            }
+            for way, read in ways.items():
+                found = {row["name"]: (row["value"], row.get("note")) for row in read}
+                if len(found) != len(read) or found != rows:
+                    raise Wrong(f"{operator} at {checkpoint.checkpoint_id}, {way}: {found}, not {rows}")
+            known = checkpoint.manifest.operators[operator].rows
+            if known is None or known.most is None or not known.least <= len(rows) <= known.most:
+                raise Wrong(f"{operator} at {checkpoint.checkpoint_id} has {len(rows)} rows, not {known}")
+            key = self.choose.choice(KEYS)
+            past = key_history(self.store, checkpoint.manifest, operator, {"name": key})
+            last = past[-1].row if past else None
+            if (None if last is None else last["value"]) != rows.get(key, (None,))[0]:
+                raise Wrong(f"the history of {key!r} of {operator} is {past}, not {rows.get(key)}")
+
+    def check_differences(self) -> None:
+        listed = self.process().list()
+        for older, newer in zip(listed, listed[1:] + listed[:1], strict=True):
+            for operator in OPERATORS:
+                if operator in older.manifest.operators or operator in newer.manifest.operators:
+                    self.check_difference(older, newer, operator)
+
+    def check_difference(self, older: Checkpoint, newer: Checkpoint, operator: str) -> None:
+        turned = {
+            key: value for key, (value, _) in self.said[older.checkpoint_id].rows.get(operator, {}).items()
+        }
+        rows = self.said[newer.checkpoint_id].rows.get(operator, {})
+        for each in diff_checkpoints(self.store, older.manifest, newer.manifest, operator):
+            for row in each.removed.to_pylist():
+                if turned.pop(row["name"]) != row["value"]:
+                    raise Wrong(f"{row} was not removed so")
+            for row in each.after.to_pylist():
+                turned[row["name"]] = row["value"]
+            for row in each.added.to_pylist():
+                if row["name"] in turned:
+                    raise Wrong(f"{row} was there before")
+                turned[row["name"]] = row["value"]
+        if turned != {key: value for key, (value, _) in rows.items()}:
+            raise Wrong(f"the difference leads to {turned}, not {rows}")
+
+
+def live(seed: int) -> str | None:
+    """What went wrong in the life of this seed; `None` if nothing."""
+    choose = random.Random(seed)
+    with pytest.MonkeyPatch.context() as tiny:
+        tiny.setattr(merging, "SMALL_RUN_BYTES", choose.choice([1, 1500, 4000]))
+        tiny.setattr(run_lists, "_LEAST_INLINE", choose.choice([0, 1, 3]))
+        tiny.setattr(run_lists, "_IDLE_BYTES", choose.choice([0, 2000]))
+        tiny.setattr(run_lists, "_SMALL_ENTRY_BYTES", choose.choice([0, 512]))
+        tiny.setattr(run_lists, "_MOST_LISTS", choose.choice([1, 2, 16]))
+        tiny.setattr(keyed_state, "_SPLIT_BYTES", choose.choice([200, 1000, 1 << 20]))
+        try:
+            World(choose).live()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None

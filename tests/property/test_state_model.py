@@ -1,0 +1,132 @@
+"""Random lives of a job against dictionaries: states, differences, bounds of cost and of runs, clean-up.
+
+python tests/property/test_state_model.py 0 1000     so many seeds, and what went wrong with each
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dstl_dagster.checkpoint import Manifest, record
+from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run, merging
+from dstl_dagster.keyed import runs as runs_module
+from dstl_dagster.keyed.entries import Listed
+from tests.property.state_world import live
+
+LIVES = 8
+WITHIN = 50
+"""Seeds, in which a mistake is found."""
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_a_state_is_what_dictionaries_say(seed: int) -> None:
+    """At each retained checkpoint, by every way to read it; clean-up leaves nothing and loses nothing."""
+    assert live(seed) is None
+
+
+def a_list_forgets_a_run(broken: pytest.MonkeyPatch) -> None:
+    original = Listed.to_json
+    broken.setattr(Listed, "to_json", lambda self: original(dataclasses.replace(self, runs=self.runs[:-1])))
+
+
+def a_merge_lies_below(broken: pytest.MonkeyPatch) -> None:
+    def merged_runs(before: Any, merges: Any) -> Any:
+        found = runs_module.merged_runs(before, merges)
+        own = {id(merge.run) for merge in merges}
+        return tuple(sorted(found, key=lambda run: id(run) not in own))
+
+    broken.setattr(record, "merged_runs", merged_runs)
+
+
+def a_tombstone_is_dropped_early(broken: pytest.MonkeyPatch) -> None:
+    original = merging._Counted.__init__
+
+    def init(self: Any, schema: Any, runs: Any, *, whole: bool) -> None:
+        original(self, schema, runs, whole=True)
+
+    broken.setattr(merging._Counted, "__init__", init)
+
+
+def the_older_of_two_keys_wins(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(
+        OperatorEntry, "handles", property(lambda self: [h for r in self.runs[::-1] for h in r.handles])
+    )
+
+
+def a_merge_takes_every_key_group(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(Run, "without", lambda self, _key_groups: dataclasses.replace(self, handles=()))
+
+
+def clean_up_forgets_lists(broken: pytest.MonkeyPatch) -> None:
+    original = Manifest.needs
+    broken.setattr(
+        Manifest, "needs", lambda self: (each for each in original(self) if not each.endswith("/runs"))
+    )
+
+
+def clean_up_forgets_what_is_listed(broken: pytest.MonkeyPatch) -> None:
+    def needs(self: Any) -> Any:
+        yield from self.lists
+        for entry in self.operators.values():
+            yield from (s.name for run in entry.inline_runs for handle in run.handles for s in handle.streams)
+
+    broken.setattr(Manifest, "needs", needs)
+
+
+def nothing_is_due(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(MergePolicy, "due", lambda *_: None)
+
+
+def the_merge_of_an_idle_operator_is_forgotten(broken: pytest.MonkeyPatch) -> None:
+    """As a manifest did that repeated the operator's last report, and not what was merged since."""
+    original = record._entry
+
+    def entry(checkpoint_id: int, before: Any, report: Any) -> Any:
+        found = original(checkpoint_id, before, report)
+        if (
+            before is not None
+            and not report.handles
+            and not report.merges
+            and any(r.merged for r in found.runs)
+        ):
+            return dataclasses.replace(found, runs=tuple(r for r in found.runs if not r.merged), listed=None)
+        return found
+
+    broken.setattr(record, "_entry", entry)
+
+
+def everything_is_due_always(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(merging, "_due", lambda entry, *_: merging._everything(entry))
+
+
+MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    a_list_forgets_a_run,
+    a_merge_lies_below,
+    a_tombstone_is_dropped_early,
+    the_older_of_two_keys_wins,
+    a_merge_takes_every_key_group,
+    clean_up_forgets_lists,
+    clean_up_forgets_what_is_listed,
+    nothing_is_due,
+    the_merge_of_an_idle_operator_is_forgotten,
+    everything_is_due_always,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__.replace("_", " "))
+def test_a_mistake_is_found(mistake: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """The lives can fail: one of a few finds each."""
+    with pytest.MonkeyPatch.context() as broken:
+        mistake(broken)
+        assert any(live(seed) is not None for seed in range(WITHIN))
+
+
+if __name__ == "__main__":
+    for number in range(int(sys.argv[1]), int(sys.argv[2])):
+        if (wrong := live(number)) is not None:
+            print(number, wrong, flush=True)
