@@ -39,7 +39,7 @@ from dstl_dagster.spark.progress import Progress
 from dstl_dagster.spark.spending import traffic_of
 from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.storage import TrafficMeter, metered
 
 __all__ = [
     "absolute_uri",
@@ -135,7 +135,7 @@ def write_files(
         target, format, compression, one_file=one_file, appended_by=attempt if mode == "append" else None
     )
     if mode == "error":
-        check_free(target, attempt.store_uri, wanted, one_file=one_file, earlier=earlier)
+        check_free(target, attempt.store_uri, wanted, meter, one_file=one_file, earlier=earlier)
     job = FileJob(attempt, format, compression, encoder, b"" if one_file else header, wanted)
     found = run_tasks(rows, WriteFileTask(job, names), progress)
     meter.add(traffic_of(found))
@@ -270,13 +270,20 @@ def absolute_uri(uri: str, store_uri: str, options: JobOptions) -> str:
 
 
 def check_free(
-    target: str, store_uri: str, options: JobOptions, *, one_file: bool, earlier: Sequence[FileReport] = ()
+    target: str,
+    store_uri: str,
+    options: JobOptions,
+    meter: TrafficMeter,
+    *,
+    one_file: bool,
+    earlier: Sequence[FileReport] = (),
 ) -> None:
-    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already.
+    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already. `meter`: counts.
 
     Raises: ConflictError (kind `target_exists`).
     """
-    with closing(open_shared_store(store_uri, options)) as store:
+    with closing(open_shared_store(store_uri, options)) as opened:
+        store = metered(opened, meter)
         bucket, name = store.locate(target.rstrip("/"))
         within = store.in_bucket(bucket)
         there = within.stat(name) if one_file else next(within.list(f"{name}/"), None)

@@ -84,9 +84,7 @@ def test_a_checkpoints_page_answers(days: Days, daemon: Daemon) -> None:
     for number, event in enumerate(events, 1):
         said = {name: str(entry.value) for name, entry in event.metadata.items()}
         assert said["state size"].endswith("B")
-        assert said["a restore reads"].endswith(
-            f"in {number - 1} checkpoint{'' if number == 2 else 's'} since"
-        )
+        assert said["a restore reads"].endswith(f"in {number - 1} run{'' if number == 2 else 's'} above")
         assert f"out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
         first = said["chain"].splitlines()[2]
         assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 file, resumes here"

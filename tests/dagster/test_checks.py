@@ -76,18 +76,18 @@ def test_a_job_without_a_checkpoint_only_warns(days: Days) -> None:
 
 
 def test_a_lost_manifest_is_found(days: Days) -> None:
-    """Also one that only the last checkpoint's state needs; the others say what they could not check."""
+    """The last checkpoint's; the other checks say what they could not look at."""
     days.run("2024-01-01")
     days.run("2024-01-02")
-    first = days.coordinator().get(1)
-    days.store.delete(first.entry.completed.manifest, precondition=ANY)
+    last = days.coordinator().get(2)
+    days.store.delete(last.entry.completed.manifest, precondition=ANY)
     for mark in days.store.list("dstl/days/clean-up/"):
         days.store.delete(
             mark.name, precondition=ANY
         )  # with it, what the manifest names is known to be needed
     said = checked(days)
     assert not said["manifest_readable"][0]
-    assert first.entry.completed.manifest in said["manifest_readable"][1]
+    assert last.entry.completed.manifest in said["manifest_readable"][1]
     assert said["objects_present"] == (False, "no checkpoint is readable")
     assert said["orphan_bytes"][1].startswith("unknown: ")
 

@@ -319,6 +319,7 @@ def test_a_step_of_another_store_is_refused(days: Days) -> None:
 
 
 def test_a_reference_that_is_none_is_refused(days: Days) -> None:
-    """What is handed to a step must be an attempt's JSON form."""
-    with dg.build_op_context() as context, pytest.raises(dg.Failure, match=r"return batch\.reference"):
+    """What is handed to a step must be an attempt's JSON form, and the sentence says how to return it."""
+    refused = pytest.raises(dg.DagsterTypeCheckDidNotPass, match=r"return batch\.reference")
+    with dg.build_op_context() as context, refused:
         persist_op(context, {"checkpoint_id": 1}, changelog=days.resource())

@@ -75,7 +75,7 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
     assert str(metadata["manifest"]).endswith(latest.entry.completed.manifest)
     (row,) = metadata["operators"].records
     assert row.data["keys"] == "key"
-    assert row.data["since base"] == "0"
+    assert row.data["runs"] == "1"
 
 
 def test_restorable_checkpoints_are_partitions(days: Days) -> None:

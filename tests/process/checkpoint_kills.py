@@ -13,6 +13,7 @@ The process that resumes knows no more than a scheduler does: which task of the 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import uuid
 from datetime import timedelta
@@ -74,7 +75,7 @@ def run(task: str, coordinator: CheckpointCoordinator, place: Place) -> None:
         case "fold":
             latest = coordinator.latest()
             assert latest is not None
-            if not latest.manifest.operators[OPERATOR].report.base:
+            if latest.manifest.operators[OPERATOR].sizes.log_runs:
                 materialize(coordinator, force=True)
             coordinator.compose_commit()
         case "keep":
@@ -149,17 +150,28 @@ def _files(objects: Objects) -> str | None:
 
 
 def _leftovers(objects: Objects) -> str | None:
-    """Objects that no remaining manifest names. Reads manifests as text."""
+    """Objects that no remaining manifest names, nor a list of runs that one names. Reads both as text."""
     names = objects.names()
     manifests = [name for name in names if "/manifests/" in name]
     said = "".join((objects.read(name) or b"").decode() for name in manifests)
+    lists = {
+        f"dstl/{JOB}/attempts/{attempt}/runs" for attempt in re.findall(r'"list": *\["([0-9a-f-]{36})', said)
+    }
+    said += "".join((objects.read(name) or b"").decode() for name in sorted(lists))
     known = ("out/", f"dstl/{JOB}/timeline/", f"dstl/{JOB}/archive/", f"dstl/{JOB}/manifests/", "next-write")
     known += (f"dstl/{JOB}/hint", f"dstl/{JOB}/server-clock", f"dstl/{JOB}/clean-up/")
-    left = [name for name in names if not name.startswith(known) and json.dumps(name)[1:-1] not in said]
+    left = [
+        name for name in names if not name.startswith(known) and name not in lists and _said(name) not in said
+    ]
     left += objects.temporary_files()
     if len(manifests) > 2:  # the last checkpoint's, and that of the fold below it
         left += manifests
     return f"left behind: {left}" if left else None
+
+
+def _said(name: str) -> str:
+    """How a document has the name: of a changelog file its folder stands once, and apart."""
+    return name.rpartition("/")[2] if "/changelog/" in name else json.dumps(name)[1:-1]
 
 
 if __name__ == "__main__":

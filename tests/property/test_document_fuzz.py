@@ -136,6 +136,8 @@ _VALUES: dict[str, Any] = {
     "base": 1,
     "batch": BatchKey("day", "source", "from/to", "run"),
     "foreign_generation": 5,
+    "manifest_generation": 6,
+    "until": datetime(2026, 11, 25, tzinfo=UTC),
 }
 
 

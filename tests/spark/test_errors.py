@@ -228,6 +228,6 @@ def test_through_a_planner(job: Job) -> None:
     """A process that plans a read: what it refuses is raised by `load()`."""
     register(job.spark)
     options = {"store": job.coordinator.store.uri, "job": "job", "operator": "op"}
-    with pytest.raises(NotFoundError, match="that has a checkpoint") as caught:
+    with pytest.raises(NotFoundError, match="there is no job 'job'") as caught:
         job.spark.read.format("dstl").options(**options).load()
     assert caught.value.kind == ErrorKind.NO_CHECKPOINT

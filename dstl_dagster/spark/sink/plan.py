@@ -158,7 +158,9 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
                 options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
             )
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
-                check_free(sink.target, store.uri, options.job_options, one_file=options.single_file)
+                check_free(
+                    sink.target, store.uri, options.job_options, TrafficMeter(), one_file=options.single_file
+                )
 
         if key is None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
