@@ -163,6 +163,7 @@ def view() -> Plain:
         "highest_id": 3,
         "abandoned": [[1, 2]],
         "savepoints": {"kept": 3},
+        "savepoint_ends": {"kept": "2026-11-25T00:00:00+00:00"},
         "retractions": [[1, 2, 3, 4]],
     }
 
