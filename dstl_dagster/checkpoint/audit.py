@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.garbage import AttemptFates
 from dstl_dagster.checkpoint.references import References, Written
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStat, ObjectStore, RequestCost, concurrently
 from dstl_dagster.timeline import Opened, TimelineView
 
-__all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt", "unexplained"]
+__all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt"]
 
 _FEW = 8
 """So many objects are looked up one by one, concurrently: a listing may have more pages than that."""
@@ -176,14 +175,3 @@ def first_of_each_attempt(store: ObjectStore, names: JobNames) -> dict[uuid.UUID
             if attempt is not None:
                 found.setdefault(attempt, stat.name)
     return found
-
-
-def unexplained(found: Mapping[uuid.UUID, str], view: TimelineView, threads: int) -> list[str]:
-    """The objects of attempts that are not on the timeline. The view is read after they were found."""
-    fates = AttemptFates(view)
-    known = {entry.completed.attempt for entry in view.checkpoints.values()}
-    if view.open_attempt is not None:
-        known.add(view.open_attempt.attempt)
-    asked = [attempt for attempt in found if attempt not in known and fates.ended_lately(attempt) is None]
-    ended = concurrently([partial(fates.ended, attempt) for attempt in asked], threads, "dstl-audit")
-    return sorted(found[attempt] for attempt, fate in zip(asked, ended, strict=True) if fate is None)

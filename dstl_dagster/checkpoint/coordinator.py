@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from dstl_dagster.checkpoint.audit import Audit, find_damage, first_of_each_attempt, unexplained
+from dstl_dagster.checkpoint.audit import Audit, find_damage, first_of_each_attempt
 from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.references import References
@@ -33,6 +33,7 @@ from dstl_dagster.timeline import (
     decisions,
     missing_job,
     refuse_renamed,
+    unexplained,
 )
 
 __all__ = ["CheckpointCoordinator"]
@@ -152,8 +153,9 @@ class CheckpointCoordinator(CheckpointSteps):
             log.warning("cannot determine the garbage of job %s: %s", self.job, error)
         view = self.timeline.tail()
         damage = find_damage(self._store, self._names, view, references, threads=threads)
-        lost = unexplained(attempts, view, self._store.capabilities.lookup_threads(threads))
-        return Audit.of(view, damage, lost, garbage)
+        found = [(name, attempt) for attempt, name in attempts.items()]
+        lost = unexplained(found, view, self._store.capabilities.lookup_threads(threads))
+        return Audit.of(view, damage, sorted(lost), garbage)
 
     def savepoint(
         self,

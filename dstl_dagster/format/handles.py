@@ -198,7 +198,6 @@ class ChangelogStateHandle:
             "checkpointed_size": self.checkpointed_size,
             "files": [handle.to_json() for handle in files],
             "entries": entries,
-            # An earlier release ignores it, and counts the files whole.
             **({} if self.share_bytes is None else {"share_bytes": self.share_bytes}),
         }
 

@@ -207,11 +207,6 @@ class JobNames:
         """The prefix of this checkpoint's manifests, those of dead attempts included."""
         return f"{self.manifests_prefix}{checkpoint_id:010d}-"
 
-    def checkpoint_of_manifest(self, name: str) -> int | None:
-        """The checkpoint id in a manifest's name; `None` for a foreign name."""
-        match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
-        return int(match[1]) if match else None
-
     def attempt_of_manifest(self, name: str) -> uuid.UUID | None:
         """The attempt in a manifest's name; `None` for a foreign name."""
         match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))

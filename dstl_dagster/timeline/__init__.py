@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         missing_object,
         refuse_lost_records,
         refuse_renamed,
+        unexplained,
     )
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "refuse_lost_records",
     "refuse_renamed",
     "roots_digest",
+    "unexplained",
     "write_once",
 ]
 
@@ -126,6 +128,12 @@ __getattr__, __dir__ = lazy_face(
         ],
         "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
-        "why_gone": ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed"],
+        "why_gone": [
+            "gone_checkpoint",
+            "missing_object",
+            "refuse_lost_records",
+            "refuse_renamed",
+            "unexplained",
+        ],
     },
 )

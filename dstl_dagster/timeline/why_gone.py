@@ -7,17 +7,20 @@ nobody did until something was missing.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, concurrently
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed"]
+__all__ = ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed", "unexplained"]
 
 
 def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
@@ -90,9 +93,9 @@ def refuse_lost_records(store: ObjectStore, timeline: Timeline) -> None:
     """
     names, view = timeline.names, timeline.seen()
     later = store.list(names.manifests_prefix, start_offset=names.manifests_of(view.highest_id + 1))
-    unknown = _unknown(names, [stat.name for stat in later], view)
-    if unknown:
-        unknown = _unknown(names, unknown, timeline.tail())  # its record may have come meanwhile
+    found = [(stat.name, names.attempt_of_manifest(stat.name)) for stat in later]
+    # What was seen may be older than the listing: the record may have come meanwhile.
+    unknown = unexplained(found, view) and unexplained(found, timeline.tail())
     if not unknown:
         return
     where = store.uri_of(names.timeline_prefix.rstrip("/"))
@@ -104,16 +107,19 @@ def refuse_lost_records(store: ObjectStore, timeline: Timeline) -> None:
     )
 
 
-def _unknown(names: JobNames, manifests: list[str], view: TimelineView) -> list[str]:
+def unexplained(
+    found: Iterable[tuple[str, uuid.UUID | None]], view: TimelineView, threads: int = 1
+) -> list[str]:
+    """The objects, each with its attempt, whose attempt is not on the timeline. May read the archive.
+
+    `view`: read after the objects were found, as an attempt is on the timeline before it writes.
+    """
     known = {entry.completed.attempt for entry in view.checkpoints.values()}
     if view.open_attempt is not None:
         known.add(view.open_attempt.attempt)
-    found = ((name, names.attempt_of_manifest(name)) for name in manifests)
-    return [
-        name
-        for name, attempt in found
-        if attempt is not None and attempt not in known and view.fate(attempt) is None
-    ]
+    asked = [(name, attempt) for name, attempt in found if attempt is not None and attempt not in known]
+    fates = concurrently([partial(view.fate, attempt) for _, attempt in asked], threads, "dstl-timeline")
+    return [name for (name, _), fate in zip(asked, fates, strict=True) if fate is None]
 
 
 def _place(store: ObjectStore, name: str) -> str:

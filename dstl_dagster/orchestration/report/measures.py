@@ -41,7 +41,7 @@ def row_measures(rows: StateRows | None, exact: str = "") -> dict[str, Any]:
 
 
 def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """Of steps 1 to 4; nothing where an earlier release wrote the checkpoint."""
+    """Of steps 1 to 4; nothing where they were not counted."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return {}

@@ -4,8 +4,8 @@ Owns the question whether an event was written, and which partitions should exis
 what the events say (`lineage`), or who writes them (`steps`, `sensors`).
 
 An event is found by its data version, which Dagster's storage can search: however many events came after it.
-Those without one of ours (of earlier releases, and what a run of the state's asset reports as its output) are
-looked for among the newest ones of the partition.
+Those without one of ours (what a run of the state's asset reports as its output) are looked for among the
+newest ones of the partition.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 Event = dg.AssetMaterialization | dg.AssetObservation
 
 _NEWEST_EVENTS = 25
-"""Of earlier releases: enough, because a step or a tick that is repeated is repeated soon."""
+"""Enough, because a step or a tick that is repeated is repeated soon."""
 _CHECKPOINT = "checkpoint"
 """The metadata by which the state's own events have always named their checkpoint."""
 
