@@ -13,14 +13,14 @@ from dstl_dagster._lazy import lazy_face
 if TYPE_CHECKING:
     from dstl_dagster.spark.batch import CheckpointBatch
     from dstl_dagster.spark.data_source import register
-    from dstl_dagster.spark.files import lines, write_files
-    from dstl_dagster.spark.foreach_batch import checkpointed_batches
+    from dstl_dagster.spark.dataframes.files import lines, write_files
+    from dstl_dagster.spark.dataframes.merge import merge_state
+    from dstl_dagster.spark.dataframes.partitioning import by_key_group
+    from dstl_dagster.spark.dataframes.replace import replace_state
+    from dstl_dagster.spark.dataframes.state import read_state, write_state
     from dstl_dagster.spark.local.session import local_session, running_session, stop_session
-    from dstl_dagster.spark.merge import merge_state
-    from dstl_dagster.spark.partitioning import by_key_group
-    from dstl_dagster.spark.replace import replace_state
     from dstl_dagster.spark.resumed import ResumedBatch
-    from dstl_dagster.spark.state import read_state, write_state
+    from dstl_dagster.spark.streaming.foreach_batch import checkpointed_batches
 
 __all__ = [
     "CheckpointBatch",
@@ -44,13 +44,13 @@ __getattr__, __dir__ = lazy_face(
     {
         "batch": ["CheckpointBatch"],
         "data_source": ["register"],
-        "files": ["lines", "write_files"],
-        "foreach_batch": ["checkpointed_batches"],
+        "dataframes.files": ["lines", "write_files"],
+        "dataframes.merge": ["merge_state"],
+        "dataframes.partitioning": ["by_key_group"],
+        "dataframes.replace": ["replace_state"],
+        "dataframes.state": ["read_state", "write_state"],
         "local.session": ["local_session", "running_session", "stop_session"],
-        "merge": ["merge_state"],
-        "partitioning": ["by_key_group"],
-        "replace": ["replace_state"],
         "resumed": ["ResumedBatch"],
-        "state": ["read_state", "write_state"],
+        "streaming.foreach_batch": ["checkpointed_batches"],
     },
 )

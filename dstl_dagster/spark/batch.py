@@ -29,12 +29,12 @@ from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
-from dstl_dagster.spark.file_formats import FileMode
-from dstl_dagster.spark.files import write_files
-from dstl_dagster.spark.merge import merge_state
-from dstl_dagster.spark.progress import Progress
-from dstl_dagster.spark.reads import reads_of
-from dstl_dagster.spark.state import read_state, write_state
+from dstl_dagster.spark.dataframes.file_formats import FileMode
+from dstl_dagster.spark.dataframes.files import write_files
+from dstl_dagster.spark.dataframes.merge import merge_state
+from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.state import read_state, write_state
+from dstl_dagster.spark.stores import reads_of
 from dstl_dagster.timeline import BatchKey, BatchKeyLike
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ class DstlDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = SourceOptions.of(self.options, streaming=True)
-        from dstl_dagster.spark.source.following import stream_reader
+        from dstl_dagster.spark.streaming.following import stream_reader
 
         return stream_reader(options, schema, self._states)
 

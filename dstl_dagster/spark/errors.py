@@ -1,6 +1,6 @@
 """Errors of this package on their way from Spark's Python processes to the driver.
 
-Owns both ways there. Does not own an outcome's form (`outcomes`, `sink.messages`).
+Owns both ways there. Does not own an outcome's form (`dataframes.outcomes`, `sink.messages`).
 
 * A task that writes returns an outcome. An error that another try would meet again is one, and the task ends
   well, since Spark repeats every task that fails: `refusal`, `raise_refusal`.

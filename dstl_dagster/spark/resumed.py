@@ -28,7 +28,7 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.keyed import Spending, StepCost
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.progress import Progress
+from dstl_dagster.spark.dataframes.progress import Progress
 
 __all__ = ["ResumedBatch"]
 

@@ -68,7 +68,7 @@ def test_the_package_adds_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
 
 def test_a_task_imports_neither_dagster_nor_google(tmp_path: Path) -> None:
     """The code of a Spark task loads only what it uses."""
-    modules = _loaded_by("import dstl_dagster.spark.state_tasks", tmp_path)
+    modules = _loaded_by("import dstl_dagster.spark.dataframes.state_tasks", tmp_path)
     assert _heavy(modules) == []
 
 

@@ -19,8 +19,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 ON_EXECUTORS = """
 import sys
 sys.modules.update(dict.fromkeys(["click", "rich", "dagster", "google.cloud", "google.auth", "pandas"]))
-import dstl_dagster.spark.data_source, dstl_dagster.spark.file_tasks, dstl_dagster.spark.merge_tasks
-import dstl_dagster.spark.sink.tasks, dstl_dagster.spark.source.following, dstl_dagster.spark.state_tasks
+import dstl_dagster.spark.data_source
+import dstl_dagster.spark.sink.tasks, dstl_dagster.spark.streaming.following
+from dstl_dagster.spark.dataframes import file_tasks, merge_tasks, state_tasks
 """
 
 

@@ -37,10 +37,10 @@ from dstl_dagster.keyed import write_rows
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault, Request, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
@@ -59,7 +59,7 @@ ROWS = st.StructType([st.StructField("id", st.LongType()), st.StructField("value
 LINES = st.StructType([st.StructField("line", st.StringType())])
 STATE = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.string()}), ["id"], 128)
 _SPARK = "dstl_dagster.spark"
-_DOORS = tuple(f"{_SPARK}.{each}.open_store" for each in ("spending", "stores", "sink.messages"))
+_DOORS = tuple(f"{_SPARK}.{each}.open_store" for each in ("stores", "sink.messages"))
 
 
 _here = threading.local()

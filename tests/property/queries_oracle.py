@@ -6,7 +6,7 @@ Owns the comparison with what the world says. Uses nothing that the writers use 
 from __future__ import annotations
 
 from dstl_dagster.keyed import KeyedState
-from dstl_dagster.spark.sink.micro_batches import POSITION
+from dstl_dagster.spark.streaming.micro_batches import POSITION
 from tests.property.queries_world import JOB, RIGHT, World, line, rows_of
 
 __all__ = ["faults"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.timeline import decisions
 from tests.property import queries
 

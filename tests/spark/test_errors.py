@@ -20,10 +20,10 @@ from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.spark import merge_state, register
 from dstl_dagster.spark.data_source import DstlDataSource
-from dstl_dagster.spark.merge_tasks import LookUpTask
+from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
+from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan
 from dstl_dagster.spark.sink.writers import SaveWriter, StreamWriter
-from dstl_dagster.spark.state_tasks import ReadStateTask
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -161,7 +161,7 @@ class FailingLookUp(LookUpTask):
 
 def test_through_a_dataframe(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task of a state that `read_state` returned, by the user's own action."""
-    monkeypatch.setattr("dstl_dagster.spark.state.ReadStateTask", FailingRead)
+    monkeypatch.setattr("dstl_dagster.spark.dataframes.state.ReadStateTask", FailingRead)
     case.job.write_state(rows(case), operator=case.operator, keys=["id"])
     with pytest.raises(DstlError) as caught:
         case.job.read_state(case.operator).count()
@@ -178,7 +178,7 @@ def test_through_the_reader_of_the_data_source(case: Case) -> None:
 def test_through_write_files(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task of one of the package's own actions: an error that stays is tried once."""
     encoder = partial(fails, case.name, str(case.trace))
-    monkeypatch.setattr("dstl_dagster.spark.files.encode_lines", encoder)
+    monkeypatch.setattr("dstl_dagster.spark.dataframes.files.encode_lines", encoder)
     with pytest.raises(DstlError) as caught:
         case.job.write_files(rows(case), "x.jsonl")
     case.raised(caught, by_spark=False)
@@ -186,7 +186,7 @@ def test_through_write_files(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_through_the_look_up_of_a_merge(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task that reads for a write: an error that stays travels beside a row, and is tried once."""
-    monkeypatch.setattr("dstl_dagster.spark.merge.LookUpTask", FailingLookUp)
+    monkeypatch.setattr("dstl_dagster.spark.dataframes.merge.LookUpTask", FailingLookUp)
     schema, update = "id BIGINT, value INT", {"value": "coalesce(old.value, 0) + 1"}
     attempt = case.job.coordinator.trigger()
     with pytest.raises(DstlError) as caught:

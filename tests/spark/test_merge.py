@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import checkpointed_batches, merge_state
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.sink.micro_batches import POSITION
+from dstl_dagster.spark.streaming.micro_batches import POSITION
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -27,8 +27,8 @@ def test_workers_are_forked_with_all_that_tasks_import_and_it_is_frozen(spark: S
         import numpy as np
 
         wanted = (
-            "dstl_dagster.spark.merge_tasks",
-            "dstl_dagster.spark.file_tasks",
+            "dstl_dagster.spark.dataframes.merge_tasks",
+            "dstl_dagster.spark.dataframes.file_tasks",
             "dstl_dagster.spark.source.source",
             "dstl_dagster.storage.local.store",
             "pyarrow.compute",

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.files import _header
-from dstl_dagster.spark.merge import _Merge
-from dstl_dagster.spark.state import plan_write
+from dstl_dagster.spark.dataframes.files import _header
+from dstl_dagster.spark.dataframes.merge import _Merge
+from dstl_dagster.spark.dataframes.state import plan_write
 from dstl_dagster.state import ColumnChanges
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def test_workers_import_neither_dagster_nor_google(job: Job) -> None:
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys
 
-        from dstl_dagster.spark import file_tasks, state_tasks
+        from dstl_dagster.spark.dataframes import file_tasks, state_tasks
 
         assert file_tasks
         assert state_tasks

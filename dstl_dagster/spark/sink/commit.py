@@ -30,16 +30,15 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.errors import ConflictError, InternalError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
+from dstl_dagster.spark.dataframes.files import joined, success_file
+from dstl_dagster.spark.dataframes.state import report_of
 from dstl_dagster.spark.errors import raise_refusal
-from dstl_dagster.spark.files import joined, success_file
 from dstl_dagster.spark.sink.messages import outcomes_of
-from dstl_dagster.spark.sink.micro_batches import POSITION, MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, sink_of
 from dstl_dagster.spark.sink.tasks import groups_of
-from dstl_dagster.spark.spending import traffic_of
-from dstl_dagster.spark.state import report_of
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.stores import open_shared_store, traffic_of
+from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.state import refuse_repeated_keys
 from dstl_dagster.storage import TrafficMeter
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from dstl_dagster.errors import InternalError
 from dstl_dagster.keyed import OWN_WRITE
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.spending import TRAFFIC, traffic_of
+from dstl_dagster.spark.stores import TRAFFIC, traffic_of
 from dstl_dagster.storage import ABSENT, ObjectStore, open_store
 from dstl_dagster.timeline import Attempt
 

@@ -5,7 +5,6 @@ Owns their names, parsing, and which go together. Does not own their effect (`pl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -13,18 +12,18 @@ from typing import Final, cast
 from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
-from dstl_dagster.spark.file_formats import (
+from dstl_dagster.spark.dataframes.file_formats import (
     FileMode,
     check_mode,
     checked_compression,
     checked_format,
     is_one_file,
 )
-from dstl_dagster.spark.given_options import own_and_job_options
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
+from dstl_dagster.spark.option_names import names_of, own_and_job_options
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["SinkOptions", "names_of"]
+__all__ = ["SinkOptions"]
 
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column"),
@@ -194,21 +193,6 @@ def _check_files(given: Mapping[str, str], path: str, *, streaming: bool) -> Non
     for mark in (_BATCH, _QUERY):
         if not streaming and mark in path:
             raise InvalidInputError(f"{mark} in path is of a stream, and this is a batch: write a name")
-
-
-def names_of(text: str, option: str) -> tuple[str, ...]:
-    """Names separated by commas, or a JSON list for names with a comma. Raises: InvalidInputError."""
-    if not text.strip():
-        return ()
-    if not text.lstrip().startswith("["):
-        return tuple(name.strip() for name in text.split(","))
-    try:
-        names = json.loads(text)
-    except ValueError as error:
-        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}") from error
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}")
-    return tuple(names)
 
 
 def _required(given: Mapping[str, str], option: str) -> str:

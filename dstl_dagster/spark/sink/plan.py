@@ -21,13 +21,12 @@ from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordi
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StepCost, schema_of
-from dstl_dagster.spark.file_formats import LINE_FORMATS, Encoder, encode_lines
-from dstl_dagster.spark.file_tasks import FileJob, FileNames
-from dstl_dagster.spark.files import absolute_uri, check_free, names_in, table_encoder
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
+from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
+from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames
+from dstl_dagster.spark.dataframes.files import absolute_uri, check_free, names_in, table_encoder
 from dstl_dagster.spark.sink.options import SinkOptions
-from dstl_dagster.spark.spending import counted_store
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.stores import counted_store, open_shared_store
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import ObjectStore, TrafficMeter

@@ -23,9 +23,9 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import TRIGGER, open_attempt_changelog, write_range
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
-from dstl_dagster.spark.spending import TRAFFIC, counted_store
+from dstl_dagster.spark.stores import TRAFFIC, counted_store
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.state import (
     ChangeEncoder,
     EncodedChanges,

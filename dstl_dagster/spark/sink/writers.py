@@ -18,10 +18,10 @@ from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.spark.refusals import REFUSAL
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 
 __all__ = ["SaveWriter", "StreamWriter"]
 

@@ -15,8 +15,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions, parse_bool, parse_int
-from dstl_dagster.spark.given_options import own_and_job_options
-from dstl_dagster.spark.sink.options import names_of
+from dstl_dagster.spark.option_names import names_of, own_and_job_options
 from dstl_dagster.timeline import AsOf
 
 __all__ = ["CHANGES", "CHECKPOINTS", "STATE", "SourceOptions"]

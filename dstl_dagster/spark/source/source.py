@@ -33,8 +33,7 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.spark.source.columns import ReadColumns
 from dstl_dagster.spark.source.options import SourceOptions
-from dstl_dagster.spark.spending import task_store
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store

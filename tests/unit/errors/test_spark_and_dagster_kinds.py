@@ -16,8 +16,8 @@ from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.spark.local import java
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import require_shared
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from tests.simulated.actions import checkpoint_of
 
 if TYPE_CHECKING:

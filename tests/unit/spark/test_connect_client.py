@@ -19,7 +19,7 @@ for name in spark.__all__:
         getattr(spark, name)
 
 from types import SimpleNamespace
-from dstl_dagster.spark.reads import reads_of
+from dstl_dagster.spark.stores import reads_of
 assert reads_of(SimpleNamespace()) is None
 """
 

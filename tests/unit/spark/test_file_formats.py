@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark import file_formats
-from dstl_dagster.spark.file_formats import (
+from dstl_dagster.spark.dataframes import file_formats
+from dstl_dagster.spark.dataframes.file_formats import (
     check_name,
     checked_compression,
     checked_format,

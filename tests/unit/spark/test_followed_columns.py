@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import write_rows
-from dstl_dagster.spark.source.following import ChangesStreamReader, stream_reader
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import (
     ChangesReader,
@@ -28,6 +27,7 @@ from dstl_dagster.spark.source.source import (
     state_at,
     states_between,
 )
+from dstl_dagster.spark.streaming.following import ChangesStreamReader, stream_reader
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import LocalObjectStore
 

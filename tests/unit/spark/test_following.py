@@ -16,9 +16,9 @@ from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions, StateTtlConfig
-from dstl_dagster.spark.source.following import ChangesStreamReader, stream_reader
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import changes_schema, states_between
+from dstl_dagster.spark.streaming.following import ChangesStreamReader, stream_reader
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 

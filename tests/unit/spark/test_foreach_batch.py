@@ -11,9 +11,9 @@ from pyspark import cloudpickle
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, InvalidInputError, UnavailableError
-from dstl_dagster.spark import foreach_batch, serving
-from dstl_dagster.spark.foreach_batch import checkpointed_batches
-from dstl_dagster.spark.sink.micro_batches import POSITION
+from dstl_dagster.spark.streaming import foreach_batch, serving
+from dstl_dagster.spark.streaming.foreach_batch import checkpointed_batches
+from dstl_dagster.spark.streaming.micro_batches import POSITION
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.timeline import Timeline
 from tests.unit.checkpoint.rounds import Rounds, RoundsStore

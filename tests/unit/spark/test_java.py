@@ -14,8 +14,13 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.local import java as java_module
-from dstl_dagster.spark.local.java import choose_java, install_command, use_java
-from dstl_dagster.spark.local.launcher import VECTOR_MODULE_ARGUMENT, make_launcher
+from dstl_dagster.spark.local.java import (
+    VECTOR_MODULE_ARGUMENT,
+    choose_java,
+    install_command,
+    make_launcher,
+    use_java,
+)
 
 GOOD = """#!/bin/sh
 echo '    java.home = {home}' >&2
@@ -186,7 +191,7 @@ def test_a_launcher_is_gone_with_its_process(tmp_path: Path) -> None:
     """It is no other user's to change, and nothing is left of it, nor is it shared with another process."""
     code = """
         import os, pathlib
-        from dstl_dagster.spark.local.launcher import make_launcher
+        from dstl_dagster.spark.local.java import make_launcher
         home = make_launcher(pathlib.Path("/usr/bin/java"))
         print(home, oct(home.stat().st_mode & 0o777))
     """

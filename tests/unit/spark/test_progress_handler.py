@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.spark import progress as progress_module
-from dstl_dagster.spark.progress import watched
+from dstl_dagster.spark.dataframes import progress as progress_module
+from dstl_dagster.spark.dataframes.progress import watched
 
 
 class Session:

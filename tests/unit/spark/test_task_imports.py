@@ -34,7 +34,7 @@ def imported_by(module: str) -> list[str]:
 @pytest.mark.parametrize(("module", "at_most"), [("merge_tasks", 146), ("state_tasks", 144)])
 def test_a_task_imports_only_what_it_needs(module: str, at_most: int) -> None:
     """Neither Dagster, Google's libraries nor the steps of a checkpoint; PySpark is the worker's own."""
-    found = imported_by(f"dstl_dagster.spark.{module}")
+    found = imported_by(f"dstl_dagster.spark.dataframes.{module}")
     roots = {name.partition(".")[0] for name in found}
     assert not roots & {each for each in _HEAVY if "." not in each} - {"google"}
     assert not [name for name in found if name.startswith("google.")]
@@ -49,6 +49,10 @@ def test_a_read_is_planned_without_the_steps_of_a_checkpoint() -> None:
     steps = [
         f"dstl_dagster.checkpoint.{name}" for name in ("coordinator", "steps", "batch", "cleanup", "audit")
     ]
-    writing = ["dstl_dagster.spark.state", "dstl_dagster.spark.sink.writers", "dstl_dagster.keyed.bases"]
+    writing = [
+        "dstl_dagster.spark.dataframes.state",
+        "dstl_dagster.spark.sink.writers",
+        "dstl_dagster.keyed.bases",
+    ]
     assert not set(found) & {*steps, *writing}
     assert len([name for name in found if name.startswith("dstl_dagster")]) <= 179

@@ -17,10 +17,11 @@ from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.keyed import StateAt, changes_to_json
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.merge_tasks import LookUpTask
+from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
+from dstl_dagster.spark.dataframes.state import report_of
+from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.sink.commit import commit_sink
 from dstl_dagster.spark.sink.messages import LARGEST_MESSAGE_BYTES, message_of
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
@@ -32,8 +33,7 @@ from dstl_dagster.spark.source.source import (
     changes_schema,
     state_at,
 )
-from dstl_dagster.spark.state import report_of
-from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.state import EncodedChanges
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 

@@ -21,7 +21,7 @@ from dstl_dagster.checkpoint import SUCCESS_FILE, Attempt, Batch, FileReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.settings import JobOptions, Options
-from dstl_dagster.spark.file_formats import (
+from dstl_dagster.spark.dataframes.file_formats import (
     LINE_FORMATS,
     Encoder,
     FileMode,
@@ -33,11 +33,10 @@ from dstl_dagster.spark.file_formats import (
     extension_of,
     is_one_file,
 )
-from dstl_dagster.spark.file_tasks import FileJob, FileNames, WriteFileTask
-from dstl_dagster.spark.outcomes import run_tasks
-from dstl_dagster.spark.progress import Progress
-from dstl_dagster.spark.spending import traffic_of
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFileTask
+from dstl_dagster.spark.dataframes.outcomes import run_tasks
+from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.stores import open_shared_store, traffic_of
 from dstl_dagster.spark.types import arrow_schema, exact_column
 from dstl_dagster.storage import TrafficMeter, metered
 

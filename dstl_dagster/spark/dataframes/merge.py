@@ -20,14 +20,16 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
-from dstl_dagster.spark.attempts import batch_of
-from dstl_dagster.spark.merge_tasks import LookUpTask, MergeStateTask
-from dstl_dagster.spark.outcomes import run_tasks
-from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
-from dstl_dagster.spark.progress import Progress
-from dstl_dagster.spark.reads import reads_of
-from dstl_dagster.spark.spending import traffic_of
-from dstl_dagster.spark.state import (
+from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask, MergeStateTask
+from dstl_dagster.spark.dataframes.outcomes import run_tasks
+from dstl_dagster.spark.dataframes.partitioning import (
+    default_partitions,
+    key_group_of_columns,
+    task_of_key_group,
+)
+from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.state import (
+    batch_of,
     batch_time,
     column_of_newest,
     expected_schema,
@@ -35,6 +37,7 @@ from dstl_dagster.spark.state import (
     report_of,
     schema_before,
 )
+from dstl_dagster.spark.stores import reads_of, traffic_of
 from dstl_dagster.spark.types import (
     arrow_schema,
     is_case_sensitive,

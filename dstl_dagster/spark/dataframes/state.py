@@ -7,8 +7,8 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +17,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl
 from dstl_dagster.keyed import Scope, SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
-from dstl_dagster.spark.attempts import batch_of
+from dstl_dagster.spark.dataframes.outcomes import run_tasks
+from dstl_dagster.spark.dataframes.partitioning import (
+    default_partitions,
+    key_group_of_columns,
+    task_of_key_group,
+)
+from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised
-from dstl_dagster.spark.outcomes import run_tasks
-from dstl_dagster.spark.partitioning import default_partitions, key_group_of_columns, task_of_key_group
-from dstl_dagster.spark.progress import Progress
-from dstl_dagster.spark.reads import reads_of
-from dstl_dagster.spark.spending import traffic_of
-from dstl_dagster.spark.state_tasks import ReadStateTask, WriteStateTask
-from dstl_dagster.spark.stores import open_shared_store, require_shared
+from dstl_dagster.spark.stores import open_shared_store, reads_of, require_shared, traffic_of
 from dstl_dagster.spark.types import (
     arrow_schema,
     is_case_sensitive,
@@ -53,6 +54,7 @@ from dstl_dagster.storage import ObjectStore
 
 __all__ = [
     "WritePlan",
+    "batch_of",
     "batch_time",
     "column_of_newest",
     "expected_schema",
@@ -124,6 +126,23 @@ def write_state(
     found = run_tasks(plan.by_task(plan.rows), task, progress)
     batch.meter.add(traffic_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
+
+
+@contextmanager
+def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[tuple[Batch, JobOptions]]:
+    """The given batch, or a bare attempt's, whose parent is read from its store; and the options to write by.
+
+    `options`: of this call, on top of the batch's.
+
+    Raises: InvalidInputError (kind `store_not_shared`, or a wrong option); as `Batch.resume`.
+    """
+    if isinstance(work, Batch):
+        require_shared(work.attempt.store_uri)
+        yield work, work.coordinator.job_options.with_call(options)
+        return
+    given = JobOptions.of(options)
+    with closing(open_shared_store(work.store_uri, given)) as store:
+        yield Batch.resume(CheckpointCoordinator(work.job, store, given), work), given
 
 
 def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtlConfig | None) -> str | None:

@@ -7,13 +7,14 @@ Owns telling them apart, whatever their case, and refusing the rest. Does not ow
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
 
-__all__ = ["own_and_job_options"]
+__all__ = ["names_of", "own_and_job_options"]
 
 _OF_A_TABLE = "option."
 """The catalog passes each option of `CREATE TABLE ... OPTIONS` a second time, under this prefix."""
@@ -98,3 +99,18 @@ def own_and_job_options(
         )
         raise InvalidInputError(f'format("dstl") does not know option {unknown[0]!r} for {doing}; {hint}')
     return own, JobOptions.resolve({key: value for key, value in given.items() if key not in own})
+
+
+def names_of(text: str, option: str) -> tuple[str, ...]:
+    """Names separated by commas, or a JSON list for names with a comma. Raises: InvalidInputError."""
+    if not text.strip():
+        return ()
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(","))
+    try:
+        names = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}") from error
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"option {option} is not a JSON list of names: {text!r}")
+    return tuple(names)

@@ -37,8 +37,7 @@ from dstl_dagster.spark.source.source import (
     state_or_none,
     without_change_columns,
 )
-from dstl_dagster.spark.spending import task_store
-from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.timeline import AsOf, TimelineView
 
 if TYPE_CHECKING:

@@ -14,13 +14,11 @@ from pyspark.sql import DataFrame
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.keyed import Scope
 from dstl_dagster.settings import Options, StateTtlConfig, parse_names
-from dstl_dagster.spark.attempts import batch_of
-from dstl_dagster.spark.outcomes import run_tasks
-from dstl_dagster.spark.progress import Progress
-from dstl_dagster.spark.reads import reads_of
-from dstl_dagster.spark.replace_tasks import ReplaceStateTask
-from dstl_dagster.spark.spending import traffic_of
-from dstl_dagster.spark.state import WritePlan, column_of_newest, plan_write, report_of
+from dstl_dagster.spark.dataframes.outcomes import run_tasks
+from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.replace_tasks import ReplaceStateTask
+from dstl_dagster.spark.dataframes.state import WritePlan, batch_of, column_of_newest, plan_write, report_of
+from dstl_dagster.spark.stores import reads_of, traffic_of
 from dstl_dagster.spark.types import sql_type
 from dstl_dagster.state import ColumnChanges, ranges_of_tasks
 

@@ -23,9 +23,9 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.errors import raise_as_raised
-from dstl_dagster.spark.serving import ServedQuery, served_query
-from dstl_dagster.spark.sink.micro_batches import MicroBatch
 from dstl_dagster.spark.stores import open_shared_store
+from dstl_dagster.spark.streaming.micro_batches import MicroBatch
+from dstl_dagster.spark.streaming.serving import ServedQuery, served_query
 
 __all__ = ["checkpointed_batches"]
 

@@ -17,7 +17,7 @@ from dstl_dagster.spark.errors import raise_as_raised, raise_refusal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dstl_dagster.spark.progress import Progress
+    from dstl_dagster.spark.dataframes.progress import Progress
 
 __all__ = ["outcome_row", "run_tasks"]
 
@@ -36,7 +36,7 @@ def run_tasks(
 
     Raises: the error of the first task that returned one.
     """
-    from dstl_dagster.spark.progress import watched  # PySpark: not in the tasks
+    from dstl_dagster.spark.dataframes.progress import watched  # PySpark: not in the tasks
 
     raise_as_raised()
     with watched(rows.sparkSession, progress):

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, Replacement, Scope, StateAt, replacements
-from dstl_dagster.spark.spending import ReadCounter, task_store
-from dstl_dagster.spark.state_tasks import WriteStateTask
+from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
+from dstl_dagster.spark.stores import ReadCounter, task_store
 
 __all__ = ["ReplaceStateTask"]
 

@@ -18,10 +18,10 @@ from dstl_dagster.errors import DstlError, InternalError
 from dstl_dagster.keyed import FileReport
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
+from dstl_dagster.spark.dataframes.file_formats import Encoder, compressed
+from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.file_formats import Encoder, compressed
-from dstl_dagster.spark.outcomes import outcome_row
-from dstl_dagster.spark.spending import TRAFFIC, counted_store
+from dstl_dagster.spark.stores import TRAFFIC, counted_store
 from dstl_dagster.storage import TrafficMeter
 from dstl_dagster.timeline import Attempt
 

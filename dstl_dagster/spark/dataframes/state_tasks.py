@@ -29,9 +29,9 @@ from dstl_dagster.keyed import (
     write_range,
 )
 from dstl_dagster.settings import JobOptions
+from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.outcomes import outcome_row
-from dstl_dagster.spark.spending import TRAFFIC, ReadCounter, counted_store, task_store
+from dstl_dagster.spark.stores import TRAFFIC, ReadCounter, counted_store, task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, NewestTime, StateSchema
 from dstl_dagster.storage import TrafficMeter
 from dstl_dagster.timeline import Attempt

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
+from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal, refusal
-from dstl_dagster.spark.spending import ReadCounter, task_store
-from dstl_dagster.spark.state_tasks import WriteStateTask
+from dstl_dagster.spark.stores import ReadCounter, task_store
 
 __all__ = ["LookUpTask", "MergeStateTask"]
 

@@ -1,0 +1,1 @@
+"""Streams: micro-batches that become checkpoints, and checkpoints that become micro-batches."""
