@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
+    TAG_JOB,
     TAG_RESTORED,
     TAG_SLOT,
     TAG_START_OVER,
@@ -30,7 +31,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
-__all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_metadata"]
+__all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_job", "shown_metadata"]
 
 _NEWEST_EVENTS = 25
 
@@ -99,10 +100,16 @@ _SAID = (TAG_TIMELINE, TAG_SLOT, TAG_ATTEMPT)
 
 
 def shown_metadata(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """For an event whose tags are Dagster's: by this a later run knows the timeline."""
+    """For an event whose tags are Dagster's: by this a later run knows the job and its timeline."""
     completed = checkpoint.entry.completed
     timeline = coordinator.timeline.seen().timeline_id
-    return {TAG_TIMELINE: f"{timeline} {completed.slot} {completed.attempt}"}
+    return {TAG_JOB: coordinator.job, TAG_TIMELINE: f"{timeline} {completed.slot} {completed.attempt}"}
+
+
+def shown_job(made: dg.AssetMaterialization) -> str | None:
+    """The job whose checkpoint an event shows; `None` of an event of something else."""
+    said = made.metadata.get(TAG_JOB)
+    return (made.tags or {}).get(TAG_JOB) if said is None else str(said.value)
 
 
 def require_shown_timeline(

@@ -135,7 +135,7 @@ def checkpointed_asset(
         ordered = isinstance(asset_arguments.get("partitions_def"), dg.TimeWindowPartitionsDefinition)
         # With `batch` it writes as it goes.
         operators = None if rule is None or function.takes_batch else (rule.operator,)
-        work = {"source": source, "ordered": ordered, "operators": operators}
+        work = {"source": source, "ordered": ordered, "operators": operators, "keys": names}
         runs = _Runs(assets, function, rule, changelog, work)
         arguments = _arguments(assets, key, runs, asset_arguments)
         # Dagster takes resources by parameters or by keys, and not by both.

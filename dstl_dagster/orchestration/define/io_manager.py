@@ -28,6 +28,7 @@ from dstl_dagster.orchestration.define.rerun import execution_of, require_replac
 from dstl_dagster.orchestration.define.table import in_words
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
+from dstl_dagster.orchestration.inject.new_name import refuse_new_name
 from dstl_dagster.orchestration.inject.opening import may_take_over
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.owners import owner_of
@@ -145,6 +146,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             require_replaceable(coordinator, applied, target.rerun, run)
 
         def check(parent: Checkpoint | None) -> None:
+            if parent is None and step is not None:
+                refuse_new_name(step, run, coordinator, claim, target.rule.keys)
             if window is not None:
                 known = None if parent is None else parent.manifest.sources.get(claim.source)
                 position = None if known is None else known.position

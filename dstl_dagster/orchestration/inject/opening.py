@@ -7,7 +7,7 @@ which goes on writing (`resources`), or one that hands it to another process (`e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from dagster._core.execution.context.invocation import BaseDirectExecutionContex
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.orchestration.inject.new_name import refuse_new_name
 from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
 from dstl_dagster.orchestration.partitions import (
@@ -83,12 +84,14 @@ def request_batch(
     idempotency_key: str | None = None,
     check: Check | None = None,
     operators: tuple[str, ...] | None = None,
+    keys: Sequence[str] = (),
 ) -> BatchRequest:
     """The request of a run. Arguments as for `ChangelogStorageResource.checkpoint`.
 
     Args:
         ordered: time partitions follow one another.
         operators: all that the op or asset writes, where it says so.
+        keys: the columns by which it writes, likewise.
 
     Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several;
     ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
@@ -120,6 +123,8 @@ def request_batch(
     key = claim.key(idempotency_key or partition or by_run, interval(window))
 
     def check_all(parent: Checkpoint | None) -> None:
+        if parent is None and run is not None:
+            refuse_new_name(context, run, coordinator, claim, keys)
         if ordered and partition is not None:
             known = None if parent is None else parent.manifest.sources.get(claim.source)
             position = None if known is None else known.position

@@ -22,6 +22,7 @@ from dstl_dagster.format import JobNames, counted, readable_bytes
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
+    TAG_JOB,
     TAG_PARENT,
     TAG_REPORTER,
     TAG_RESTORED,
@@ -333,7 +334,7 @@ def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: 
     checkpoint = coordinator.get(attempt.checkpoint_id)
     timeline = coordinator.timeline.seen().timeline_id
     reporter = Reporter("run", coordinator.store.uri, timeline, coordinator.prices)
-    tags = dict(_tags(checkpoint.entry.completed, reporter, step))
+    tags = {TAG_JOB: coordinator.job, **_tags(checkpoint.entry.completed, reporter, step)}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
     return StateOutput(state_metadata(checkpoint, coordinator.prices), tags, version)
 
