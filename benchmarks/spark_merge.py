@@ -72,7 +72,7 @@ def write_next(target: Path, jobs: Iterator[DataFrame]) -> None:
     next(jobs).write.mode("overwrite").parquet(str(target))
 
 
-def tell_traffic(coordinator: CheckpointCoordinator) -> None:
+def tell_cost(coordinator: CheckpointCoordinator) -> None:
     latest = coordinator.latest()
     assert latest is not None
     cost = latest.manifest.cost
@@ -114,7 +114,7 @@ def main() -> None:
                 )
                 told(runs)
                 ratios(runs, f"merge, {name}", f"parquet, {name}", "2")
-                tell_traffic(coordinator)
+                tell_cost(coordinator)
         finally:
             stop_session(spark)
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.keyed import StepCost
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import Cost, open_store
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -46,7 +45,7 @@ class HandedBatch:
     attempt: Attempt
     claim: Claim
     options: JobOptions = field(default_factory=JobOptions)
-    trigger: StepCost = field(default_factory=StepCost)
+    trigger: Cost = field(default_factory=Cost)
 
     def to_extras(self) -> dict[str, Any]:
         """For `extras=` of a Pipes client, or as JSON for a program that is started otherwise."""
@@ -97,7 +96,7 @@ class HandedBatch:
                 Attempt.from_json(attempt or {}),
                 Claim.from_json(claim or {}),
                 JobOptions.from_json(options or {}),
-                StepCost.from_json(trigger or {}),
+                Cost.from_json(trigger or {}),
             )
         except FormatError as error:
             raise _no_batch(given) from error

@@ -34,7 +34,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     PrivateFile,
     PrivateFolder,
-    RequestCost,
     read_parts,
 )
 from dstl_dagster.upload import ThreadTimer, Timer
@@ -113,7 +112,7 @@ class ChangelogFileCache:
 
     def open(self, store: ObjectStore, handle: StreamStateHandle) -> _CachedSource | None:
         """The file, from disk; None where it is not cached (a store as near as the disk, no room, closed)."""
-        if store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+        if store.capabilities.is_local:
             return None
         key = (store.uri_of(handle.name), handle.generation)
         # One download of a file at a time; other files are not held up.

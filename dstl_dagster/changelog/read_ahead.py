@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from dstl_dagster.changelog.opened_file import OpenedFile
 from dstl_dagster.changelog.read_plan import ahead, opening_bytes
-from dstl_dagster.storage import ObjectStore, RequestCost
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["opened_ahead"]
 
@@ -26,7 +26,7 @@ def opened_ahead(
     `threads`: requests in flight, at most. Close the iterator if it is not walked to its end.
     """
     useful = store.capabilities.useful_threads(threads)
-    near = store.capabilities.request_cost is RequestCost.SYSTEM_CALL
+    near = store.capabilities.is_local
     if near or useful == 1 or not _worth_threads(files):
         return _one_by_one(files)
     return _ahead(files, useful)

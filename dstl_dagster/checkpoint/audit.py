@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.references import References, Written
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStat, ObjectStore, RequestCost, concurrently
+from dstl_dagster.storage import ObjectStat, ObjectStore, concurrently
 from dstl_dagster.timeline import Opened, TimelineView
 
 __all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt"]
@@ -132,7 +132,7 @@ def find_damage(
             damage.append(Damage(entry.checkpoint_id, entry.completed.manifest, str(error)))
     unsure = [name for name in needed if not references.was_read(name)]
     there = _there(store, names, unsure, threads)
-    sums = store.capabilities.request_cost is not RequestCost.SYSTEM_CALL  # there a checksum may take reading
+    sums = not store.capabilities.is_local  # there a checksum may take reading
     for name in unsure:
         what = _difference(there.get(name), references.written(name), sums=sums)
         if what is not None:

@@ -26,26 +26,20 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import (
-    OWN_WRITE,
-    PERSIST,
-    TRIGGER,
     AttemptReport,
-    CheckpointCost,
     FileReport,
     NameChange,
     OperatorReport,
     SharedFiles,
     Source,
-    Spending,
     StateAt,
-    StepCost,
     schema_of,
     store_report,
     with_due_merges,
 )
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, ttl_to_write
-from dstl_dagster.storage import Traffic, TrafficMeter
+from dstl_dagster.storage import OWN_WRITE, PERSIST, TRIGGER, CheckpointCost, Cost, CostMeter, RunningCost
 from dstl_dagster.timeline import Attempt, BatchKeyLike
 
 __all__ = ["Batch", "Check"]
@@ -60,7 +54,7 @@ class Counter(Protocol):
     """A sum of requests that only grows."""
 
     @property
-    def traffic(self) -> Traffic:
+    def cost(self) -> Cost:
         """So far."""
         ...
 
@@ -76,7 +70,7 @@ class Batch:
     Args:
         claim: what the program said of the batch; `None`: a driver that says nothing but positions.
         trigger: what step 1 cost.
-        spending: of steps 2 and 3, from where this process began with them.
+        cost: of steps 2 and 3, from where this process began with them.
     """
 
     def __init__(
@@ -87,8 +81,8 @@ class Batch:
         *,
         clock: Clock | None = None,
         claim: Claim | None = None,
-        trigger: StepCost | None = None,
-        spending: Spending | None = None,
+        trigger: Cost | None = None,
+        cost: RunningCost | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.attempt = attempt
@@ -96,10 +90,10 @@ class Batch:
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
         self._time_us: int | None = None
-        self._trigger = trigger or StepCost()
-        self._spending = spending or coordinator.spending()
-        self._elsewhere = TrafficMeter()
-        self._along: dict[Counter, Traffic] = {}
+        self._trigger = trigger or Cost()
+        self._running = cost or coordinator.running_cost()
+        self._elsewhere = CostMeter()
+        self._along: dict[Counter, Cost] = {}
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         self._claim = claim
@@ -119,23 +113,23 @@ class Batch:
         claim: Claim | None = None,
         anew: bool = False,
         clock: Clock | None = None,
-        spending: Spending | None = None,
+        cost: RunningCost | None = None,
     ) -> Batch:
         """Step 1, on the checkpoint that `check` was called with.
 
         `anew`: as of `CheckpointCoordinator.open`. `claim`: refused, before `check` is called, if it does not
-        fit the parent. `spending`: of step 1, from where the caller began with the batch.
+        fit the parent. `cost`: of step 1, from where the caller began with the batch.
 
         Raises: as `CheckpointCoordinator.trigger` and `Claim.check`, and what `check` raises; no attempt is
         open then.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
-        spending = spending or coordinator.spending()
+        cost = cost or coordinator.running_cost()
         attempt, parent = coordinator.open(
             take_over, idempotency_key=idempotency_key, check=check, claim=claim, anew=anew
         )
-        batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=spending.so_far())
+        batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=cost.so_far())
         batch._began_seconds = began_seconds
         return batch
 
@@ -146,23 +140,21 @@ class Batch:
         attempt: Attempt,
         *,
         claim: Claim | None = None,
-        trigger: StepCost | None = None,
-        spending: Spending | None = None,
+        trigger: Cost | None = None,
+        cost: RunningCost | None = None,
         clock: Clock | None = None,
     ) -> Self:
         """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
 
-        `trigger`: what step 1 cost there. `spending`: as for the class. `clock`: the report's seconds count
+        `trigger`: what step 1 cost there. `cost`: as for the class. `clock`: the report's seconds count
         from here.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
-        spending = spending or coordinator.spending()
+        cost = cost or coordinator.running_cost()
         coordinator.timeline.start_at(attempt)
         parent = None if attempt.builds_on is None else coordinator.get(attempt.builds_on)
-        batch = cls(
-            coordinator, attempt, parent, clock=clock, claim=claim, trigger=trigger, spending=spending
-        )
+        batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=trigger, cost=cost)
         batch._began_seconds = None if clock is None else clock.monotonic_seconds()
         return batch
 
@@ -255,24 +247,24 @@ class Batch:
             self._operators = list(map(shared.durable, self._operators))
 
     @property
-    def meter(self) -> TrafficMeter:
+    def meter(self) -> CostMeter:
         """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
         return self._elsewhere
 
     def count_along(self, counter: Counter | None) -> None:
         """Count also what `counter` counts from now on. Asked again for the same one, it changes nothing."""
         if counter is not None and counter not in self._along:
-            self._along[counter] = counter.traffic
+            self._along[counter] = counter.cost
 
     def cost(self) -> CheckpointCost:
         """What steps 1 to 3 requested so far, in this process and in its tasks."""
         cost = CheckpointCost()
-        if self._trigger.traffic:
+        if self._trigger.requests:
             cost = cost.with_step(TRIGGER, self._trigger)
-        elsewhere = self._elsewhere.traffic
+        elsewhere = self._elsewhere.cost
         for counter, before in self._along.items():
-            elsewhere += counter.traffic - before
-        return cost.with_step(PERSIST, self._spending.so_far() + StepCost(elsewhere))
+            elsewhere += counter.cost - before
+        return cost.with_step(PERSIST, self._running.so_far() + elsewhere)
 
     def merge_due_runs(self) -> None:
         """Merge older runs of each operator that the batch writes, as far as they are due (`materialize_*`).

@@ -69,7 +69,7 @@ class CheckpointCoordinator(CheckpointSteps):
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
-        spending = self.spending()
+        cost = self.running_cost()
         keep = num_retained or self._options.num_retained
         marks = Marks(self._store, self._names)
         now = self._clock.now()
@@ -86,7 +86,7 @@ class CheckpointCoordinator(CheckpointSteps):
         subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
         report = self._collect(dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
-        log.info("step 7 clean up: %s", spending.in_words())
+        log.info("step 7 clean up: %s", cost.in_words())
         return replace(report, subsumed=subsumed)
 
     def _subsume(self, keep: int, now: datetime, before: datetime | None) -> tuple[int, ...]:

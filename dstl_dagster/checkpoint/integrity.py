@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
-from dstl_dagster.storage import BlockReads, ObjectStore, RequestCost, read_parts
+from dstl_dagster.storage import BlockReads, ObjectStore, read_parts
 
 __all__ = ["Expected", "FileChecks", "Findings", "Problem", "check_object", "is_as_expected"]
 
@@ -179,7 +179,7 @@ class FileChecks:
     ) -> None:
         self._store = store
         self._found = found
-        in_place = store.capabilities.request_cost is RequestCost.SYSTEM_CALL
+        in_place = store.capabilities.is_local
         self._blocks = None if in_place else blocks
         self._users = Counter(stream.name for stream in users)
         self._lock = threading.Lock()

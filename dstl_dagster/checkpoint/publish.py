@@ -15,8 +15,9 @@ from dstl_dagster.checkpoint.compose_commit import finish_resolutions, publish_f
 from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
 from dstl_dagster.checkpoint.rollback import retract_abandoned
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
-from dstl_dagster.keyed import Manifest, Spending
+from dstl_dagster.keyed import Manifest
 from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.storage import RunningCost, cost_note
 from dstl_dagster.timeline import Attempt, TimelineView, decisions, refuse_renamed
 
 __all__ = ["CheckpointPublisher"]
@@ -51,12 +52,12 @@ class CheckpointPublisher(CheckpointReader):
 
         Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
         """
-        spending = self.spending()
+        cost = self.running_cost()
         if checkpoint_id is None:
             return [self._publish(each, progress) for each in _unfinished(self.timeline.tail())]
         if not self.timeline.was_read:
             manifest = None if attempt is None else self._read_with_tail(attempt)
-            return [self._publish(checkpoint_id, progress, manifest, spending)]
+            return [self._publish(checkpoint_id, progress, manifest, cost)]
         entry = self.timeline.seen().checkpoints.get(checkpoint_id)
         if entry is not None and entry.committed is None:
             try:
@@ -64,16 +65,16 @@ class CheckpointPublisher(CheckpointReader):
             except NotFoundError as error:
                 log.info("looking again: %s", error)  # it may have been subsumed since
         self.timeline.tail()
-        return [self._publish(checkpoint_id, progress, spending=spending)]
+        return [self._publish(checkpoint_id, progress, cost=cost)]
 
     def _publish(
         self,
         checkpoint_id: int,
         progress: Callable[[int, int], None] | None,
         manifest: Manifest | None = None,
-        spending: Spending | None = None,
+        cost: RunningCost | None = None,
     ) -> Checkpoint:
-        spending = spending or self.spending()
+        cost = cost or self.running_cost()
         view = self.timeline.seen()
         checkpoint = self._get(view, checkpoint_id, manifest or self._own_manifest(view, checkpoint_id))
         committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
@@ -111,14 +112,14 @@ class CheckpointPublisher(CheckpointReader):
                 checkpoint_id,
                 published=publication.published,
                 blocked=publication.blocked,
-                seconds=spending.so_far().seconds,
+                seconds=cost.so_far().seconds,
                 resolved_slot=max((each.slot for each in resolutions), default=0),
             ),
             from_seen=True,
-            note=lambda: spending.so_far().to_note(),
+            note=lambda: cost_note(cost.so_far()),
         )
         log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, self.job)
-        log.info("step 6 compose-commit: %s", spending.in_words())
+        log.info("step 6 compose-commit: %s", cost.in_words())
         return self._get(self.timeline.seen(), checkpoint_id, checkpoint.manifest)
 
     def _finish(self) -> int:

@@ -23,25 +23,19 @@ from dstl_dagster.checkpoint.verify import (
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import (
+from dstl_dagster.keyed import Manifest, RunLists, load_manifest, require_same_manifest
+from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
+from dstl_dagster.storage import (
     COMPOSE_COMMIT,
     CONFIRM,
     CheckpointCost,
-    Manifest,
-    RunLists,
-    Spending,
-    StepCost,
-    load_manifest,
-    require_same_manifest,
-)
-from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
-from dstl_dagster.storage import (
+    Cost,
+    CostMeter,
     ObjectStore,
-    RequestCost,
-    Traffic,
-    TrafficMeter,
+    RunningCost,
     at_once,
     concurrently,
+    cost_from_note,
     metered,
 )
 from dstl_dagster.timeline import (
@@ -127,7 +121,7 @@ class CheckpointReader:
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         self._names = JobNames(job)
-        self._meter = TrafficMeter()
+        self._meter = CostMeter()
         self._store = store = metered(store, self._meter)
         self._job_options = JobOptions.of(options)
         self._options = self._job_options.checkpoint
@@ -151,7 +145,7 @@ class CheckpointReader:
 
     @property
     def store(self) -> ObjectStore:
-        """The job's store; what is requested through it counts in `traffic`."""
+        """The job's store; what is requested through it counts in `cost`."""
         return self._store
 
     @property
@@ -164,18 +158,18 @@ class CheckpointReader:
         return self._options
 
     @property
-    def traffic(self) -> Traffic:
+    def cost(self) -> Cost:
         """What was requested through this object and its `store` so far, by whichever thread."""
-        return self._meter.traffic
+        return self._meter.cost
 
-    def spending(self) -> Spending:
+    def running_cost(self) -> RunningCost:
         """Counts what is requested from now on."""
-        return Spending(lambda: self._meter.traffic, self._clock)
+        return RunningCost(lambda: self._meter.cost, self._clock)
 
     @property
     def prices(self) -> StoragePrices:
         """Those of the options; none where requests go to this machine."""
-        local = self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL
+        local = self._store.capabilities.is_local
         return StoragePrices.free() if local else self._options.prices
 
     def latest(self) -> Checkpoint | None:
@@ -232,7 +226,7 @@ class CheckpointReader:
         if entry.committed is not None:
             slots[COMPOSE_COMMIT] = entry.committed.slot
         notes = self.timeline.notes([*slots.values()])
-        found = {step: StepCost.from_note(note) for step, note in zip(slots, notes, strict=True)}
+        found = {step: cost_from_note(note) for step, note in zip(slots, notes, strict=True)}
         return CheckpointCost({step: cost for step, cost in found.items() if cost is not None})
 
     def list(self) -> list[Checkpoint]:

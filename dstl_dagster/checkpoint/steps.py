@@ -36,21 +36,26 @@ from dstl_dagster.checkpoint.record import build_manifest, checked_report, final
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import (
-    OWN_WRITE,
-    RECORD,
     AttemptReport,
-    CheckpointCost,
     Files,
     Handles,
     Manifest,
     Source,
-    Spending,
     as_operator_reports,
     source_id,
     store_manifest,
 )
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
-from dstl_dagster.storage import ObjectStore, Origin, RequestCost, at_once
+from dstl_dagster.storage import (
+    OWN_WRITE,
+    RECORD,
+    CheckpointCost,
+    ObjectStore,
+    Origin,
+    RunningCost,
+    at_once,
+    cost_note,
+)
 from dstl_dagster.timeline import (
     Attempt,
     BatchKey,
@@ -314,15 +319,15 @@ class CheckpointSteps(CheckpointPublisher):
         report: AttemptReport,
         *,
         parent: Checkpoint | None = None,
-        spending: Spending | None = None,
+        cost: RunningCost | None = None,
     ) -> Manifest:
         """`record` for a whole report. `parent`: the attempt's, if the caller has read it already.
 
-        `spending`: of step 4, from where the caller began with it.
+        `cost`: of step 4, from where the caller began with it.
 
         Raises: as `record`.
         """
-        return self._record(attempt, report.operators, report.files, report, parent, spending)
+        return self._record(attempt, report.operators, report.files, report, parent, cost)
 
     def _record(
         self,
@@ -331,9 +336,9 @@ class CheckpointSteps(CheckpointPublisher):
         files: Files,
         rest: AttemptReport,
         parent: Checkpoint | None = None,
-        spending: Spending | None = None,
+        cost: RunningCost | None = None,
     ) -> Manifest:
-        spending = spending or self.spending()
+        cost = cost or self.running_cost()
         self.timeline.start_at(attempt)
 
         def parent_if_open() -> Checkpoint | None:
@@ -358,12 +363,12 @@ class CheckpointSteps(CheckpointPublisher):
         if before is not None and not self._options.ignore_unclaimed_state:
             refuse_unmoved(before.manifest.sources, report.sources, self.job)
         report = with_a_component_each(self._store, report, attempt, options)
-        spent = spending.so_far() + OWN_WRITE
+        spent = cost.so_far() + OWN_WRITE
         report = replace(report, cost=(rest.cost or CheckpointCost()).with_step(RECORD, spent))
         manifest = build_manifest(attempt, report, None if before is None else before.manifest)
         self._recorded = store_manifest(self._store, attempt, manifest, self.run_lists)
         log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, self.job)
-        log.info("step 4 record: %s", spending.in_words())
+        log.info("step 4 record: %s", cost.in_words())
         return self._recorded
 
     def confirm(self, attempt: Attempt, *, manifest: Manifest | None = None) -> Checkpoint:
@@ -374,12 +379,12 @@ class CheckpointSteps(CheckpointPublisher):
 
         Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
         """
-        spending = self.spending()
+        cost = self.running_cost()
         manifest = manifest or self._recorded_by(attempt) or self._read_with_tail(attempt)
         files = final_files(manifest.files)
         name = self._names.manifest(attempt.checkpoint_id, attempt.attempt)
         generation = manifest.generation
-        if generation is None and self._store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+        if generation is None and self._store.capabilities.is_local:
             stored = self._store.stat(name)
             generation = None if stored is None else stored.generation
 
@@ -392,17 +397,17 @@ class CheckpointSteps(CheckpointPublisher):
                 manifest_generation=generation,
                 home=Origin.home_of(self._store),
                 files=files,
-                seconds=spending.so_far().seconds,
+                seconds=cost.so_far().seconds,
             )
 
         def note() -> Mapping[str, str]:
-            return spending.so_far().to_note()
+            return cost_note(cost.so_far())
 
         if self.timeline.decide(complete, from_seen=True, note=note) is None:
             self.timeline.decide(
                 complete, note=note
             )  # it was complete when last seen: a restore may have abandoned it
-        said = spending.in_words()
+        said = cost.in_words()
         log.info(
             "step 5 confirm: checkpoint %d of job %s is complete, %s", attempt.checkpoint_id, self.job, said
         )

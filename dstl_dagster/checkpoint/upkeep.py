@@ -76,9 +76,9 @@ def materialize(
 
 def _batch_on(coordinator: CheckpointCoordinator, parent: Checkpoint) -> Batch:
     """Step 1, on exactly this checkpoint."""
-    spending = coordinator.spending()
+    cost = coordinator.running_cost()
     attempt = coordinator.trigger(expected_parent=parent.checkpoint_id)
-    return Batch(coordinator, attempt, parent, trigger=spending.so_far())
+    return Batch(coordinator, attempt, parent, trigger=cost.so_far())
 
 
 def changed_schema(

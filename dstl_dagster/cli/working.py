@@ -21,11 +21,11 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, nearest, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
-    NO_TRAFFIC,
+    NO_COST,
+    Cost,
+    CostMeter,
     LocalObjectStore,
     ObjectStore,
-    Traffic,
-    TrafficMeter,
     metered,
     open_store,
 )
@@ -38,14 +38,14 @@ def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
 
     Raises: as `open_store`; NotFoundError if it is a folder that does not exist.
     """
-    meter = TrafficMeter()
+    meter = CostMeter()
     store = open_store(uri, options)
     if isinstance(store, LocalObjectStore):
         require_folder(store.root)
     store = metered(store, meter)
     if is_quiet():
         return store
-    working = Working(lambda: meter.traffic, moments(at_terminal=sys.stderr.isatty()))
+    working = Working(lambda: meter.cost, moments(at_terminal=sys.stderr.isatty()))
     working.start()
     click.get_current_context().call_on_close(working.stop)
     return store
@@ -79,20 +79,20 @@ class Working:
     are the owner's; a daemon thread prints.
 
     Args:
-        traffic: all so far.
+        cost: all so far.
         moments: seconds after `start`, ascending.
         wait: waits for an event for some seconds, and says whether it is set.
     """
 
     def __init__(
         self,
-        traffic: Callable[[], Traffic],
+        cost: Callable[[], Cost],
         moments: Iterator[float],
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
-        self._traffic, self._moments = traffic, moments
+        self._cost, self._moments = cost, moments
         self._clock, self._wait = clock, wait
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dstl-working", daemon=True)
@@ -106,18 +106,18 @@ class Working:
         self._thread.join()
 
     def _run(self) -> None:
-        began, told = self._clock(), NO_TRAFFIC
+        began, told = self._clock(), NO_COST
         for moment in self._moments:
             if self._wait(self._ended, max(0.0, began + moment - self._clock())):
                 return
-            now = self._traffic()
+            now = self._cost()
             if now.requests != told.requests:
                 with contextlib.suppress(OSError):  # nobody reads it
                     say(_line(self._clock() - began, now), err=True)
                 told = now
 
 
-def _line(seconds: float, traffic: Traffic) -> str:
-    moved = ((traffic.bytes_down, "read"), (traffic.bytes_up, "written"))
+def _line(seconds: float, cost: Cost) -> str:
+    moved = ((cost.bytes_down, "read"), (cost.bytes_up, "written"))
     bytes_moved = "".join(f", {readable_bytes(size)} {way}" for size, way in moved if size)
-    return f"... {seconds:.0f} s, {counted(traffic.requests, 'request')}{bytes_moved}"
+    return f"... {seconds:.0f} s, {counted(cost.requests, 'request')}{bytes_moved}"

@@ -11,18 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
-from dstl_dagster.keyed.cost import (
-    COMPOSE_COMMIT,
-    CONFIRM,
-    OWN_WRITE,
-    PERSIST,
-    RECORD,
-    TRIGGER,
-    CheckpointCost,
-    Spending,
-    StepCost,
-    list_price_usd,
-)
 from dstl_dagster.keyed.entries import OperatorEntry, StateSizes
 from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
 from dstl_dagster.keyed.manifest import (
@@ -74,15 +62,8 @@ if TYPE_CHECKING:
     from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
 __all__ = [
-    "COMPOSE_COMMIT",
-    "CONFIRM",
-    "OWN_WRITE",
-    "PERSIST",
-    "RECORD",
-    "TRIGGER",
     "AttemptReport",
     "Beside",
-    "CheckpointCost",
     "DueMerge",
     "Export",
     "FileReport",
@@ -106,13 +87,11 @@ __all__ = [
     "Scope",
     "SharedFiles",
     "Source",
-    "Spending",
     "StateAt",
     "StateDiff",
     "StateRows",
     "StateScan",
     "StateSizes",
-    "StepCost",
     "as_file_reports",
     "as_operator_reports",
     "beside",
@@ -128,7 +107,6 @@ __all__ = [
     "held_if_small",
     "is_keyed",
     "key_history",
-    "list_price_usd",
     "load_list",
     "load_manifest",
     "load_report",

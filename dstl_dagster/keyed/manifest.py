@@ -19,13 +19,12 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundE
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.entries import OperatorEntry
 from dstl_dagster.keyed.reports import FileReport
 from dstl_dagster.keyed.run_lists import RunLists, encode_list, to_be_listed
 from dstl_dagster.keyed.sources import Source
 from dstl_dagster.keyed.state_rows import StateRows
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = ["Manifest", "load_manifest", "require_same_manifest", "store_manifest"]

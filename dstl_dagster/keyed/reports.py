@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, ColumnIds, StateTtl
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.cost import CheckpointCost
 from dstl_dagster.keyed.runs import Merge
 from dstl_dagster.keyed.sources import NameChange, Source
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What requests and traffic cost at list prices, and how much a checkpoint may: two frozen values.
+"""The prices of requests and of bytes read, and how much a checkpoint may cost: two frozen values.
 
-Owns the keys, the defaults with their date, and the arithmetic. Does not own what is counted
-(`storage.traffic`). Prices are in US dollars; no other currency is converted.
+Owns the keys, the defaults with their date. Does not own the requests that are counted, or
+their sum in dollars (`storage.accounting`). Prices are in US dollars; no other currency is converted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dstl_dagster.settings.units import (
 
 __all__ = ["PRICE_KEYS", "CostBudget", "StoragePrices"]
 
-_GIB: Final = 1 << 30
 _PREFIX: Final = "dstl.prices."
 _AS_OF: Final = f"{_PREFIX}as-of"
 
@@ -78,11 +77,6 @@ class StoragePrices:
     def free(cls) -> StoragePrices:
         """Of a store that bills no request, such as a folder."""
         return cls(0.0, 0.0, 0.0, source="a folder of this machine")
-
-    def usd(self, *, class_a: int, class_b: int, bytes_down: int) -> float:
-        """What so many operations and so many bytes read cost."""
-        operations = class_a * self.class_a_per_thousand + class_b * self.class_b_per_thousand
-        return operations / 1000 + bytes_down * self.egress_per_gib / _GIB
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> StoragePrices:

@@ -26,7 +26,6 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import merge_frame, write_frame
-from dstl_dagster.keyed import Spending
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
 from dstl_dagster.spark.dataframes.file_formats import FileMode
@@ -34,7 +33,8 @@ from dstl_dagster.spark.dataframes.files import write_files
 from dstl_dagster.spark.dataframes.merge import merge_state
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.state import read_state, write_state
-from dstl_dagster.spark.stores import reads_of
+from dstl_dagster.spark.stores import read_cost_of
+from dstl_dagster.storage import RunningCost
 from dstl_dagster.timeline import BatchKey, BatchKeyLike
 
 if TYPE_CHECKING:
@@ -128,12 +128,12 @@ class CheckpointBatch:
         return () if entry is None else entry.handles
 
     def __enter__(self) -> Self:
-        spending = self._coordinator.spending()
+        cost = self._coordinator.running_cost()
         self._applied = self._find_applied()
         if self._applied is not None:
             log.info("batch %s is already in checkpoint %d", self._key, self._applied.checkpoint_id)
             return self
-        self._batch = self._begin(spending)
+        self._batch = self._begin(cost)
         for source, position in self._positions.items():
             self._batch.move_position(source, position)
         return self
@@ -155,8 +155,8 @@ class CheckpointBatch:
     def _find_applied(self) -> Attempt | None:
         return self._coordinator.applied_batch(self._key, self._claim)
 
-    def _begin(self, spending: Spending) -> Batch:
-        """Step 1. `spending`: since before the look-up."""
+    def _begin(self, cost: RunningCost) -> Batch:
+        """Step 1. `cost`: since before the look-up."""
         return Batch.open(
             self._coordinator,
             idempotency_key=self._key,
@@ -164,7 +164,7 @@ class CheckpointBatch:
             check=self._check,
             claim=self._claim,
             clock=self._clock,
-            spending=spending,
+            cost=cost,
         )
 
     def _end(self, batch: Batch) -> None:
@@ -177,7 +177,7 @@ class CheckpointBatch:
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
         if self._batch is not None:
-            self._batch.count_along(reads_of(spark))
+            self._batch.count_along(read_cost_of(spark))
         return read_state(
             spark,
             self.parent,

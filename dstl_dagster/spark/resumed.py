@@ -26,9 +26,9 @@ from dstl_dagster.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from dstl_dagster.keyed import Spending, StepCost
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.storage import Cost, RunningCost
 
 __all__ = ["ResumedBatch"]
 
@@ -57,7 +57,7 @@ class ResumedBatch(CheckpointBatch):
         attempt: Attempt,
         *,
         claim: Claim | None = None,
-        trigger: StepCost | None = None,
+        trigger: Cost | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -94,13 +94,13 @@ class ResumedBatch(CheckpointBatch):
             return None
         return self._given
 
-    def _begin(self, spending: Spending) -> Batch:
+    def _begin(self, cost: RunningCost) -> Batch:
         return _Batch.resume(
             self._coordinator,
             self._given,
             claim=self._claim,
             trigger=self._trigger,
-            spending=spending,
+            cost=cost,
             clock=self._clock or SystemClock(),
         )
 

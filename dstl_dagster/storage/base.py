@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format.ranges import RangeReader
-from dstl_dagster.storage.capabilities import RequestCost, StoreCapabilities
+from dstl_dagster.storage.capabilities import StoreCapabilities
 
 __all__ = [
     "ABSENT",
@@ -38,7 +38,6 @@ __all__ = [
     "OpeningStore",
     "Precondition",
     "RangeReader",
-    "RequestCost",
     "ShortListingStore",
     "Source",
     "StoreCapabilities",
@@ -367,9 +366,9 @@ class BatchDeletingStore(ObjectStore, Protocol):
 
 
 class Meter(Protocol):
-    """Takes what was requested, as an `accounting.traffic.Traffic`. Any thread."""
+    """Takes what was requested, as an `accounting.cost.Cost`. Any thread."""
 
-    def add(self, traffic: Any, /) -> None: ...
+    def add(self, cost: Any, /) -> None: ...
 
 
 class CountingStore(ObjectStore, Protocol):

@@ -7,18 +7,10 @@ its URI, or how long a request took.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["RequestCost", "StoreCapabilities"]
-
-
-class RequestCost(Enum):
-    """What one more request costs, above the bytes it moves."""
-
-    SYSTEM_CALL = "system_call"  # this machine answers: do it where you are, cache nothing
-    ROUND_TRIP = "round_trip"  # a network in between: batch, cache, and keep several in flight
+__all__ = ["StoreCapabilities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +21,8 @@ class StoreCapabilities:
     so that older declarations stay true.
 
     Attributes:
-        request_cost: of one request.
+        is_local: a request is a system call of this machine: make it where you are, cache nothing. Else there
+            is a network in between: batch, cache, and keep several in flight.
         max_useful_threads: so many requests in flight at once, and no more, are faster than one after the
             other; `None`: as many as the caller can afford.
         open_ranges: it is an `OpeningStore`: an object is found once, and its ranges are read from then on
@@ -48,7 +41,7 @@ class StoreCapabilities:
         short_lists: it is a `ShortListingStore`: a listing of the first few names costs no whole page.
     """
 
-    request_cost: RequestCost = RequestCost.ROUND_TRIP
+    is_local: bool = False
     max_useful_threads: int | None = None
     open_ranges: bool = False
     inspect_bucket: bool = False
@@ -77,4 +70,4 @@ class StoreCapabilities:
 
         Such an answer is there before another thread has woken up, and the rest is the interpreter's work.
         """
-        return 1 if self.request_cost is RequestCost.SYSTEM_CALL else self.useful_threads(wanted)
+        return 1 if self.is_local else self.useful_threads(wanted)

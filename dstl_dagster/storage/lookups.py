@@ -16,7 +16,6 @@ from itertools import takewhile
 from typing import TypeVar
 
 from dstl_dagster.storage.base import ObjectStat, ObjectStore
-from dstl_dagster.storage.capabilities import RequestCost
 
 __all__ = ["Check", "at_once", "component_lookups", "concurrently"]
 
@@ -82,7 +81,7 @@ def at_once(store: ObjectStore, first: Callable[[], T], second: Callable[[], U],
 
     Raises: the error of `first` if it has one, else that of `second`. Either way both have ended.
     """
-    if threads == 1 or store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+    if threads == 1 or store.capabilities.is_local:
         return first(), second()
     with ThreadPoolExecutor(1, thread_name_prefix="dstl-at-once") as pool:
         other = pool.submit(second)

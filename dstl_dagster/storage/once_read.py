@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.capabilities import RequestCost
 from dstl_dagster.storage.wrapper import WrapperStore
 
 __all__ = ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"]
@@ -212,6 +211,6 @@ def shared_reads(store: ObjectStore, service: str = "") -> ObjectStore:
     For readers that follow each other in one process and know nothing of each other. A store on this machine
     is returned as it is. `service`: the endpoint, where it is not the usual one.
     """
-    if store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+    if store.capabilities.is_local:
         return store
     return OnceRead(store, _process_memory, pinned=True, service=service)

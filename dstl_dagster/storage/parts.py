@@ -13,7 +13,6 @@ from contextlib import closing
 from typing import Final
 
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.capabilities import RequestCost
 
 __all__ = ["PART_BYTES", "read_parts"]
 
@@ -33,7 +32,7 @@ def read_parts(
 
     Raises: as `ObjectStore.get_range`.
     """
-    if generation is None or store.capabilities.request_cost is RequestCost.SYSTEM_CALL:
+    if generation is None or store.capabilities.is_local:
         return _stream(store, name, generation)
     parts = [(start, min(PART_BYTES, size_bytes - start)) for start in range(0, size_bytes, PART_BYTES)]
     if len(parts) < 2 or store.capabilities.useful_threads(_REQUESTS) < _REQUESTS:

@@ -42,7 +42,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ANY, ObjectStore, RequestCost, at_once, concurrently
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore, at_once, concurrently
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.documents import in_doubt
@@ -335,7 +335,7 @@ class Timeline:
         name = self.names.slot(record.slot)
         payload = encode_record(record)
         # The copy spares readers a round trip. Where a read is a system call, a second write costs more.
-        listed = self._store.capabilities.request_cost is RequestCost.ROUND_TRIP
+        listed = not self._store.capabilities.is_local
         metadata = {**copy_in_metadata(payload), **note} if listed else None
         try:
             self._store.put(name, payload, precondition=ABSENT, metadata=metadata)

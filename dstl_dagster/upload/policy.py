@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.storage import RequestCost, StoreCapabilities
+from dstl_dagster.storage import StoreCapabilities
 from dstl_dagster.upload.retry import RetryPolicy
 from dstl_dagster.upload.write_behind import WRITE_BEHIND_BUFFERS
 
@@ -77,7 +77,7 @@ class UploadPolicy:
         # ("persist of 1,000, delay 10 ms": 1.03 in memory, 1.06 on disk without it). A task that is written
         # behind its encoder leaves no core to a second one, but another file costs ("append+persist 1000 B,
         # delay 0": 1.06 times as long); smaller tasks would lose a thread (100 B: 1.4).
-        is_local = capabilities.request_cost is RequestCost.SYSTEM_CALL
+        is_local = capabilities.is_local
         return cls(
             persist_delay_seconds=options.batch_persist_delay.total_seconds(),
             size_threshold_bytes=options.batch_persist_size_threshold_bytes,

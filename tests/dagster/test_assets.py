@@ -12,7 +12,6 @@ import pytest
 
 from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.report.lineage import (
     Reporter,
     checkpoint_materialization,
@@ -166,7 +165,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 cost = checkpoint.manifest.cost
                 assert cost is not None
                 assert metadata["requests"] == cost.total.requests
-                usd = list_price_usd(cost.total, reporter.prices)
+                usd = cost.total.usd(reporter.prices)
                 assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
                 rows = event.metadata["cost"]
                 assert isinstance(rows, dg.TableMetadataValue)

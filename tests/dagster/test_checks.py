@@ -11,7 +11,6 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_checks, checkpoint_asset_specs
 from dstl_dagster.errors import UnavailableError
-from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.settings import CostBudget
 from dstl_dagster.storage import ANY, open_store
@@ -169,7 +168,7 @@ def test_a_budget_holds_each_of_its_limits(days: Days) -> None:
     days.run("2024-01-01")
     cost = days.coordinator().get(1).manifest.cost
     assert cost is not None
-    usd = list_price_usd(cost.total, days.coordinator().prices)
+    usd = cost.total.usd(days.coordinator().prices)
     spent = CostBudget(cost.total.requests, cost.total.bytes_up + cost.total.bytes_down, usd)
     assert spent.requests
     assert spent.bytes

@@ -13,8 +13,8 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.orchestration.define import ops
 from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.storage import open_store
-from dstl_dagster.storage.accounting.metering import metered
-from dstl_dagster.storage.accounting.traffic import TrafficMeter
+from dstl_dagster.storage.accounting.cost import CostMeter
+from dstl_dagster.storage.accounting.metered import metered
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -131,7 +131,7 @@ def test_one_process_asks_the_store_less_often(days: Days, monkeypatch: pytest.M
     """Four ops look for the timeline's tail each on their own; one looks once."""
     requests = {}
     for separate_steps in (True, False):
-        meter = TrafficMeter()
+        meter = CostMeter()
         with monkeypatch.context() as patched:
             patched.setattr(
                 resources, "open_store", lambda uri, _, meter=meter: metered(open_store(uri), meter)
@@ -139,7 +139,7 @@ def test_one_process_asks_the_store_less_often(days: Days, monkeypatch: pytest.M
             with dg.DagsterInstance.ephemeral() as days.instance:
                 days.uri = f"{days.uri}-{separate_steps}"
                 assert run(days, separate_steps=separate_steps).success
-        requests[separate_steps] = meter.traffic.requests
+        requests[separate_steps] = meter.cost.requests
     assert requests == {True: 45, False: 40}
 
 

@@ -36,9 +36,9 @@ def recorded(spark: SparkSession, coordinator: CheckpointCoordinator, name: str)
         )
         batch.write_files(df, f"out/{name}.jsonl")
         batch.write_files(df, f"out/{name}", format="parquet")
-    spending = coordinator.spending()
+    cost = coordinator.running_cost()
     report = load_report(coordinator.store, batch.attempt)
-    manifest = coordinator.record_report(batch.attempt, report, spending=spending)
+    manifest = coordinator.record_report(batch.attempt, report, cost=cost)
     return batch.attempt, manifest
 
 
@@ -59,12 +59,12 @@ def test_a_manifest_counts_what_the_server_saw(
         assert total.composes == 0
         assert total.bytes_up > manifest.state_bytes + manifest.file_bytes
         assert [*manifest.cost.steps] == ["trigger", "persist", "record"]
-        assert all(step.traffic.requests and step.seconds > 0 for step in manifest.cost.steps.values())
+        assert all(step.requests and step.seconds > 0 for step in manifest.cost.steps.values())
         coordinator.confirm(attempt)
         assert coordinator.get(attempt.checkpoint_id).manifest.cost == manifest.cost
         strict_gcs.reset_counts()
-        before = coordinator.traffic
+        before = coordinator.cost
         coordinator.compose_commit()
-        spent, seen = coordinator.traffic - before, counts(strict_gcs)
+        spent, seen = coordinator.cost - before, counts(strict_gcs)
         assert spent.requests == sum(seen.values())
         assert spent.composes == seen["objects.compose"]

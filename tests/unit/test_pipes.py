@@ -11,10 +11,9 @@ import pytest
 
 from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.keyed import StepCost
 from dstl_dagster.pipes import EXTRA, HandedBatch, open_batch
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage import Traffic
+from dstl_dagster.storage import Cost
 from dstl_dagster.timeline import Attempt, BatchKey
 
 ATTEMPT = Attempt(
@@ -24,7 +23,7 @@ HANDED = HandedBatch(
     ATTEMPT,
     Claim("inbox", "op:update", position="2024-01-04T00:00:00+00:00"),
     JobOptions.from_mapping({"dstl.dfs.upload.timeout": "5 min"}),
-    StepCost(Traffic(class_a=1, class_b=2), 0.5),
+    Cost(class_a=1, class_b=2, seconds=0.5),
 )
 
 

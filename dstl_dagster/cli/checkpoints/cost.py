@@ -1,6 +1,6 @@
 """What a checkpoint cost, for people and for programs. Pure.
 
-Owns how it reads. Does not own what is counted (`keyed.cost`) or the prices (`settings.prices`).
+Owns how it reads. Does not own what is counted (`storage.accounting`) or the prices (`settings.prices`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,8 @@ from typing import Any
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.cli.output import Table
 from dstl_dagster.format import readable_bytes
-from dstl_dagster.keyed import (
-    COMPOSE_COMMIT,
-    CONFIRM,
-    PERSIST,
-    RECORD,
-    TRIGGER,
-    CheckpointCost,
-    StepCost,
-    list_price_usd,
-)
 from dstl_dagster.settings import StoragePrices
+from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, CheckpointCost, Cost
 
 __all__ = ["cost_json", "cost_sections"]
 
@@ -47,8 +38,7 @@ def cost_sections(
     table = Table("step", *_COLUMNS, title=f"Requests by class, at {at}", right=_COLUMNS)
     for name, step in cost.steps.items():
         table.add_row(_STEPS.get(name, name), *_cells(step, prices))
-    total = StepCost(cost.total, sum(step.seconds for step in cost.steps.values()))
-    table.add_row("1 to 4", *_cells(total, prices))
+    table.add_row("1 to 4", *_cells(cost.total, prices))
     entry = checkpoint.entry
     for name, record in ((CONFIRM, entry.completed), (COMPOSE_COMMIT, entry.committed)):
         if name in later.steps:
@@ -58,14 +48,13 @@ def cost_sections(
     yield table
 
 
-def _cells(step: StepCost, prices: StoragePrices) -> Iterator[str]:
-    spent = step.traffic
-    for count in (spent.class_a, spent.class_b, spent.free, spent.retries, spent.uploads, spent.composes):
+def _cells(step: Cost, prices: StoragePrices) -> Iterator[str]:
+    for count in (step.class_a, step.class_b, step.free, step.retries, step.uploads, step.composes):
         yield f"{count:,}"
-    yield readable_bytes(spent.bytes_up)
-    yield readable_bytes(spent.bytes_down)
+    yield readable_bytes(step.bytes_up)
+    yield readable_bytes(step.bytes_down)
     yield f"{step.seconds:.3f}"
-    yield f"{list_price_usd(spent, prices):.6f}"
+    yield f"{step.usd(prices):.6f}"
 
 
 def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices) -> dict[str, Any] | None:
@@ -80,7 +69,7 @@ def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePric
         "requests": total.requests,
         "bytes_up": total.bytes_up,
         "bytes_down": total.bytes_down,
-        "usd": list_price_usd(total, prices),
+        "usd": total.usd(prices),
         "prices": {
             "class_a_per_thousand": prices.class_a_per_thousand,
             "class_b_per_thousand": prices.class_b_per_thousand,
@@ -92,12 +81,9 @@ def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePric
 
 
 def _steps_json(cost: CheckpointCost, prices: StoragePrices) -> list[dict[str, Any]]:
-    return [
-        {"step": name, **_json(step), "usd": list_price_usd(step.traffic, prices)}
-        for name, step in cost.steps.items()
-    ]
+    return [{"step": name, **_json(step), "usd": step.usd(prices)} for name, step in cost.steps.items()]
 
 
-def _json(step: StepCost) -> dict[str, Any]:
+def _json(step: Cost) -> dict[str, Any]:
     """Every count, also those of zero."""
-    return {**vars(step.traffic), "seconds": step.seconds}
+    return {**vars(step)}

@@ -78,7 +78,7 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     """
     coordinator = request.coordinator
     _require_visible(coordinator.store.uri)
-    spending = coordinator.spending()
+    cost = coordinator.running_cost()
     with refusing(context, coordinator.job):
         applied = coordinator.applied_batch(request.key, request.claim)
         if applied is not None:
@@ -90,7 +90,7 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     if applied is not None:
         yield PipesBatch(applied)
         return
-    handed = HandedBatch(attempt, request.claim, coordinator.job_options, spending.so_far())
+    handed = HandedBatch(attempt, request.claim, coordinator.job_options, cost.so_far())
     batch = PipesBatch(attempt, parent, handed)
     log_opened(context, batch)
     try:

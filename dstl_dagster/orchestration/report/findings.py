@@ -21,7 +21,6 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.keyed import list_price_usd
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.measures import MICRO, measure, mebibytes
 from dstl_dagster.settings import CostBudget
@@ -226,7 +225,7 @@ def of_cost(coordinator: CheckpointCoordinator, latest: Checkpoint | None, budge
     if cost is None:
         text = f"unknown: checkpoint {latest.checkpoint_id} was written by a release that did not count"
         return Finding(COST, False, text, warn=True)
-    total, usd = cost.total, list_price_usd(cost.total, coordinator.prices)
+    total, usd = cost.total, cost.total.usd(coordinator.prices)
     moved = total.bytes_up + total.bytes_down
     spent = CostBudget(total.requests, moved, usd)
     over = [

@@ -10,8 +10,9 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format import readable_bytes
-from dstl_dagster.keyed import CheckpointCost, StateRows, list_price_usd
+from dstl_dagster.keyed import StateRows
 from dstl_dagster.settings import StoragePrices
+from dstl_dagster.storage import CheckpointCost
 
 __all__ = ["MICRO", "cost_measures", "cost_table", "measure", "mebibytes", "row_measures"]
 
@@ -48,7 +49,7 @@ def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, An
     return {
         "requests": cost.total.requests,
         # Dollars would be too small for the axis of a plot.
-        "cost micro-USD": measure(list_price_usd(cost.total, prices) * MICRO),
+        "cost micro-USD": measure(cost.total.usd(prices) * MICRO),
     }
 
 
@@ -59,16 +60,16 @@ def cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue:
             dg.TableRecord(
                 {
                     "step": name,
-                    "class A": step.traffic.class_a,
-                    "class B": step.traffic.class_b,
-                    "free": step.traffic.free,
-                    "retries": step.traffic.retries,
-                    "uploads": step.traffic.uploads,
-                    "composes": step.traffic.composes,
-                    "up": readable_bytes(step.traffic.bytes_up),
-                    "down": readable_bytes(step.traffic.bytes_down),
+                    "class A": step.class_a,
+                    "class B": step.class_b,
+                    "free": step.free,
+                    "retries": step.retries,
+                    "uploads": step.uploads,
+                    "composes": step.composes,
+                    "up": readable_bytes(step.bytes_up),
+                    "down": readable_bytes(step.bytes_down),
                     "seconds": measure(step.seconds),
-                    "USD": f"{list_price_usd(step.traffic, prices):.6f}",
+                    "USD": f"{step.usd(prices):.6f}",
                 }
             )
             for name, step in cost.steps.items()

@@ -25,7 +25,6 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.keyed import Spending
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
 from dstl_dagster.orchestration.partitions import partition_in, partition_of
@@ -45,6 +44,7 @@ from dstl_dagster.orchestration.report.reporting import (
     unreported_state,
 )
 from dstl_dagster.orchestration.report.restores import newest_again
+from dstl_dagster.storage import RunningCost
 
 __all__ = [
     "Step",
@@ -107,16 +107,16 @@ class Step:
 
 def persist(step: Step, attempt: Attempt) -> None:
     """Steps 3 and 4: check that everything the tasks reported is durable, and write the manifest."""
-    spending = step.coordinator.spending()
+    cost = step.coordinator.running_cost()
     if is_complete(step.coordinator, attempt):
         step.context.log.info(f"step 4 record: checkpoint {attempt.checkpoint_id} is complete: nothing to do")
         return
     report = load_report(step.coordinator.store, attempt)
-    manifest = step.coordinator.record_report(attempt, report, spending=spending)
+    manifest = step.coordinator.record_report(attempt, report, cost=cost)
     step.context.log.info(
         f"step 4 record: checkpoint {attempt.checkpoint_id} has {manifest.changes} changed rows "
         f"({readable_bytes(manifest.state_bytes)} of changelog) and {counted(len(manifest.files), 'file')} "
-        f"({readable_bytes(manifest.file_bytes)}), none of it visible yet. {spending.in_words()}"
+        f"({readable_bytes(manifest.file_bytes)}), none of it visible yet. {cost.in_words()}"
     )
     for sentence in manifest.begun_beside_idle:
         step.context.log.warning(sentence)
@@ -124,12 +124,12 @@ def persist(step: Step, attempt: Attempt) -> None:
 
 def confirm(step: Step, attempt: Attempt) -> None:
     """Step 5, the commit point: the checkpoint is complete from here on."""
-    spending = step.coordinator.spending()
+    cost = step.coordinator.running_cost()
     checkpoint = step.coordinator.confirm(attempt)
     step.context.log.info(
-        f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {spending.in_words()}"
+        f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {cost.in_words()}"
     )
-    _show_cost(step, 5, spending)
+    _show_cost(step, 5, cost)
     _catch_up_parent(step, checkpoint)
     report_checkpoint(step, checkpoint)
 
@@ -139,16 +139,16 @@ def compose_commit(
 ) -> None:
     """Step 6: compose every file of the checkpoint to its final name."""
     # Without `report` the event is left to the sensor, which knows the partition that the files belong to.
-    spending = step.coordinator.spending()
+    cost = step.coordinator.running_cost()
     (checkpoint,) = step.coordinator.compose_commit(
         checkpoint_id, attempt=attempt, progress=step.progress("step 6 compose-commit", "files")
     )
     published = counted(len(checkpoint.manifest.files) - len(checkpoint.blocked), "file")
     step.context.log.info(
         f"step 6 compose-commit: published {published} of checkpoint {checkpoint_id} "
-        f"({readable_bytes(checkpoint.manifest.file_bytes)} in all). {spending.in_words()}"
+        f"({readable_bytes(checkpoint.manifest.file_bytes)} in all). {cost.in_words()}"
     )
-    _show_cost(step, 6, spending)
+    _show_cost(step, 6, cost)
     if report:
         report_files(step, checkpoint)
     report_checks(step)
@@ -159,10 +159,10 @@ def compose_commit(
 
 def clean_up(step: Step) -> None:
     """Step 7: subsume checkpoints beyond retention, and delete what nothing references."""
-    spending = step.coordinator.spending()
+    cost = step.coordinator.running_cost()
     report = step.coordinator.clean_up()
-    spent = spending.in_words()
-    _show_cost(step, 7, spending)
+    spent = cost.in_words()
+    _show_cost(step, 7, cost)
     match_partitions(step)
     step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
@@ -327,9 +327,9 @@ def match_partitions(step: Step) -> None:
         instance.delete_dynamic_partition(name, partition)
 
 
-def _show_cost(step: Step, number: int, spending: Spending) -> None:
+def _show_cost(step: Step, number: int, cost: RunningCost) -> None:
     """On the output of the step's op: no manifest has it, which was written before."""
-    step.show({f"cost of step {number}": spending.in_words()})
+    step.show({f"cost of step {number}": cost.in_words()})
 
 
 # ---- in words ----

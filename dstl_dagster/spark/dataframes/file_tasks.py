@@ -21,8 +21,8 @@ from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.file_formats import Encoder, compressed
 from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.stores import TRAFFIC, counted_store
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.spark.stores import COST, counted_store
+from dstl_dagster.storage import CostMeter
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["FileJob", "FileNames", "WriteFileTask"]
@@ -50,7 +50,7 @@ class FileJob:
     header: bytes
     options: JobOptions
 
-    def write(self, uri: str, batches: Iterator[pa.RecordBatch], meter: TrafficMeter) -> FileReport:
+    def write(self, uri: str, batches: Iterator[pa.RecordBatch], meter: CostMeter) -> FileReport:
         """Write one file, or a part of one, durably and invisibly. What is requested counts in `meter`.
 
         Raises: InvalidInputError, UnavailableError.
@@ -89,7 +89,7 @@ class FileNames:
 class WriteFileTask:
     """Writes a partition; called by `mapInArrow` with its record batches.
 
-    Yields one outcome with `partition` (its number, from 0), `report` and `traffic`; nothing for an empty
+    Yields one outcome with `partition` (its number, from 0), `report` and `cost`; nothing for an empty
     partition.
     """
 
@@ -103,11 +103,11 @@ class WriteFileTask:
         context = TaskContext.get()
         if context is None:
             raise InternalError("a file task runs only inside Spark")
-        partition, meter = context.partitionId(), TrafficMeter()
+        partition, meter = context.partitionId(), CostMeter()
         try:
             report = self.job.write(self.names.uri(partition), chain([first], batches), meter)
         except DstlError as error:
             yield outcome_row(refusal(error))
             return
-        outcome = {"partition": partition, "report": report.to_json(), TRAFFIC: meter.traffic.to_json()}
+        outcome = {"partition": partition, "report": report.to_json(), COST: meter.cost.to_json()}
         yield outcome_row(outcome)

@@ -36,9 +36,9 @@ from dstl_dagster.spark.dataframes.file_formats import (
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.progress import Progress
-from dstl_dagster.spark.stores import open_shared_store, traffic_of
+from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
-from dstl_dagster.storage import TrafficMeter, metered
+from dstl_dagster.storage import CostMeter, metered
 
 __all__ = [
     "absolute_uri",
@@ -109,7 +109,7 @@ def write_files(
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
     wrong with the call), ConflictError (kind `target_exists`, before anything runs), UnavailableError.
     """
-    meter = TrafficMeter()
+    meter = CostMeter()
     earlier: Sequence[FileReport] = ()
     if isinstance(attempt, Batch):
         meter, earlier = attempt.meter, attempt.report().files
@@ -137,7 +137,7 @@ def write_files(
         check_free(target, attempt.store_uri, wanted, meter, one_file=one_file, earlier=earlier)
     job = FileJob(attempt, format, compression, encoder, b"" if one_file else header, wanted)
     found = run_tasks(rows, WriteFileTask(job, names), progress)
-    meter.add(traffic_of(found))
+    meter.add(cost_of(found))
     found.sort(key=lambda outcome: int(outcome["partition"]))
     reports = [FileReport.from_json(outcome["report"]) for outcome in found]
     if one_file:
@@ -157,7 +157,7 @@ def names_in(
     return FileNames.one_file(target)
 
 
-def success_file(job: FileJob, folder: str, meter: TrafficMeter) -> FileReport:
+def success_file(job: FileJob, folder: str, meter: CostMeter) -> FileReport:
     """The empty file in this folder of parts that `checkpoint` publishes last."""
     empty = FileJob(job.attempt, "text", "none", encode_lines, b"", job.options)
     return empty.write(f"{folder.rstrip('/')}/{SUCCESS_FILE}", iter(()), meter)
@@ -272,7 +272,7 @@ def check_free(
     target: str,
     store_uri: str,
     options: JobOptions,
-    meter: TrafficMeter,
+    meter: CostMeter,
     *,
     one_file: bool,
     earlier: Sequence[FileReport] = (),

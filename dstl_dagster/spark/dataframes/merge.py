@@ -37,7 +37,7 @@ from dstl_dagster.spark.dataframes.state import (
     report_of,
     schema_before,
 )
-from dstl_dagster.spark.stores import reads_of, traffic_of
+from dstl_dagster.spark.stores import cost_of, read_cost_of
 from dstl_dagster.spark.types import (
     arrow_schema,
     is_case_sensitive,
@@ -114,7 +114,7 @@ def merge_state(
     keys = parse_names("keys", keys)
     columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
-        batch.count_along(reads_of(changes.sparkSession))
+        batch.count_along(read_cost_of(changes.sparkSession))
         plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
     update = {**plan.known_columns(update), **plan.filled}
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
@@ -129,7 +129,7 @@ def merge_state(
     )
     merged = plan.merged(plan.looked_up(count), update, delete)
     found = run_tasks(merged, task, progress)
-    batch.meter.add(traffic_of(found))
+    batch.meter.add(cost_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
 
@@ -211,7 +211,7 @@ class _Merge:
                 *(st.StructField(name, kind()) for name, kind in _INTERNAL.items()),
             ]
         )
-        reads = reads_of(self._changes.sparkSession)
+        reads = read_cost_of(self._changes.sparkSession)
         return ranged.mapInArrow(LookUpTask(self._before, reads), result)
 
     def merged(

@@ -17,7 +17,7 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal, refusal
-from dstl_dagster.spark.stores import ReadCounter, task_store
+from dstl_dagster.spark.stores import ReadCost, task_store
 
 __all__ = ["LookUpTask", "MergeStateTask"]
 
@@ -40,7 +40,7 @@ class LookUpTask:
     """
 
     state: StateAt
-    reads: ReadCounter | None = None
+    reads: ReadCost | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [each for each in batches if each.num_rows]

@@ -18,7 +18,7 @@ from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.replace_tasks import ReplaceStateTask
 from dstl_dagster.spark.dataframes.state import WritePlan, batch_of, column_of_newest, plan_write, report_of
-from dstl_dagster.spark.stores import reads_of, traffic_of
+from dstl_dagster.spark.stores import cost_of, read_cost_of
 from dstl_dagster.spark.types import sql_type
 from dstl_dagster.state import ColumnChanges, ranges_of_tasks
 
@@ -53,7 +53,7 @@ def replace_state(
     """
     keys = parse_names("keys", keys)
     with batch_of(attempt, job_options) as (batch, options):
-        batch.count_along(reads_of(df.sparkSession))
+        batch.count_along(read_cost_of(df.sparkSession))
         plan = plan_write(
             df, batch, operator, keys, max_parallelism, partitions, None, ColumnChanges.of((), None), ttl
         )
@@ -71,11 +71,11 @@ def replace_state(
         given=plan.columns,
         state=None if before is None else replace(before, schema=plan.schema, options=options, ttl=seen),
         scope=scope,
-        reads=reads_of(df.sparkSession),
+        reads=read_cost_of(df.sparkSession),
     )
     rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
     found = run_tasks(rows, task, progress)
-    batch.meter.add(traffic_of(found))
+    batch.meter.add(cost_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
 

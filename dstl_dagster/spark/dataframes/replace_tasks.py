@@ -16,7 +16,7 @@ import pyarrow as pa
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, Replacement, Scope, StateAt, replacements
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
-from dstl_dagster.spark.stores import ReadCounter, task_store
+from dstl_dagster.spark.stores import ReadCost, task_store
 
 __all__ = ["ReplaceStateTask"]
 
@@ -38,7 +38,7 @@ class ReplaceStateTask(WriteStateTask):
     given: tuple[str, ...] = ()
     state: StateAt | None = None
     scope: Scope | None = None
-    reads: ReadCounter | None = None
+    reads: ReadCost | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return super().__call__(self._changed(batches))

@@ -31,7 +31,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised
-from dstl_dagster.spark.stores import open_shared_store, reads_of, require_shared, traffic_of
+from dstl_dagster.spark.stores import cost_of, open_shared_store, read_cost_of, require_shared
 from dstl_dagster.spark.types import (
     arrow_schema,
     is_case_sensitive,
@@ -124,7 +124,7 @@ def write_state(
         time_column=column_of_newest(plan.schema, plan.ttl, ttl),
     )
     found = run_tasks(plan.by_task(plan.rows), task, progress)
-    batch.meter.add(traffic_of(found))
+    batch.meter.add(cost_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
 
 
@@ -250,7 +250,7 @@ def read_state(
         columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
         state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
     raise_as_raised()
-    task = ReadStateTask(state, state.ranges(partitions), reads_of(spark), scope)
+    task = ReadStateTask(state, state.ranges(partitions), read_cost_of(spark), scope)
     count = len(task.ranges)
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
 

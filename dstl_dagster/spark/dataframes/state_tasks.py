@@ -31,9 +31,9 @@ from dstl_dagster.keyed import (
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
-from dstl_dagster.spark.stores import TRAFFIC, ReadCounter, counted_store, task_store
+from dstl_dagster.spark.stores import COST, ReadCost, counted_store, task_store
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, NewestTime, StateSchema
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.storage import CostMeter
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["ReadStateTask", "WriteStateTask"]
@@ -48,7 +48,7 @@ class WriteStateTask:
 
     Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
     key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
-    `handle` or `key_groups` and `changes`, and `upserts`, `deletes`, `newest_us` and `traffic`; none if there
+    `handle` or `key_groups` and `changes`, and `upserts`, `deletes`, `newest_us` and `cost`; none if there
     are no rows.
 
     Attributes:
@@ -80,7 +80,7 @@ class WriteStateTask:
         if first is None:
             return None
         key_groups = self._own_range(first)
-        encoder, meter = ChangeEncoder(self.schema), TrafficMeter()
+        encoder, meter = ChangeEncoder(self.schema), CostMeter()
         newest = NewestTime(self.time_column)
         small, changes = held_if_small(
             self._changes(encoder, newest, first, batches), key_groups, self.options
@@ -99,7 +99,7 @@ class WriteStateTask:
             "upserts": encoder.upserts,
             "deletes": encoder.deletes,
             "newest_us": newest.us,
-            TRAFFIC: meter.traffic.to_json(),
+            COST: meter.cost.to_json(),
         }
 
     def _changes(
@@ -135,7 +135,7 @@ class ReadStateTask:
 
     state: StateAt
     ranges: tuple[KeyGroupRange, ...]
-    reads: ReadCounter | None = None
+    reads: ReadCost | None = None
     scope: Scope | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,7 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, InternalError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed import TRIGGER, StateAt, StepCost
+from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.dataframes.files import joined, success_file
 from dstl_dagster.spark.dataframes.state import report_of
 from dstl_dagster.spark.errors import raise_refusal
@@ -37,10 +37,10 @@ from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, sink_of
 from dstl_dagster.spark.sink.tasks import groups_of
-from dstl_dagster.spark.stores import open_shared_store, traffic_of
+from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.state import refuse_repeated_keys
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.storage import TRIGGER, Cost, CostMeter
 
 __all__ = ["abort_sink", "commit_sink"]
 
@@ -62,7 +62,7 @@ def commit_sink(
     store = open_shared_store(options.store, options.job_options)
     try:
         coordinator = sink_coordinator(options, store)
-        spending = coordinator.spending()
+        cost = coordinator.running_cost()
         outcomes = outcomes_of(coordinator.store, messages)
         raise_refusal(outcomes)
         if any(outcome.get("done") for outcome in outcomes):
@@ -78,9 +78,9 @@ def commit_sink(
             attempt,
             claim=options.claim(micro_batch),
             trigger=_trigger_of(outcomes),
-            spending=spending,
+            cost=cost,
         )
-        batch.meter.add(traffic_of(outcomes))
+        batch.meter.add(cost_of(outcomes))
         with batch.aborted_on_error():
             _fill(batch, options, schema, outcomes, micro_batch)
         return batch.complete(clean_up_every=options.clean_up_every).checkpoint_id
@@ -171,7 +171,7 @@ def _refuse_shared_keys(
 
 
 def _file_reports(
-    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, meter: TrafficMeter
+    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, meter: CostMeter
 ) -> list[FileReport]:
     found = sorted(
         (outcome for outcome in outcomes if "file" in outcome), key=lambda outcome: int(outcome["partition"])
@@ -187,10 +187,8 @@ def _file_reports(
     return [joined([heading, *reports])]
 
 
-def _trigger_of(outcomes: Iterable[Outcome]) -> StepCost:
-    return sum(
-        (StepCost.from_json(outcome[TRIGGER]) for outcome in outcomes if TRIGGER in outcome), StepCost()
-    )
+def _trigger_of(outcomes: Iterable[Outcome]) -> Cost:
+    return sum((Cost.from_json(outcome[TRIGGER]) for outcome in outcomes if TRIGGER in outcome), Cost())
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

@@ -15,10 +15,9 @@ from typing import Any, Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from dstl_dagster.errors import InternalError
-from dstl_dagster.keyed import OWN_WRITE
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.stores import TRAFFIC, traffic_of
-from dstl_dagster.storage import ABSENT, ObjectStore, open_store
+from dstl_dagster.spark.stores import COST, cost_of
+from dstl_dagster.storage import ABSENT, OWN_WRITE, ObjectStore, open_store
 from dstl_dagster.timeline import Attempt
 
 __all__ = ["LARGEST_MESSAGE_BYTES", "TaskMessage", "message_of", "outcomes_of"]
@@ -43,8 +42,8 @@ def message_of(outcome: dict[str, Any], options: JobOptions) -> TaskMessage:
     if len(text) <= LARGEST_MESSAGE_BYTES or "attempt" not in outcome:
         return TaskMessage(text=text)
     # The count that it carries includes this write.
-    traffic = traffic_of([outcome]) + OWN_WRITE.traffic
-    text = json.dumps({**outcome, TRAFFIC: traffic.to_json()})
+    cost = cost_of([outcome]) + OWN_WRITE
+    text = json.dumps({**outcome, COST: cost.to_json()})
     attempt = Attempt.from_json(outcome["attempt"])
     name = f"{attempt.names.attempt_folder(attempt.attempt)}outcomes/{uuid.uuid4()}"
     store = open_store(attempt.store_uri, options.files)

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
-from dstl_dagster.keyed import StepCost, schema_of
+from dstl_dagster.keyed import schema_of
 from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.dataframes.files import absolute_uri, check_free, names_in, table_encoder
@@ -29,7 +29,7 @@ from dstl_dagster.spark.stores import counted_store, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
-from dstl_dagster.storage import ObjectStore, TrafficMeter
+from dstl_dagster.storage import Cost, CostMeter, ObjectStore
 
 __all__ = [
     "FileSink",
@@ -113,9 +113,9 @@ class SinkPlan:
     slot: int
     last: MicroBatch | None
     sink: StateSink | FileSink
-    trigger: StepCost = field(default_factory=StepCost)
+    trigger: Cost = field(default_factory=Cost)
 
-    def begin(self, micro_batch: MicroBatch, meter: TrafficMeter) -> Attempt:
+    def begin(self, micro_batch: MicroBatch, meter: CostMeter) -> Attempt:
         """Step 1 in a task: the attempt of this micro-batch, opened by the first task that comes here.
 
         What it requests counts in `meter`.
@@ -145,7 +145,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = sink_coordinator(options, store)
-        spending = coordinator.spending()
+        cost = coordinator.running_cost()
         key = options.key
         if coordinator.applied_batch(key, options.claim()) is not None:
             coordinator.compose_commit()
@@ -158,7 +158,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             )
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
                 check_free(
-                    sink.target, store.uri, options.job_options, TrafficMeter(), one_file=options.single_file
+                    sink.target, store.uri, options.job_options, CostMeter(), one_file=options.single_file
                 )
 
         if key is None:
@@ -175,7 +175,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             attempt, parent, slot = batch.attempt, batch.parent, 0
     last = None if parent is None else MicroBatch.last_of(parent.positions)
     sink = sink_of(options, schema, parent, attempt)
-    return SinkPlan(options, attempt, slot, last, sink, spending.so_far())
+    return SinkPlan(options, attempt, slot, last, sink, cost.so_far())
 
 
 def sink_of(

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import TRIGGER, open_attempt_changelog, write_range
+from dstl_dagster.keyed import open_attempt_changelog, write_range
 from dstl_dagster.spark.errors import refusal
 from dstl_dagster.spark.sink.plan import FileSink, SinkPlan, StateSink
-from dstl_dagster.spark.stores import TRAFFIC, counted_store
+from dstl_dagster.spark.stores import COST, counted_store
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.state import (
     ChangeEncoder,
@@ -34,7 +34,7 @@ from dstl_dagster.state import (
     key_hashes,
     time_column,
 )
-from dstl_dagster.storage import TrafficMeter
+from dstl_dagster.storage import TRIGGER, CostMeter
 
 __all__ = ["groups_of", "write_partition"]
 
@@ -50,7 +50,7 @@ def write_partition(
     """Write one partition durably and invisibly; returns the outcome as a plain JSON object.
 
     It holds the partition's number, the attempt (always of the first partition, and of others with rows),
-    what was requested (`traffic`; of the first partition also `trigger`, what the planner did) and, if there
+    its `cost` (of the first partition also `trigger`, what the planner did) and, if there
     are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or a `refusal`.
     """
     if plan is None:
@@ -63,7 +63,7 @@ def write_partition(
     if micro_batch is not None and micro_batch.is_in(plan.last):
         _drain(batches)
         return {**outcome, "done": True}
-    meter = TrafficMeter()
+    meter = CostMeter()
     try:
         if micro_batch is not None:
             micro_batch.require_after(plan.last, plan.options.adopt_after)
@@ -76,7 +76,7 @@ def write_partition(
             if partition != 0:
                 outcome["attempt"] = _begun(plan, micro_batch, meter)
             outcome |= _written(plan, micro_batch, partition, chain([first], batches), meter)
-        return {**outcome, TRAFFIC: meter.traffic.to_json()}
+        return {**outcome, COST: meter.cost.to_json()}
     except DstlError as error:
         return {**outcome, **refusal(error)}
 
@@ -87,7 +87,7 @@ def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
     return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
 
 
-def _begun(plan: SinkPlan, micro_batch: MicroBatch | None, meter: TrafficMeter) -> dict[str, Any]:
+def _begun(plan: SinkPlan, micro_batch: MicroBatch | None, meter: CostMeter) -> dict[str, Any]:
     attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch, meter)
     return attempt.to_json()
 
@@ -97,7 +97,7 @@ def _written(
     micro_batch: MicroBatch | None,
     partition: int,
     batches: Iterator[pa.RecordBatch],
-    meter: TrafficMeter,
+    meter: CostMeter,
 ) -> dict[str, Any]:
     match plan.sink:
         case FileSink() as sink:
@@ -108,7 +108,7 @@ def _written(
 
 
 def _write_state(
-    plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch], meter: TrafficMeter
+    plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch], meter: CostMeter
 ) -> dict[str, Any]:
     schema = sink.schema
     encoder, newest = ChangeEncoder(schema), NewestTime(time_column(schema, sink.ttl))

@@ -1,1 +1,1 @@
-"""What was requested of a store, counted: for people, and for what a checkpoint cost."""
+"""The cost of requests to a store, by operation and by step of a checkpoint."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, UnavailableError
-from dstl_dagster.storage.accounting.traffic import Operation, Traffic
+from dstl_dagster.storage.accounting.cost import Cost, Operation
 from dstl_dagster.storage.base import Precondition
 from dstl_dagster.storage.gcs.errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs.resources import GCSNames, generation_match
@@ -57,7 +57,7 @@ def batch_delete(
         body = encoded_batch(boundary, {at: _delete_path(names, *objects[at]) for at in waiting})
         headers = {"Content-Type": f'multipart/mixed; boundary="{boundary}"'}
         # Billed by its parts, all of which are free, whatever becomes of them.
-        transport.count(Traffic.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
+        transport.count(Cost.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
         lost_before = frozenset(in_doubt)
         in_doubt.update(waiting)
         reply = transport.send_uncounted("POST", url, headers, body, attempt)

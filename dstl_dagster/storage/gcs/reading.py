@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.accounting.traffic import Operation, Traffic
+from dstl_dagster.storage.accounting.cost import Cost, Operation
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs.resources import GCSNames, stat_of_resource
@@ -78,7 +78,7 @@ class GCSReading:
                 # Bytes damaged in transit are right the next time; bytes that are stored wrong stay wrong.
                 if reads_left == 0:
                     raise
-                self._transport.count(Traffic(retries=1))
+                self._transport.count(Cost(retries=1))
         raise AssertionError("unreachable")
 
     def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
@@ -100,7 +100,7 @@ class GCSReading:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
             )
-            self._transport.count(Traffic(bytes_down=len(payload)))
+            self._transport.count(Cost(bytes_down=len(payload)))
             return bytes(payload)
 
         return self._transport.ask(uri, Operation.READ, download)

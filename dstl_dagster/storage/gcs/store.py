@@ -21,7 +21,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidIn
 from dstl_dagster.format.crc32c import to_base64
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
+from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import (
     Buffer,
     Generation,
@@ -127,7 +127,7 @@ class GCSObjectStore:
     def uri_of(self, name: str) -> str:
         return self._names.uri_of(name)
 
-    def counted_by(self, meter: TrafficMeter) -> ObjectStore:
+    def counted_by(self, meter: CostMeter) -> ObjectStore:
         return GCSObjectStore._of(self._transport.to(self.bucket_name, meter), self.prefix)
 
     def _change(
@@ -168,7 +168,7 @@ class GCSObjectStore:
                 # No object was created, and the bytes are still here.
                 if sends_left == 0 or error.kind not in (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED):
                     raise
-                self._transport.count(Traffic(retries=1))
+                self._transport.count(Cost(retries=1))
         raise AssertionError("unreachable")
 
     def _put_once(
@@ -328,7 +328,7 @@ class GCSObjectStore:
                 )
                 if token is None:
                     return destination._reading.stat_of(blob)
-                destination._transport.count(Traffic.of(Operation.REWRITE_ON))
+                destination._transport.count(Cost.of(Operation.REWRITE_ON))
 
         made = destination._change(target, Operation.REWRITE, pairs, rewrite_once)
         if not pairs.items() <= made.metadata.items():

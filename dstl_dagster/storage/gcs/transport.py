@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
+from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs.cleaned import cleaned
 from dstl_dagster.storage.gcs.client import listen_for_time, shared_pacer, split_at_fork
@@ -54,7 +54,7 @@ class GCSTransport:
         bucket_name: str,
         options: GSFileSystemOptions | None = None,
         retries: Retries | None = None,
-        meters: Sequence[TrafficMeter] = (),
+        meters: Sequence[CostMeter] = (),
     ) -> None:
         self.client = client
         self.bucket = client.bucket(bucket_name)
@@ -69,7 +69,7 @@ class GCSTransport:
         split_at_fork(client)
         listen_for_time(client)
 
-    def to(self, bucket_name: str, *meters: TrafficMeter) -> GCSTransport:
+    def to(self, bucket_name: str, *meters: CostMeter) -> GCSTransport:
         """The way to a bucket for the same caller: its options, retries and meters, and these meters."""
         return GCSTransport(
             self.client, bucket_name, self.options, self.given_retries, (*self.meters, *meters)
@@ -85,10 +85,10 @@ class GCSTransport:
 
     # -- requests
 
-    def count(self, traffic: Traffic) -> None:
+    def count(self, cost: Cost) -> None:
         """Count what was requested, in every meter."""
         for meter in self.meters:
-            meter.add(traffic)
+            meter.add(cost)
 
     def _counted(
         self, uri: str, operation: Operation, request: Callable[[Try], _T], attempt: Try, bytes_up: int = 0
@@ -101,7 +101,7 @@ class GCSTransport:
             refused = was_refused(error)
             raise
         finally:
-            self.count(Traffic.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
+            self.count(Cost.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
 
     def ask(self, uri: str, operation: Operation, request: Callable[[Try], _T]) -> _T:
         """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
@@ -140,7 +140,7 @@ class GCSTransport:
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
         """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
-        self.count(Traffic.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
+        self.count(Cost.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
         return self.send_uncounted(method, url, headers, body, attempt)
 
     def send_uncounted(

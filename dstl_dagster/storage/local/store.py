@@ -29,7 +29,6 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     RangeReader,
-    RequestCost,
     Source,
     StoreCapabilities,
 )
@@ -51,7 +50,7 @@ from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 __all__ = ["LocalObjectStore", "open_local"]
 
 _CAPABILITIES = StoreCapabilities(
-    request_cost=RequestCost.SYSTEM_CALL,
+    is_local=True,
     # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.
     max_useful_threads=max(2, os.cpu_count() or 2),
     open_ranges=True,

@@ -17,13 +17,13 @@ from dstl_dagster.storage import (
     ABSENT,
     ANY,
     BatchDeletingStore,
+    Cost,
+    CostMeter,
     Generation,
     InspectableStore,
     ObjectStore,
     ShortListingStore,
     StoreCapabilities,
-    Traffic,
-    TrafficMeter,
     metered,
     open_ranges,
     server_time,
@@ -103,7 +103,7 @@ class DeclaredConformance(ConformanceFixtures):
 
     def test_requests_are_counted(self, store: ObjectStore) -> None:
         """Whichever store it is: by class, with the bytes, in each view of it, and not beside it."""
-        meter = TrafficMeter()
+        meter = CostMeter()
         counted = metered(store, meter)
         assert counted.uri == store.uri
         counted.put("a", b"abc", precondition=ABSENT)
@@ -113,7 +113,7 @@ class DeclaredConformance(ConformanceFixtures):
             counted.put("a", b"abcd", precondition=ABSENT)
         counted.delete("a", precondition=ANY)
         store.put("b", b"beside", precondition=ABSENT)
-        assert meter.traffic == Traffic(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
+        assert meter.cost == Cost(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
 
     def test_a_declared_short_list_is_the_beginning(self, store: ObjectStore) -> None:
         """What a whole listing has first, metadata included; fewer objects only if there are no more."""

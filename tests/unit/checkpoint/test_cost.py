@@ -10,17 +10,9 @@ import pytest
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, load_report, materialize
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import (
-    CheckpointCost,
-    Manifest,
-    Source,
-    StepCost,
-    list_price_usd,
-    load_manifest,
-    store_manifest,
-)
+from dstl_dagster.keyed import Manifest, Source, load_manifest, store_manifest
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
-from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, Traffic
+from dstl_dagster.storage import CheckpointCost, Cost, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.checkpoint.counting import Counted
 from tests.unit.conftest import KeyedJob
@@ -41,9 +33,9 @@ def handed_over(job, coordinator):
 
 def recorded(coordinator, attempt):
     """Step 4, in another process."""
-    spending = coordinator.spending()
+    cost = coordinator.running_cost()
     report = load_report(coordinator.store, attempt)
-    return coordinator.record_report(attempt, report, spending=spending)
+    return coordinator.record_report(attempt, report, cost=cost)
 
 
 def test_each_step_has_its_requests(store, job_of):
@@ -54,11 +46,11 @@ def test_each_step_has_its_requests(store, job_of):
     opened = store.spent()
     batch.add(job.changes(batch.attempt))
     store.spent()  # of a task: not through the batch's coordinator
-    batch.meter.add(Traffic(class_a=7, bytes_up=70))
+    batch.meter.add(Cost(class_a=7, bytes_up=70))
     batch.hand_over()
     stored = store.spent()
     manifest = recorded(job.coordinator(), batch.attempt)
-    assert {name: step.traffic.requests for name, step in manifest.cost.steps.items()} == {
+    assert {name: step.requests for name, step in manifest.cost.steps.items()} == {
         "trigger": opened,
         "persist": stored + 7,
         "record": store.spent(),
@@ -74,8 +66,8 @@ def test_a_batch_completed_in_one_process_counts_too(store, job_of):
     batch.add(job.changes(batch.attempt))
     cost = batch.complete().manifest.cost
     assert [*cost.steps] == ["trigger", "persist", "record"]
-    assert cost.steps["persist"].traffic == Traffic()
-    assert coordinator.traffic.requests > cost.total.requests
+    assert cost.steps["persist"].requests == 0
+    assert coordinator.cost.requests > cost.total.requests
 
 
 def test_counting_asks_for_nothing(job_of, monkeypatch):
@@ -146,7 +138,7 @@ def test_documents_without_a_cost_are_read(store, job_of):
     "broken",
     [
         {"steps": 1},
-        [{"step": "trigger"}],
+        [{"step": "trigger", "seconds": -1}],
         [{"step": "trigger", "seconds": 1, "class_a": -1}],
         [{"seconds": 1}],
         "text",
@@ -162,28 +154,28 @@ def test_a_cost_that_is_none_is_refused(store, job_of, broken):
 
 
 def test_a_cost_survives_its_json_form():
-    cost = CheckpointCost({"record": StepCost(Traffic(1, 2, 3, 4, 5, 6, 7, 8), 0.1234567)})
+    cost = CheckpointCost({"record": Cost(1, 2, 3, 4, 5, 6, 7, 8, 0.1234567)})
     assert CheckpointCost.from_json(json.loads(json.dumps(cost.to_json()))) == cost
 
 
 def test_seconds_are_those_of_the_clock(store):
     clock = VirtualClock()
     coordinator = CheckpointCoordinator("orders", store, clock=clock)
-    spending = coordinator.spending()
+    cost = coordinator.running_cost()
     clock.advance(2)
-    assert spending.so_far() == StepCost(Traffic(), 2.0)
+    assert cost.so_far() == Cost(seconds=2.0)
 
 
 def test_a_folder_has_no_price(tmp_path, store):
     """Its requests are told; money is of a bucket, at the prices of the job's options."""
-    traffic = Traffic(class_a=1000, class_b=1000, free=9, bytes_down=1 << 30)
+    cost = Cost(class_a=1000, class_b=1000, free=9, bytes_down=1 << 30)
     folder = CheckpointCoordinator("orders", LocalObjectStore(tmp_path / "store"))
-    assert list_price_usd(traffic, folder.prices) == 0
+    assert cost.usd(folder.prices) == 0
     bucket = CheckpointCoordinator("orders", store)
-    assert list_price_usd(traffic, bucket.prices) == pytest.approx(0.0054)
+    assert cost.usd(bucket.prices) == pytest.approx(0.0054)
     prices = StoragePrices(class_a_per_thousand=0.01, egress_per_gib=0.12)
     bucket = CheckpointCoordinator("orders", store, CheckpointOptions(prices=prices))
-    assert list_price_usd(traffic, bucket.prices) == pytest.approx(0.1304)
+    assert cost.usd(bucket.prices) == pytest.approx(0.1304)
 
 
 def test_the_manifest_in_the_store_is_the_returned_one(store, job_of):
@@ -200,5 +192,5 @@ def test_a_checkpoint_of_bases_counts_its_steps(store):
     made = materialize(job.coordinator, force=True)
     steps = made.manifest.cost.steps
     assert [*steps] == ["trigger", "persist", "record"]
-    assert steps["persist"].traffic.class_b > 0
-    assert steps["persist"].traffic.uploads == 1
+    assert steps["persist"].class_b > 0
+    assert steps["persist"].uploads == 1

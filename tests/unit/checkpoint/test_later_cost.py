@@ -43,8 +43,8 @@ def test_each_step_has_its_requests(store, job_of):
     """All that the step's process requested, the record's own write included; asking costs two."""
     job = job_of(store)
     expected = one_checkpoint(job)
-    assert {name: step.traffic.requests for name, step in later(job).items()} == expected
-    assert later(job)["compose-commit"].traffic.composes == 1
+    assert {name: step.requests for name, step in later(job).items()} == expected
+    assert later(job)["compose-commit"].composes == 1
     coordinator = job.coordinator()
     latest = coordinator.latest()
     store.spent()
@@ -56,7 +56,7 @@ def test_each_step_has_its_requests(store, job_of):
     "note", [None, "", "{", "[]", '{"seconds": "soon"}', '{"seconds": 1, "class_a": -1}']
 )
 def test_a_note_that_is_none_is_ignored(store, job_of, note):
-    """Somebody edited it, or an earlier release wrote the record; the record itself is read as ever."""
+    """Somebody edited it, or it has none; the record itself is read as ever."""
     job = job_of(store)
     one_checkpoint(job)
     for slot in SLOTS.values():

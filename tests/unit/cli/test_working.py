@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dstl_dagster.cli import main
 from dstl_dagster.cli.working import Working, moments
-from dstl_dagster.storage import NO_TRAFFIC, LocalObjectStore, Operation, Traffic
+from dstl_dagster.storage import NO_COST, Cost, LocalObjectStore, Operation
 
 
 def test_a_person_hears_after_two_seconds_and_a_log_after_thirty():
@@ -18,7 +18,7 @@ def test_a_person_hears_after_two_seconds_and_a_log_after_thirty():
     assert list(islice(moments(at_terminal=False), 2)) == [30.0, 60.0]
 
 
-def told(readings: list[Traffic], seconds: list[float]) -> str:
+def told(readings: list[Cost], seconds: list[float]) -> str:
     """What a command prints that has requested so much at each of these moments."""
     now = 100.0
     reading = iter(readings)
@@ -39,8 +39,8 @@ def told(readings: list[Traffic], seconds: list[float]) -> str:
 
 
 def test_a_line_tells_requests_and_bytes():
-    some = Traffic(class_b=1_200, bytes_down=3 << 20)
-    more = some + Traffic.of(Operation.INSERT, bytes_up=2048)
+    some = Cost(class_b=1_200, bytes_down=3 << 20)
+    more = some + Cost.of(Operation.INSERT, bytes_up=2048)
     assert told([some, more], [2.0, 5.0]).splitlines() == [
         "... 2 s, 1,200 requests, 3 MiB read",
         "... 5 s, 1,201 requests, 3 MiB read, 2 KiB written",
@@ -48,8 +48,8 @@ def test_a_line_tells_requests_and_bytes():
 
 
 def test_nothing_is_printed_while_a_command_waits_for_an_answer():
-    one = Traffic.of(Operation.STAT)
-    assert told([NO_TRAFFIC, one, one, one], [2.0, 5.0, 10.0, 20.0]) == "... 5 s, 1 request\n"
+    one = Cost.of(Operation.STAT)
+    assert told([NO_COST, one, one, one], [2.0, 5.0, 10.0, 20.0]) == "... 5 s, 1 request\n"
 
 
 def test_the_thread_ends_with_the_command(tmp_path):

@@ -19,8 +19,8 @@ for name in spark.__all__:
         getattr(spark, name)
 
 from types import SimpleNamespace
-from dstl_dagster.spark.stores import reads_of
-assert reads_of(SimpleNamespace()) is None
+from dstl_dagster.spark.stores import read_cost_of
+assert read_cost_of(SimpleNamespace()) is None
 """
 
 

@@ -170,9 +170,9 @@ def test_an_idle_look_reads_the_tail_alone(source: Source) -> None:
         source.write({"a": n})
     follower = Follower(source)
     follower.follow()
-    before = follower.reader._job.traffic
+    before = follower.reader._job.cost
     assert not follower.planned()
-    spent = follower.reader._job.traffic - before
+    spent = follower.reader._job.cost - before
     assert (spent.class_a, spent.class_b, spent.free) == (0, 1, 1)
 
 

@@ -19,7 +19,6 @@ from dstl_dagster.storage import (
     LocalObjectStore,
     MemoryObjectStore,
     ObjectStore,
-    RequestCost,
     StoreCapabilities,
     WrapperStore,
     open_ranges,
@@ -28,7 +27,7 @@ from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer
 from dstl_dagster.upload.scheduler import scheduler_from_config
 
-NEAR = StoreCapabilities(request_cost=RequestCost.SYSTEM_CALL, max_useful_threads=1, write_summed=True)
+NEAR = StoreCapabilities(is_local=True, max_useful_threads=1, write_summed=True)
 
 
 class Declares(WrapperStore):
@@ -50,7 +49,7 @@ def test_a_store_that_says_nothing_is_a_bucket_behind_a_network() -> None:
         pass
 
     assert Silent().capabilities == StoreCapabilities()
-    assert StoreCapabilities().request_cost is RequestCost.ROUND_TRIP
+    assert not StoreCapabilities().is_local
     assert open_ranges(Silent(), "a") is None
 
 
@@ -65,7 +64,7 @@ def test_useful_threads() -> None:
 
 def test_look_ups_on_this_machine_take_one_thread() -> None:
     """More only wait for the interpreter; across a network as many as are useful."""
-    near = StoreCapabilities(request_cost=RequestCost.SYSTEM_CALL, max_useful_threads=2)
+    near = StoreCapabilities(is_local=True, max_useful_threads=2)
     assert (near.useful_threads(8), near.lookup_threads(8)) == (2, 1)
     assert StoreCapabilities().lookup_threads(8) == 8
     assert StoreCapabilities(max_useful_threads=4).lookup_threads(8) == 4

@@ -8,10 +8,10 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import RequestCost, StoreCapabilities
+from dstl_dagster.storage import StoreCapabilities
 from dstl_dagster.upload import RetryPolicy, UploadPolicy
 
-LOCAL = StoreCapabilities(request_cost=RequestCost.SYSTEM_CALL, max_useful_threads=2)
+LOCAL = StoreCapabilities(is_local=True, max_useful_threads=2)
 REMOTE = StoreCapabilities()
 
 

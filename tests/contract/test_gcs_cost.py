@@ -13,14 +13,14 @@ from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, Unavail
 from dstl_dagster.storage import (
     ABSENT,
     ANY,
-    NO_TRAFFIC,
+    NO_COST,
+    Cost,
+    CostMeter,
     Generation,
     LocalObjectStore,
     MemoryObjectStore,
     ObjectStore,
     Source,
-    Traffic,
-    TrafficMeter,
     WrapperStore,
     metered,
 )
@@ -59,16 +59,16 @@ def spent(
     *,
     tries: int = 5,
     store: ObjectStore | None = None,
-) -> Traffic:
+) -> Cost:
     """What an action requests, having checked that the server saw as many requests, and no more."""
-    meter = TrafficMeter()
+    meter = CostMeter()
     counted = metered(WrapperStore(store or store_on(server, tries=tries)), meter)
     server.reset_counts()
     with contextlib.suppress(DstlError):
         act(counted)
     if "batch" not in server.counts:
-        assert meter.traffic.requests == seen(server)
-    return meter.traffic
+        assert meter.cost.requests == seen(server)
+    return meter.cost
 
 
 def test_each_kind_of_request_has_its_class(server: GCSServer) -> None:
@@ -76,31 +76,31 @@ def test_each_kind_of_request_has_its_class(server: GCSServer) -> None:
     store = store_on(server)
     for name in ("a", "b", "c"):
         store.put(name, b"abc", precondition=ABSENT)
-    actions: dict[str, tuple[Callable[[ObjectStore], object], Traffic]] = {
+    actions: dict[str, tuple[Callable[[ObjectStore], object], Cost]] = {
         "put": (
             lambda each: each.put("new", b"12345", precondition=ABSENT),
-            Traffic(class_a=1, uploads=1, bytes_up=5),
+            Cost(class_a=1, uploads=1, bytes_up=5),
         ),
         "refused put": (
             lambda each: each.put("a", b"12345", precondition=ABSENT),
-            Traffic(free=1, uploads=1, bytes_up=5),
+            Cost(free=1, uploads=1, bytes_up=5),
         ),
-        "stat": (lambda each: each.stat("a"), Traffic(class_b=1)),
-        "stat of nothing": (lambda each: each.stat("nothing"), Traffic(free=1)),
-        "get": (lambda each: each.get("a"), Traffic(class_b=1, bytes_down=3)),
-        "get of nothing": (lambda each: each.get("nothing"), Traffic(free=1)),
-        "range": (lambda each: each.get_range("a", 1, 1), Traffic(class_b=1, bytes_down=1)),
-        "range behind the end": (lambda each: each.get_range("a", 9, 1), Traffic(free=1)),
-        "list": (lambda each: list(each.list()), Traffic(class_a=1)),
+        "stat": (lambda each: each.stat("a"), Cost(class_b=1)),
+        "stat of nothing": (lambda each: each.stat("nothing"), Cost(free=1)),
+        "get": (lambda each: each.get("a"), Cost(class_b=1, bytes_down=3)),
+        "get of nothing": (lambda each: each.get("nothing"), Cost(free=1)),
+        "range": (lambda each: each.get_range("a", 1, 1), Cost(class_b=1, bytes_down=1)),
+        "range behind the end": (lambda each: each.get_range("a", 9, 1), Cost(free=1)),
+        "list": (lambda each: list(each.list()), Cost(class_a=1)),
         "compose": (
             lambda each: each.compose([Source("a"), Source("b")], "ab", precondition=ABSENT),
-            Traffic(class_a=1, composes=1),
+            Cost(class_a=1, composes=1),
         ),
-        "copy": (lambda each: each.copy(Source("a"), "copy", precondition=ABSENT), Traffic(class_a=1)),
-        "delete": (lambda each: each.delete("b", precondition=ANY), Traffic(free=1)),
+        "copy": (lambda each: each.copy(Source("a"), "copy", precondition=ABSENT), Cost(class_a=1)),
+        "delete": (lambda each: each.delete("b", precondition=ANY), Cost(free=1)),
         "batch": (
             lambda each: each.delete_all([("a", ANY), ("c", ANY), ("ab", ANY)]),  # type: ignore[attr-defined]
-            Traffic(free=3),
+            Cost(free=3),
         ),
     }
     # By one store: a bucket that has answered is not asked for after the next 404.
@@ -116,7 +116,7 @@ def test_an_upload_in_chunks_is_one_operation(server: GCSServer) -> None:
         with_chunks.write(b"x" * (3 * CHUNK + 1))
         with_chunks.close()
 
-    assert spent(server, write) == Traffic(class_a=1, free=4, uploads=1, bytes_up=3 * CHUNK + 1)
+    assert spent(server, write) == Cost(class_a=1, free=4, uploads=1, bytes_up=3 * CHUNK + 1)
 
 
 def test_an_abandoned_upload_counts(server: GCSServer) -> None:
@@ -127,26 +127,26 @@ def test_an_abandoned_upload_counts(server: GCSServer) -> None:
         writer.write(b"x" * (CHUNK + 1))
         writer.abort()
 
-    assert spent(server, write) == Traffic(class_a=1, free=2, uploads=1, bytes_up=CHUNK)
+    assert spent(server, write) == Cost(class_a=1, free=2, uploads=1, bytes_up=CHUNK)
 
 
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
         # A refused try is free; a lost answer may have been carried out.
-        (ServerFault(FaultKind.STATUS, "objects.insert", times=2), Traffic(class_a=1, free=2, retries=2)),
-        (ServerFault(FaultKind.RESET, "objects.insert"), Traffic(class_a=2, retries=1)),
+        (ServerFault(FaultKind.STATUS, "objects.insert", times=2), Cost(class_a=1, free=2, retries=2)),
+        (ServerFault(FaultKind.RESET, "objects.insert"), Cost(class_a=2, retries=1)),
         # The repeat is refused, and a look proves that the object is our own.
-        (ServerFault(FaultKind.MISMATCH, "objects.insert"), Traffic(class_a=1, free=1, retries=1)),
+        (ServerFault(FaultKind.MISMATCH, "objects.insert"), Cost(class_a=1, free=1, retries=1)),
     ],
     ids=["refused", "lost", "damaged"],
 )
-def test_retries_are_counted(server: GCSServer, fault: ServerFault, expected: Traffic) -> None:
+def test_retries_are_counted(server: GCSServer, fault: ServerFault, expected: Cost) -> None:
     """Each with its bytes, which were sent again."""
     server.faults.add(fault)
     found = spent(server, lambda store: store.put("a", b"abc", precondition=ABSENT))
     tries = expected.requests
-    assert found == expected + Traffic(uploads=tries, bytes_up=3 * tries)
+    assert found == expected + Cost(uploads=tries, bytes_up=3 * tries)
 
 
 def test_a_lost_chunk_is_asked_for_and_sent_again(server: GCSServer) -> None:
@@ -158,7 +158,7 @@ def test_a_lost_chunk_is_asked_for_and_sent_again(server: GCSServer) -> None:
         writer.write(b"x" * (CHUNK + 1))
         writer.close()
 
-    assert spent(server, write) == Traffic(class_a=1, free=4, retries=2, uploads=1, bytes_up=2 * CHUNK + 1)
+    assert spent(server, write) == Cost(class_a=1, free=4, retries=2, uploads=1, bytes_up=2 * CHUNK + 1)
 
 
 def test_what_never_succeeds_is_counted_too(server: GCSServer) -> None:
@@ -166,7 +166,7 @@ def test_what_never_succeeds_is_counted_too(server: GCSServer) -> None:
     server.faults.add(ServerFault(FaultKind.STATUS, "objects.get", times=None))
     with pytest.raises(UnavailableError):
         store_on(server, tries=3).stat("a")
-    assert spent(server, lambda store: store.stat("a"), tries=3) == Traffic(free=3, retries=2)
+    assert spent(server, lambda store: store.stat("a"), tries=3) == Cost(free=3, retries=2)
 
 
 def test_a_batch_that_is_sent_again_counts_its_open_parts(server: GCSServer) -> None:
@@ -175,34 +175,34 @@ def test_a_batch_that_is_sent_again_counts_its_open_parts(server: GCSServer) -> 
         store.put(name, b"x", precondition=ABSENT)
     server.faults.add(ServerFault(FaultKind.STATUS, "objects.delete", "b"))
     found = spent(server, lambda each: each.delete_all([(name, ANY) for name in "abc"]))  # type: ignore[attr-defined]
-    assert found == Traffic(free=4, retries=1)
+    assert found == Cost(free=4, retries=1)
 
 
 def test_other_buckets_and_meters_count_along(server: GCSServer) -> None:
     """Both meters of a store that is counted twice; the store itself, used without them, adds to neither."""
-    plain, outer, inner = store_on(server), TrafficMeter(), TrafficMeter()
+    plain, outer, inner = store_on(server), CostMeter(), CostMeter()
     once = metered(plain, outer)
     twice = metered(once, inner)
     once.put("a", b"1", precondition=ABSENT)
     twice.in_bucket("other").put("b", b"22", precondition=ABSENT)
     plain.put("c", b"333", precondition=ABSENT)
-    assert outer.traffic == Traffic(class_a=2, uploads=2, bytes_up=3)
-    assert inner.traffic == Traffic(class_a=1, uploads=1, bytes_up=2)
+    assert outer.cost == Cost(class_a=2, uploads=2, bytes_up=3)
+    assert inner.cost == Cost(class_a=1, uploads=1, bytes_up=2)
 
 
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_any_store_counts_as_a_bucket_would(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A folder and memory make no requests; each call counts as the one that it stands for."""
     inner = MemoryObjectStore() if kind == "memory" else LocalObjectStore(tmp_path_factory.mktemp("store"))
-    meter = TrafficMeter()
+    meter = CostMeter()
     store = metered(inner, meter)
     assert store.capabilities is inner.capabilities
 
-    def cost(act: Callable[[], object]) -> Traffic:
-        before = meter.traffic
+    def cost(act: Callable[[], object]) -> Cost:
+        before = meter.cost
         with contextlib.suppress(ConflictError, NotFoundError):
             act()
-        return meter.traffic - before
+        return meter.cost - before
 
     def write() -> None:
         writer = store.open_write("w", precondition=ABSENT)
@@ -216,37 +216,37 @@ def test_any_store_counts_as_a_bucket_would(kind: str, tmp_path_factory: pytest.
         reader.read(1)
         reader.read()
 
-    assert cost(lambda: store.put("a", b"abc", precondition=ABSENT)) == Traffic(1, uploads=1, bytes_up=3)
-    assert cost(lambda: store.put("a", b"abc", precondition=ABSENT)) == Traffic(free=1, uploads=1, bytes_up=3)
-    assert cost(write) == Traffic(1, uploads=1, bytes_up=3)
-    assert cost(read) == Traffic(class_b=1, bytes_down=3)
-    assert cost(lambda: store.stat("a")) == Traffic(class_b=1)
-    assert cost(lambda: store.stat("nothing")) == Traffic(free=1)
-    assert cost(lambda: store.get("a")) == Traffic(class_b=1, bytes_down=3)
-    assert cost(lambda: store.get_range("a", 1, 2)) == Traffic(class_b=1, bytes_down=2)
-    assert cost(lambda: list(store.list())) == Traffic(class_a=1)
-    assert cost(lambda: store.compose([Source("a"), Source("w")], "c", precondition=ABSENT)) == Traffic(
+    assert cost(lambda: store.put("a", b"abc", precondition=ABSENT)) == Cost(1, uploads=1, bytes_up=3)
+    assert cost(lambda: store.put("a", b"abc", precondition=ABSENT)) == Cost(free=1, uploads=1, bytes_up=3)
+    assert cost(write) == Cost(1, uploads=1, bytes_up=3)
+    assert cost(read) == Cost(class_b=1, bytes_down=3)
+    assert cost(lambda: store.stat("a")) == Cost(class_b=1)
+    assert cost(lambda: store.stat("nothing")) == Cost(free=1)
+    assert cost(lambda: store.get("a")) == Cost(class_b=1, bytes_down=3)
+    assert cost(lambda: store.get_range("a", 1, 2)) == Cost(class_b=1, bytes_down=2)
+    assert cost(lambda: list(store.list())) == Cost(class_a=1)
+    assert cost(lambda: store.compose([Source("a"), Source("w")], "c", precondition=ABSENT)) == Cost(
         class_a=1, composes=1
     )
-    assert cost(lambda: store.copy(Source("a"), "d", precondition=ABSENT)) == Traffic(class_a=1)
-    assert cost(lambda: store.delete("d", precondition=Generation(1))) == Traffic(free=1)
-    assert cost(lambda: store.delete("d", precondition=ANY)) == Traffic(free=1)
+    assert cost(lambda: store.copy(Source("a"), "d", precondition=ABSENT)) == Cost(class_a=1)
+    assert cost(lambda: store.delete("d", precondition=Generation(1))) == Cost(free=1)
+    assert cost(lambda: store.delete("d", precondition=ANY)) == Cost(free=1)
     if kind == "memory":
         deleted = cost(lambda: store.delete_all([("a", ANY), ("w", ANY)]))  # type: ignore[attr-defined]
-        assert deleted == Traffic(free=2)
+        assert deleted == Cost(free=2)
     else:
         ranges = store.open_ranges("w")  # type: ignore[attr-defined]
-        assert cost(lambda: ranges.read_range(0, 2)) == Traffic(class_b=1, bytes_down=2)
-        assert cost(lambda: ranges.read_summed(0, 3)) == Traffic(class_b=1, bytes_down=3)
+        assert cost(lambda: ranges.read_range(0, 2)) == Cost(class_b=1, bytes_down=2)
+        assert cost(lambda: ranges.read_summed(0, 3)) == Cost(class_b=1, bytes_down=3)
         ranges.close()
 
 
 def test_a_sum_survives_its_json_form() -> None:
     """Zeros are left out, and what a later release counts besides is ignored."""
-    traffic = Traffic(1, 2, 3, 4, 5, 6, 7, 8)
-    assert Traffic.from_json(traffic.to_json()) == traffic
-    assert Traffic.from_json({**traffic.to_json(), "later": 9}) == traffic
-    assert NO_TRAFFIC.to_json() == {}
-    assert not NO_TRAFFIC
-    assert traffic - traffic == NO_TRAFFIC
-    assert traffic.requests == 6
+    cost = Cost(1, 2, 3, 4, 5, 6, 7, 8, 0.5)
+    assert Cost.from_json(cost.to_json()) == cost
+    assert Cost.from_json({**cost.to_json(), "later": 9}) == cost
+    assert NO_COST.to_json() == {}
+    assert not NO_COST
+    assert cost - cost == NO_COST
+    assert cost.requests == 6

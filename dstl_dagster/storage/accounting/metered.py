@@ -1,7 +1,7 @@
 """Counting the requests of any store: `metered` is the one way to do it.
 
 Owns how the calls of a store that makes no requests of its own (a folder, memory) are counted: as what they
-would be on a bucket. Does not own what a request is billed as (`accounting.traffic`), nor the counting of a
+would be on a bucket. Does not own what a request is billed as (`accounting.cost`), nor the counting of a
 store that does make them (`CountingStore`): only that one sees its retries.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
-from dstl_dagster.storage.accounting.traffic import Operation, Traffic, TrafficMeter
+from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import (
     Buffer,
     CountingStore,
@@ -33,7 +33,7 @@ _REFUSALS = (ConflictError, InvalidInputError, NotFoundError)
 """Answers that change nothing: on a bucket they are 4xx."""
 
 
-def metered(store: ObjectStore, meter: TrafficMeter) -> ObjectStore:
+def metered(store: ObjectStore, meter: CostMeter) -> ObjectStore:
     """The same objects. Requests through the result count in `meter`, and wherever those of `store` do."""
     if store.capabilities.counts_requests:
         return cast("CountingStore", store).counted_by(meter)
@@ -43,7 +43,7 @@ def metered(store: ObjectStore, meter: TrafficMeter) -> ObjectStore:
 class _MeteredStore(WrapperStore):
     """Each call is a request, but for streams: a write counts when it is closed, a read when it is opened."""
 
-    def __init__(self, inner: ObjectStore, meter: TrafficMeter) -> None:
+    def __init__(self, inner: ObjectStore, meter: CostMeter) -> None:
         super().__init__(inner)
         self._meter = meter
 
@@ -83,9 +83,9 @@ class _MeteredStore(WrapperStore):
         try:
             found = self._inner.stat(name, generation=generation)
         except DstlError as error:
-            self._meter.add(Traffic.of(Operation.STAT, refused=isinstance(error, _REFUSALS)))
+            self._meter.add(Cost.of(Operation.STAT, refused=isinstance(error, _REFUSALS)))
             raise
-        self._meter.add(Traffic.of(Operation.STAT, refused=found is None))
+        self._meter.add(Cost.of(Operation.STAT, refused=found is None))
         return found
 
     def get(self, name: str, *, generation: int | None = None) -> bytes:
@@ -106,7 +106,7 @@ class _MeteredStore(WrapperStore):
         return _MeteredReader(inner, self._meter)
 
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        page = Traffic.of(Operation.LIST)
+        page = Cost.of(Operation.LIST)
         self._meter.add(page)
         for count, each in enumerate(self._inner.list(prefix, start_offset=start_offset)):
             if count and count % _PAGE_OBJECTS == 0:
@@ -169,7 +169,7 @@ class _MeteredStore(WrapperStore):
 class _MeteredWriter(WrapperWriter):
     """One upload, counted when it ends: like a bucket's, it makes one object or none."""
 
-    def __init__(self, inner: ObjectWriter, meter: TrafficMeter) -> None:
+    def __init__(self, inner: ObjectWriter, meter: CostMeter) -> None:
         super().__init__(inner)
         self._meter = meter
         self._bytes = 0
@@ -194,20 +194,20 @@ class _MeteredWriter(WrapperWriter):
 
 
 class _MeteredReader(WrapperReader):
-    def __init__(self, inner: ObjectReader, meter: TrafficMeter) -> None:
+    def __init__(self, inner: ObjectReader, meter: CostMeter) -> None:
         super().__init__(inner)
         self._meter = meter
 
     def read(self, size: int = -1) -> bytes:
         payload = self._inner.read(size)
-        self._meter.add(Traffic(bytes_down=len(payload)))
+        self._meter.add(Cost(bytes_down=len(payload)))
         return payload
 
 
 class _MeteredRanges(WrapperRanges):
     """Each range is a request, as it is on a bucket, which keeps nothing open."""
 
-    def __init__(self, inner: RangeReader, meter: TrafficMeter) -> None:
+    def __init__(self, inner: RangeReader, meter: CostMeter) -> None:
         super().__init__(inner)
         self._meter = meter
 
@@ -218,27 +218,27 @@ class _MeteredRanges(WrapperRanges):
         payload, crc32c = _counted(
             self._meter, Operation.READ, lambda: self._inner.read_summed(start, length)
         )
-        self._meter.add(Traffic(bytes_down=len(payload)))
+        self._meter.add(Cost(bytes_down=len(payload)))
         return payload, crc32c
 
 
 def _counted(
-    meter: TrafficMeter, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0
+    meter: CostMeter, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0
 ) -> _T:
     try:
         answer = call()
     except DstlError as error:
         refused = isinstance(error, _REFUSALS)
-        meter.add(Traffic.of(operation, number=number, refused=refused, bytes_up=bytes_up))
+        meter.add(Cost.of(operation, number=number, refused=refused, bytes_up=bytes_up))
         raise
-    meter.add(Traffic.of(operation, number=number, bytes_up=bytes_up))
+    meter.add(Cost.of(operation, number=number, bytes_up=bytes_up))
     return answer
 
 
 _Octets = TypeVar("_Octets", bound=bytes | memoryview)
 
 
-def _read(meter: TrafficMeter, call: Callable[[], _Octets]) -> _Octets:
+def _read(meter: CostMeter, call: Callable[[], _Octets]) -> _Octets:
     payload = _counted(meter, Operation.READ, call)
-    meter.add(Traffic(bytes_down=len(payload)))
+    meter.add(Cost(bytes_down=len(payload)))
     return payload

@@ -1,8 +1,8 @@
-"""What requests to a store are counted as: by the class they are billed under, with the bytes they moved.
+"""What requests to a store cost: operations by the class they are billed under, bytes and seconds.
 
-Owns which request is of which class (`OPERATION_CLASSES`), the sum (`Traffic`) and the counter
-(`TrafficMeter`). Does not own where requests are made (`gcs.transport`, `accounting.metering`), or prices
-(`settings.prices`).
+Owns which request is of which class, the sum (`Cost`) and the counter (`CostMeter`). Does not own where
+requests are made (`gcs.transport`, `accounting.metered`), of which step they are (`accounting.steps`), or the
+prices (`settings.prices`): those change, and the requests that were made do not.
 
 Source: Google's price list, "Operations that fall into each class". A request that the service answers with
 4xx or 5xx is not charged: it counts as free. One whose answer was lost counts as if it had been carried out.
@@ -18,9 +18,11 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 from dstl_dagster.errors import FormatError
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.format.envelope import reading
+from dstl_dagster.settings import StoragePrices
 
-__all__ = ["NO_TRAFFIC", "OPERATION_CLASSES", "Operation", "RequestClass", "Traffic", "TrafficMeter"]
+__all__ = ["NO_COST", "OPERATION_CLASSES", "Cost", "CostMeter", "Operation", "RequestClass"]
 
 
 class RequestClass(StrEnum):
@@ -63,8 +65,8 @@ OPERATION_CLASSES: Final[Mapping[Operation, RequestClass]] = {
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """A sum of requests. All counts are 0 or more.
+class Cost:
+    """A sum of requests, and the time they took. All are 0 or more.
 
     Attributes:
         class_a, class_b, free: requests by the class they are billed under; refused ones are free. Each part
@@ -73,6 +75,7 @@ class Traffic:
         retries: requests that were made because an earlier one failed or its answer was lost.
         uploads: objects begun to upload, by one request or a session, retries included.
         composes: requests to compose, retries included.
+        seconds: of a step, by the clock of the process that drove it; 0 where requests alone are counted.
     """
 
     class_a: int = 0
@@ -83,27 +86,28 @@ class Traffic:
     retries: int = 0
     uploads: int = 0
     composes: int = 0
+    seconds: float = 0.0
 
     @property
     def requests(self) -> int:
         """Of all classes."""
         return self.class_a + self.class_b + self.free
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic.sum_of((self, other))
+    def __add__(self, other: Cost) -> Cost:
+        return Cost.sum_of((self, other))
 
     @classmethod
-    def sum_of(cls, each: Iterable[Traffic]) -> Traffic:
+    def sum_of(cls, each: Iterable[Cost]) -> Cost:
         """The sum of any number."""
         columns = zip(*map(_VALUES, each), strict=True)
         return cls(*map(sum, columns))
 
-    def __sub__(self, earlier: Traffic) -> Traffic:
+    def __sub__(self, earlier: Cost) -> Cost:
         """What came after `earlier`, an older reading of the same meter."""
-        return Traffic(*(getattr(self, name) - getattr(earlier, name) for name in _FIELDS))
+        return Cost(*(getattr(self, name) - getattr(earlier, name) for name in _FIELDS))
 
     def __bool__(self) -> bool:
-        return self != NO_TRAFFIC
+        return self != NO_COST
 
     @classmethod
     def of(
@@ -115,7 +119,7 @@ class Traffic:
         again: bool = False,
         bytes_up: int = 0,
         bytes_down: int = 0,
-    ) -> Traffic:
+    ) -> Cost:
         """`number` requests of one kind. `refused`: answered with an error; `again`: because of a failure."""
         plain = (number, refused, again, bytes_up, bytes_down) == (1, False, False, 0, 0)
         if plain and operation in _ONE:
@@ -132,49 +136,64 @@ class Traffic:
             composes=number if operation is Operation.COMPOSE else 0,
         )
 
-    def to_json(self) -> dict[str, int]:
-        """A plain JSON object; counts of zero are left out."""
+    def usd(self, prices: StoragePrices) -> float:
+        """In US dollars, at these prices."""
+        operations = self.class_a * prices.class_a_per_thousand + self.class_b * prices.class_b_per_thousand
+        return operations / 1000 + self.bytes_down * prices.egress_per_gib / _GIB
+
+    def in_words(self) -> str:
+        """For a line of a log."""
+        return (
+            f"{counted(self.requests, 'request')} (A {self.class_a}, B {self.class_b}, free {self.free}; "
+            f"{self.retries} retries), {readable_bytes(self.bytes_up)} up, "
+            f"{readable_bytes(self.bytes_down)} down, {self.seconds:.3f} s"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain JSON object, the inverse of `from_json`; zeros are left out."""
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name)}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Traffic:
-        """Unknown counts, of a later release, are ignored. Raises: FormatError."""
-        with reading("a count of requests is not valid"):
-            return cls(**{name: _count(name, plain[name]) for name in _FIELDS if name in plain})
+    def from_json(cls, plain: Mapping[str, Any]) -> Cost:
+        """Unknown names, of a later version, are ignored. Raises: FormatError."""
+        with reading("a cost is not valid"):
+            return cls(**{name: _count(name, plain[name]) for name in plain.keys() & _FIELDS})
 
 
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+def _count(name: str, value: Any) -> Any:
+    kinds = (int, float) if name == "seconds" else (int,)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0:
         raise FormatError(f"{name!r} is {value!r}, not a count")
     return value
 
 
-_FIELDS: Final = tuple(field.name for field in fields(Traffic))
+_FIELDS: Final = tuple(field.name for field in fields(Cost))
 _VALUES: Final = operator.attrgetter(*_FIELDS)
+_GIB: Final = 1 << 30
 _MOST_ADDED: Final = 1000
-NO_TRAFFIC: Final = Traffic()
-_ONE: Final[dict[Operation, Traffic]] = {}
+NO_COST: Final = Cost()
+_ONE: Final[dict[Operation, Cost]] = {}
 """What most requests count as, made once."""
-_ONE.update({each: Traffic.of(each) for each in Operation})
+_ONE.update({each: Cost.of(each) for each in Operation})
 
 
-class TrafficMeter:
+class CostMeter:
     """Counts requests. Any thread; only grows."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._added = [NO_TRAFFIC]  # summed when it is asked for: adding is on the path of every request
+        self._added = [NO_COST]  # summed when it is asked for: adding is on the path of every request
 
     @property
-    def traffic(self) -> Traffic:
+    def cost(self) -> Cost:
         """All so far."""
         with self._lock:
-            self._added = [Traffic.sum_of(self._added)]
+            self._added = [Cost.sum_of(self._added)]
             return self._added[0]
 
-    def add(self, traffic: Traffic) -> None:
+    def add(self, cost: Cost) -> None:
         """Count what was requested."""
         with self._lock:
-            self._added.append(traffic)
+            self._added.append(cost)
             if len(self._added) > _MOST_ADDED:
-                self._added = [Traffic.sum_of(self._added)]
+                self._added = [Cost.sum_of(self._added)]
