@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 
 from dstl_dagster.changelog.read_plan import FileRead
-from dstl_dagster.changelog.sources import StoreSource, Submit
+from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader
@@ -50,11 +50,15 @@ class OpenedFile:
         self.footer = footer
         self._source: RangeReader | None = None
         self._reader: ChangelogFileReader | None = None
-        self._begun: Future[None] | None = None
+        self._failure: DstlError | OSError | None = None
 
-    def begin_with(self, begun: Future[None]) -> None:
-        """`begin` runs elsewhere: the first read waits for it, and meets its error."""
-        self._begun = begun
+    def begin_ahead(self) -> OpenedFile:
+        """`begin`, in another thread than the reader's: the first read meets its error."""
+        try:
+            self.begin()
+        except (DstlError, OSError) as error:
+            self._failure = error
+        return self
 
     def begin(self) -> None:
         """Open the nearest copy, fetch what is needed first. Raises: as `change_set`, but names no place."""
@@ -72,7 +76,6 @@ class OpenedFile:
 
     def run_ahead(self, submit: Submit) -> None:
         """From now on this file is read: other threads may fetch what comes."""
-        self._wait()
         if isinstance(self._source, StoreSource):
             self._source.run_ahead(submit)
 
@@ -100,9 +103,9 @@ class OpenedFile:
                 _logger.warning("changelog copy %s is passed over: %s", place, error)
 
     def _read(self, offset: int, *, framed: bool) -> DecodedChangeSet | FramedChanges | None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.result()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         if self._reader is None:
             self.begin()
         reader, source, key_groups = self._reader, self._source, self.wanted.key_groups
@@ -125,11 +128,6 @@ class OpenedFile:
             return None
         with closing(again()) as source:
             return [source.read_range(start, length) for start, length in ranges]
-
-    def _wait(self) -> None:
-        """Until what `begin_with` was given is over, well or not."""
-        if self._begun is not None:
-            self._begun.exception()
 
     def close(self) -> None:
         """Release the file; `begin` must be over, or never run. May be called again."""

@@ -1,7 +1,8 @@
 """Which requests a read of changelog files makes: whose bytes are shared, and what is one request. Pure.
 
-Owns every limit of a read: what is fetched whole, which ranges become one request, how far a read runs ahead.
-Does not own making requests (`sources`), or when (`read_ahead`).
+Owns what is fetched whole, and which ranges become one request. Does not own making requests (`sources`), or
+how far ahead of the reader that is (`concurrency`): once for the files that are opened, and once for the
+ranges of the one being read. The changes that a reader keeps come on top.
 
 A file is opened by one request: a small one is fetched whole, of a larger one its end, which says where each
 change set is. The change sets that are needed are then fetched in joined ranges. A file is opened once,
@@ -12,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 
 __all__ = [
-    "AHEAD_BYTES",
     "END_BYTES",
     "GAP_BYTES",
     "REQUEST_BYTES",
@@ -29,7 +28,6 @@ __all__ = [
     "HandleRead",
     "SetUse",
     "Span",
-    "ahead",
     "files_of",
     "joined",
     "opening",
@@ -48,11 +46,6 @@ GAP_BYTES: Final = 1 << 20
 
 REQUEST_BYTES: Final = 8 << 20
 """Ranges are joined up to this length. A longer range, such as a large change set, is one request."""
-
-AHEAD_BYTES: Final = 32 << 20
-"""Fetched and not yet decoded, at most, or one request where that is longer: once for the files that are
-opened ahead, and once for the ranges of the one being read. What 50 ms are worth at 640 MB/s. The changes
-that a reader keeps come on top."""
 
 THREADS: Final = 16
 """Requests in flight: more take longer in the client than they save at 50 ms."""
@@ -159,9 +152,3 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[Span]:
 
 def _is_one_request(last: Span, end: int, gap_bytes: int) -> bool:
     return gap_bytes <= GAP_BYTES and end - last.start <= REQUEST_BYTES
-
-
-def ahead(lengths: Iterable[int]) -> int:
-    """How many of these, in order, may be held at once: at least the first."""
-    within = takewhile(lambda total: total <= AHEAD_BYTES, accumulate(lengths))
-    return max(1, sum(1 for _ in within))

@@ -9,7 +9,8 @@ Source: Flink's `StateChangelogHandleStreamHandleReader`, which verifies nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,9 +21,9 @@ import pyarrow as pa
 from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.opened_file import OpenedFile
-from dstl_dagster.changelog.read_ahead import opened_ahead
-from dstl_dagster.changelog.read_plan import THREADS, FileRead, HandleRead, SetUse, files_of
+from dstl_dagster.changelog.read_plan import THREADS, FileRead, HandleRead, SetUse, files_of, opening_bytes
 from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.concurrency import ReadAhead
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
@@ -192,12 +193,33 @@ class ChangelogReader:
     ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | FramedChanges | None], None, None]:
         """Every change set once, file by file, with who uses it."""
         files = [self._file(each) for each in files_of(reads)]
-        with closing(opened_ahead(self._store, files, self._threads)) as opened:
+        with closing(self._opened(files)) as opened:
             for file in opened:
                 for offset, uses in file.wanted.sets:
                     yield uses, file.change_set(offset, framed=framed)
                 if self._known is not None and file.footer is not None:
                     self._known.keep(file.wanted.stream, file.footer)
+
+    def _opened(self, files: Sequence[OpenedFile]) -> Generator[OpenedFile, None, None]:
+        """Each file in its order, to be read before the next is asked for; then it is closed."""
+        threads = self._store.capabilities.lookup_threads(self._threads)
+        with ExitStack() as stack:
+            # After the threads have ended: none of them opens a file that is never closed.
+            for each in files:
+                stack.callback(each.close)
+            sizes = (opening_bytes(each.wanted.stream.stored_bytes) for each in files)
+            ahead = ReadAhead(zip(sizes, (each.begin_ahead for each in files), strict=True))
+            pool = None
+            if threads > 1 and _worth_threads(files):
+                pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="dstl-read"))
+                stack.callback(ahead.close)
+                ahead.run(pool.submit)
+            while ahead:
+                file = ahead.take()
+                if pool is not None:
+                    file.run_ahead(pool.submit)
+                yield file
+                file.close()
 
     def _file(self, wanted: FileRead) -> OpenedFile:
         footer = None if self._known is None else self._known.of(wanted.stream)
@@ -222,6 +244,12 @@ class ChangelogReader:
             sources.append(lambda: cache.open(self._store, handle) or StoreSource(self._store, handle))
         sources.append(lambda: StoreSource(self._store, handle))
         return sources
+
+
+def _worth_threads(files: Sequence[OpenedFile]) -> bool:
+    """One small file is one request, which the reader's own thread may as well make."""
+    sizes = [each.wanted.stream.stored_bytes for each in files]
+    return len(sizes) > 1 or any(size is None or size > opening_bytes(size) for size in sizes)
 
 
 def _open_local(path: Path) -> FileRanges:

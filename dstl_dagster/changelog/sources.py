@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES, Span, ahead, joined, opening
+from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES, Span, joined, opening
+from dstl_dagster.concurrency import ReadAhead, Submit
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
 
-__all__ = ["StoreSource", "Submit", "bound_again"]
+__all__ = ["StoreSource", "bound_again"]
 
 Octets = bytes | memoryview
 _T = TypeVar("_T")
-
-
-class Submit(Protocol):
-    """Runs a request in another thread."""
-
-    def __call__(self, fetch: Callable[[], Octets], /) -> Future[Octets]: ...
 
 
 class StoreSource:
@@ -47,8 +41,7 @@ class StoreSource:
         self._opened: RangeReader | None = None
         self._held: list[tuple[Span, Octets]] = []
         self._coming: deque[Span] = deque()
-        self._fetching: deque[tuple[Span, Future[Octets]]] = deque()
-        self._submit: Submit | None = None
+        self._ahead: ReadAhead[Octets] = ReadAhead()
         self._forward = False
 
     @property
@@ -112,14 +105,14 @@ class StoreSource:
         spans = joined(ranges or ())
         self._forward = ranges is None
         self._coming = deque(spans)
-        self._held = [(span, self._fetch(span)) for span in spans[:1]]
+        self._ahead = ReadAhead([(span.length, partial(self._fetch, span)) for span in spans])
+        self._held = []
         if spans:
-            self._coming.popleft()
+            self._take()
 
     def run_ahead(self, submit: Submit) -> None:
-        """Let what is expected be fetched by other threads, as far ahead as `read_plan.ahead` says."""
-        self._submit = submit
-        self._advance()
+        """Let other threads fetch what is expected."""
+        self._ahead.run(submit)
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         length = max(0, min(length, self.size_bytes() - start))
@@ -143,29 +136,15 @@ class StoreSource:
 
     def _next_span(self, start: int) -> bool:
         """Replace what is held by the next expected span, if it can be the one from `start` on."""
-        if not (self._fetching or self._coming):
-            return False
-        span = self._fetching[0][0] if self._fetching else self._coming[0]
-        if span.start > start:
+        if not self._coming or self._coming[0].start > start:
             return False
         self._held = []
-        if self._fetching:
-            _, fetched = self._fetching.popleft()
-            octets = fetched.result()
-        else:
-            octets = self._fetch(self._coming.popleft())
-        self._held = [(span, octets)]
-        self._advance()
+        self._take()
         return True
 
-    def _advance(self) -> None:
-        if self._submit is None:
-            return
-        lengths = [span.length for span, _ in self._held] + [span.length for span, _ in self._fetching]
-        while self._coming and ahead([*lengths, self._coming[0].length]) > len(lengths):
-            span = self._coming.popleft()
-            lengths.append(span.length)
-            self._fetching.append((span, self._submit(partial(self._fetch, span))))
+    def _take(self) -> None:
+        span = self._coming.popleft()
+        self._held = [(span, self._ahead.take())]
 
     def _read(self, start: int, length: int) -> Octets:
         opened = self._ranges()
@@ -207,9 +186,8 @@ class StoreSource:
         return read(generation=self._handle.generation)
 
     def close(self) -> None:
-        self._held, self._coming, self._submit = [], deque(), None
-        while self._fetching:
-            self._fetching.popleft()[1].cancel()
+        self._held, self._coming = [], deque()
+        self._ahead.close()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

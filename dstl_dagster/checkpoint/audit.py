@@ -18,9 +18,10 @@ from functools import partial
 
 from dstl_dagster.checkpoint.cleanup import CleanUp
 from dstl_dagster.checkpoint.references import References, Written
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStat, ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStat, ObjectStore
 from dstl_dagster.timeline import Opened, TimelineView
 
 __all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt"]
@@ -159,7 +160,7 @@ def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: 
         found = {stat.name: stat for stat in store.list(names.attempts_prefix) if stat.name in listed}
     rest = [name for name in wanted if name not in found]
     looks = [partial(store.stat, name) for name in rest]
-    stats = concurrently(looks, store.capabilities.lookup_threads(threads), "dstl-audit")
+    stats = gather(looks, store.capabilities.lookup_threads(threads), "dstl-audit")
     return found | {stat.name: stat for stat in stats if stat is not None}
 
 

@@ -30,13 +30,13 @@ from dstl_dagster.checkpoint.garbage import (
 )
 from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
 from dstl_dagster.clock import Clock
+from dstl_dagster.concurrency import gather
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
     Generation,
     ObjectStat,
     ObjectStore,
-    concurrently,
     delete_each,
     let_settle,
     server_time,
@@ -172,7 +172,7 @@ class _Run:
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
         listings = [home.list(prefix) for home, prefix in places]
-        found = concurrently([partial(_page, each) for each in listings], self._lookup_threads, _THREADS_NAME)
+        found = gather([partial(_page, each) for each in listings], self._lookup_threads, _THREADS_NAME)
         for (home, _), listing, first in zip(places, listings, found, strict=True):
             page = first
             while page:
@@ -224,7 +224,7 @@ class _Run:
         halves = halves_to_look_up(self._names, page, fates)
         if len(halves) > 1 and self._lookup_threads > 1:
             looks = [partial(fates.archived, half) for half in halves]
-            concurrently(looks, self._lookup_threads, _THREADS_NAME)
+            gather(looks, self._lookup_threads, _THREADS_NAME)
 
     def _fates_of(self, view: TimelineView) -> AttemptFates:
         if self._fates is None or self._fates.view is not view:

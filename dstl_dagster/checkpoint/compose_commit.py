@@ -11,14 +11,15 @@ out, and a foreign object that arrived later is not the one that the person agre
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dstl_dagster.clock import Clock
+from dstl_dagster.concurrency import in_order
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import (
@@ -76,8 +77,11 @@ def publish_files(
     Raises: the first error, after all files were tried; after an UnavailableError run the step again.
     """
 
-    def publish(file: FileReport) -> _Composed:
-        return _compose_or_block(store, file, options, copied, threads=threads)
+    def publish(file: FileReport) -> _Composed | Exception:
+        try:
+            return _compose_or_block(store, file, options, copied, threads=threads)
+        except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
+            return error
 
     outcomes: dict[str, CommitOutcome] = {}
     to_delete: list[CopiedSource] = []
@@ -88,14 +92,14 @@ def publish_files(
             waits = CommitOutcome(CommitState.BLOCKED, reason=_WAITS)
             outcomes |= {file.object_name: waits for file in last}
         elif files and failure is None:
-            with contextlib.ExitStack() as stack:
-                outcome_of = _started(stack, publish, files, threads)
-                for file in files:
-                    try:
-                        outcomes[file.object_name], sources = outcome_of(file)
+            calls = [partial(publish, file) for file in files]
+            with closing(in_order(calls, threads, "dstl-compose")) as results:
+                for file, result in zip(files, results, strict=True):
+                    if isinstance(result, Exception):
+                        failure = failure or result
+                    else:
+                        outcomes[file.object_name], sources = result
                         to_delete += sources
-                    except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
-                        failure = failure or error
                     if progress is not None:
                         progress(len(outcomes), len(manifest.files))
     delete_copied(to_delete, clock, threads=threads)
@@ -197,20 +201,6 @@ def _compose_or_block(
             raise
         reason = f"{file.object_name!r} cannot be made: {refusal.message}"
         return CommitOutcome(CommitState.BLOCKED, reason=reason), ()
-
-
-def _started(
-    stack: contextlib.ExitStack,
-    publish: Callable[[FileReport], _Composed],
-    files: Sequence[FileReport],
-    threads: int,
-) -> Callable[[FileReport], _Composed]:
-    """Start all files and return how to await one. With a single thread a file is published when awaited."""
-    if threads == 1:
-        return publish
-    pool = stack.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-compose"))
-    futures = {file.object_name: pool.submit(publish, file) for file in files}
-    return lambda file: futures[file.object_name].result()
 
 
 def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:

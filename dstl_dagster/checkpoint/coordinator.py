@@ -19,9 +19,9 @@ from dstl_dagster.checkpoint.references import References
 from dstl_dagster.checkpoint.rollback import RestorePlan, left_behind, plan_restore
 from dstl_dagster.checkpoint.steps import CheckpointSteps
 from dstl_dagster.checkpoint.verify import require_undamaged
+from dstl_dagster.concurrency import both
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import validated_savepoint
-from dstl_dagster.storage import at_once
 from dstl_dagster.timeline import (
     Completed,
     Marks,
@@ -83,7 +83,8 @@ class CheckpointCoordinator(CheckpointSteps):
             record = decisions.to_subsume(view, keep, before)
             return () if record is None else record.checkpoint_ids
 
-        subsumed, _ = at_once(self._store, subsume, marks.find, self._options.commit_threads)
+        threads = self._store.capabilities.lookup_threads(self._options.commit_threads)
+        subsumed, _ = both(subsume, marks.find, threads)
         report = self._collect(dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
         log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
         log.info("step 7 clean up: %s", cost.in_words())

@@ -21,6 +21,7 @@ from dstl_dagster.checkpoint.verify import (
     verify_state,
 )
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import Manifest, RunLists, load_manifest, require_same_manifest
@@ -33,8 +34,6 @@ from dstl_dagster.storage import (
     CostMeter,
     ObjectStore,
     RunningCost,
-    at_once,
-    concurrently,
     cost_from_note,
     metered,
 )
@@ -234,7 +233,7 @@ class CheckpointReader:
         view = self.timeline.tail()
         threads = self._store.capabilities.lookup_threads(self._options.commit_threads)
         looks = [partial(self._checkpoint, view, entry) for entry in view.retained]
-        return concurrently(looks, threads, "dstl-list")
+        return gather(looks, threads, "dstl-list")
 
     def applied(self, key: str | BatchKey) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` if none does. A text is a name: of
@@ -277,7 +276,8 @@ class CheckpointReader:
             lists=self.run_lists,
         )
         with self._if_still_open(attempt):
-            _, manifest = at_once(self._store, self.timeline.seen, load, self._options.commit_threads)
+            threads = self._store.capabilities.lookup_threads(self._options.commit_threads)
+            _, manifest = both(self.timeline.seen, load, threads)
         return manifest
 
     def _recorded_by(self, attempt: Attempt) -> Manifest | None:

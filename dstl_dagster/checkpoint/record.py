@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import (
     COMPONENTS_PREFIX,
@@ -39,7 +40,7 @@ from dstl_dagster.recoverable import (
     recoverable_hash,
 )
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups, concurrently
+from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups
 from dstl_dagster.timeline import Attempt, FinalFile
 
 __all__ = [
@@ -94,7 +95,7 @@ def _verify_report(
     ]
     for file in report.files:
         checks += _file_checks(store, file)
-    concurrently(checks, store.capabilities.lookup_threads(threads), "dstl-lookup")
+    gather(checks, store.capabilities.lookup_threads(threads), "dstl-lookup")
 
 
 Reported = tuple[int | None, int | None, int | None]

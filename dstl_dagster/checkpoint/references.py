@@ -19,9 +19,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.keyed import RunLists, load_manifest
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
 __all__ = ["References", "Written", "needed_checkpoints", "roots_of"]
@@ -104,7 +105,7 @@ class References:
         that are not what the record names, raise when asked for.
         """
         missing = [entry for entry in entries if entry.completed.manifest not in self._named]
-        concurrently([partial(self._read, entry) for entry in missing], self._threads, "dstl-read-ahead")
+        gather([partial(self._read, entry) for entry in missing], self._threads, "dstl-read-ahead")
 
     def needed_by(self, entry: CheckpointEntry) -> frozenset[str]:
         """Every name that the checkpoint needs, its manifest's among them.

@@ -34,6 +34,7 @@ from dstl_dagster.checkpoint.publish import CheckpointPublisher
 from dstl_dagster.checkpoint.reader import Checkpoint
 from dstl_dagster.checkpoint.record import build_manifest, checked_report, final_files, with_a_component_each
 from dstl_dagster.clock import Clock
+from dstl_dagster.concurrency import both
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import (
     AttemptReport,
@@ -53,7 +54,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     Origin,
     RunningCost,
-    at_once,
     cost_note,
 )
 from dstl_dagster.timeline import (
@@ -359,7 +359,7 @@ class CheckpointSteps(CheckpointPublisher):
             checked_report, self._store, attempt, given, files, referenced, options, threads=threads
         )
         with self._if_still_open(attempt):
-            before, report = at_once(self._store, parent_if_open, check, threads)
+            before, report = both(parent_if_open, check, self._store.capabilities.lookup_threads(threads))
         if before is not None and not self._options.ignore_unclaimed_state:
             refuse_unmoved(before.manifest.sources, report.sources, self.job)
         report = with_a_component_each(self._store, report, attempt, options)

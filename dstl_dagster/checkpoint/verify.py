@@ -13,7 +13,7 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -26,6 +26,7 @@ from dstl_dagster.checkpoint.integrity import (
     check_object,
     is_as_expected,
 )
+from dstl_dagster.concurrency import in_order
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
 from dstl_dagster.keyed import (
@@ -153,16 +154,10 @@ def raise_unless_damage(error: DstlError) -> None:
 
 
 def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="dstl-verify") as pool:
-        futures = [pool.submit(check) for check in checks]
-        try:
-            for done, future in enumerate(futures, 1):
-                future.result()
-                if progress is not None:
-                    progress(done, len(futures))
-        finally:
-            for future in futures:
-                future.cancel()
+    with closing(in_order(checks, threads, "dstl-verify")) as results:
+        for done, _ in enumerate(results, 1):
+            if progress is not None:
+                progress(done, len(checks))
 
 
 def _check_lists(store: ObjectStore, manifest: Manifest, found: Findings) -> None:

@@ -10,9 +10,10 @@ from datetime import datetime
 from functools import partial
 
 from dstl_dagster.checkpoint import CheckpointReader
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.settings import JobOptions, Options
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import job_names
 
 __all__ = ["JobSummary", "list_jobs"]
@@ -50,7 +51,7 @@ def list_jobs(store: ObjectStore, options: Options | None = None) -> list[JobSum
     given = JobOptions.of(options)
     threads = store.capabilities.lookup_threads(given.checkpoint.commit_threads)
     looks = [partial(_summary, store, job, given) for job in job_names(store)]
-    return concurrently(looks, threads, "dstl-jobs")
+    return gather(looks, threads, "dstl-jobs")
 
 
 def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed.reports import FileReport, OperatorReport
 from dstl_dagster.recoverable import Component, GSCommitRecoverable
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ObjectStore, component_lookups, concurrently
+from dstl_dagster.storage import ObjectStore, component_lookups
 
 __all__ = ["Files", "Handles", "as_file_reports", "as_operator_reports"]
 
@@ -69,7 +70,7 @@ def _looked_up(
 ) -> FileReport:
     identifiers = list(recoverable.component_blob_ids(options))
     looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
-    stats = concurrently(looks, threads, "dstl-lookup")
+    stats = gather(looks, threads, "dstl-lookup")
     components = []
     for identifier, found in zip(identifiers, stats, strict=True):
         if found is None:

@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead, KnownFooters
+from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.kept_log import KeptLog, collected
 from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
 from dstl_dagster.keyed.lookup import Keys, are_few, keys_table, may_be_looked_into, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.pass_ahead import passes_ahead, read_ahead
 from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.keyed.runs import within
@@ -299,7 +299,8 @@ class KeyedState:
             own = {number: each for number, each in self._reads_of(ranges).items() if number not in held}
             return {**held, **dict(zip(own, read([*own.values()]), strict=True))}
 
-        with closing(read_ahead([partial(changes, each) for each in wanted], self.ahead)) as passes_read:
+        reads = [partial(changes, each) for each in wanted]
+        with closing(read_ahead(reads, self.ahead, "dstl-pass")) as passes_read:
             for ranges, found in zip(wanted, passes_read, strict=True):
                 fold = StateFold(self.schema, ranges, keys, self.at.ttl)
                 for number in sorted(found):

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.entries import Listed, OperatorEntry
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["RunLists", "encode_list", "load_list", "to_be_listed"]
 
@@ -138,7 +139,7 @@ class RunLists:
         Raises: as `load_list`; what it returns, FormatError.
         """
         loads = [partial(self._one, store, job, *each) for each in wanted.items()]
-        lists = concurrently(loads, store.capabilities.lookup_threads(_THREADS), "dstl-run-lists")
+        lists = gather(loads, store.capabilities.lookup_threads(_THREADS), "dstl-run-lists")
         found = dict(zip(wanted, lists, strict=True))
         return lambda name, operator: found[name].of(operator)
 

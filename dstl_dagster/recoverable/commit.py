@@ -25,12 +25,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
@@ -46,7 +46,6 @@ from dstl_dagster.storage import (
     ObjectStat,
     ObjectStore,
     Source,
-    at_once,
     check_crc32c,
     write_own,
 )
@@ -257,7 +256,7 @@ class _Commit:
         if not self._of_checkpoint:
             return {}
         known = self._components or ()
-        found = self._in_parallel([partial(self._temporary_store.stat, each.object_name) for each in known])
+        found = self._all([partial(self._temporary_store.stat, each.object_name) for each in known])
         return {
             each.object_name: replace(each, generation=stat.generation)
             for each, stat in zip(known, found, strict=True)
@@ -301,7 +300,7 @@ class _Commit:
         for leaf, pin in zip(leaves(self._root), self._pin_components(), strict=True):
             made[leaf.object_id] = pin
         for wave in waves(self._root):
-            pins = self._in_parallel([partial(self._make, node, made) for node in wave])
+            pins = self._all([partial(self._make, node, made) for node in wave])
             made.update(zip((node.object_id for node in wave), pins, strict=True))
         try:
             if self._same_bucket:
@@ -388,7 +387,7 @@ class _Commit:
         if limited and source.updated is None:
             # Of a component, nobody knows how old it is; and a young one may not be deleted yet.
             look = partial(self._temporary_store.stat, source.name)
-            made, stat = at_once(self._final_store, write, look, self._parallelism)
+            made, stat = both(write, look, self._final_store.capabilities.lookup_threads(self._parallelism))
             source = replace(source, updated=None if stat is None else stat.updated)
         else:
             made = write()
@@ -408,9 +407,7 @@ class _Commit:
                 Pin(known.object_name, known.generation, known.size, known.crc32c)
                 for known in self._components
             ]
-        found = self._in_parallel(
-            [partial(self._temporary_store.stat, name) for name in self._names.of_components]
-        )
+        found = self._all([partial(self._temporary_store.stat, name) for name in self._names.of_components])
         return [None if stat is None else Pin.of(stat) for stat in found]
 
     def delete_sources(self) -> int:
@@ -425,7 +422,7 @@ class _Commit:
         if not self._same_bucket and len(self._root.children) > 1:
             upwards.append([self._root])
         for wave in upwards:
-            found = self._in_parallel(
+            found = self._all(
                 [partial(self._temporary_store.stat, self._names.of_id(node.object_id)) for node in wave]
             )
             own = [
@@ -444,11 +441,8 @@ class _Commit:
         return delete_exactly(self._final_store, Pin.of(final))
 
     def _delete(self, pins: Iterable[Pin]) -> int:
-        return sum(self._in_parallel([partial(delete_exactly, self._temporary_store, pin) for pin in pins]))
+        return sum(self._all([partial(delete_exactly, self._temporary_store, pin) for pin in pins]))
 
-    def _in_parallel(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
-        if self._parallelism <= 1 or len(steps) <= 1:
-            return [step() for step in steps]
-        # Leaving the block waits for all: no request is in flight when a failed run is reported.
-        with ThreadPoolExecutor(min(self._parallelism, len(steps)), "dstl-commit") as pool:
-            return [running.result() for running in [pool.submit(step) for step in steps]]
+    def _all(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
+        # No request is in flight when a failed run is reported.
+        return gather(steps, max(1, self._parallelism), "dstl-commit")

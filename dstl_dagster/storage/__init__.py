@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.local.file_ranges import FileRanges
     from dstl_dagster.storage.local.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.local.store import LocalObjectStore
-    from dstl_dagster.storage.lookups import Check, at_once, component_lookups, concurrently
+    from dstl_dagster.storage.lookups import Check, component_lookups
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.once_read import OnceRead, ReadMemory, forget_reads, shared_reads
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
@@ -142,12 +142,10 @@ __all__ = [
     "WrapperReader",
     "WrapperStore",
     "WrapperWriter",
-    "at_once",
     "check_crc32c",
     "check_delete_all",
     "check_store",
     "component_lookups",
-    "concurrently",
     "cost_from_note",
     "cost_note",
     "delete_each",
@@ -194,7 +192,7 @@ __getattr__, __dir__ = lazy_face(
         "local.file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
-        "lookups": ["Check", "at_once", "component_lookups", "concurrently"],
+        "lookups": ["Check", "component_lookups"],
         "memory": ["MemoryObjectStore"],
         "once_read": ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"],
         "open": ["open_store", "require_store_uri", "require_within"],

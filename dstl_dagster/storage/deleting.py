@@ -6,9 +6,11 @@ Owns the split. Does not own what may be deleted, or how a batch is sent (`Batch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import cast
 
+from dstl_dagster.concurrency import in_order
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage.base import MAX_BATCH_DELETES, BatchDeletingStore, ObjectStore, Precondition
 from dstl_dagster.storage.rules import each_deleted
@@ -33,10 +35,6 @@ def delete_each(
             return cast("BatchDeletingStore", store).delete_all(part)
         return each_deleted(lambda name, wanted: store.delete(name, precondition=wanted), part)
 
-    if threads == 1 or len(parts) < 2:
-        for part in parts:
-            yield from delete_part(part)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="dstl-delete") as pool:
-        for answers in pool.map(delete_part, parts):
+    with closing(in_order([partial(delete_part, part) for part in parts], threads, "dstl-delete")) as results:
+        for answers in results:
             yield from answers

@@ -1,26 +1,19 @@
-"""Many requests at once: concurrently, or by one listing for objects that share a folder.
+"""Looking up the components of a file: one by one, or by one listing where there are many in a folder.
 
-`concurrently` is for many requests of a kind. `at_once` is for the few, different ones that a step would
-otherwise wait for one after another: worth a thread each only where a network answers.
-
-Owns how they are made. Does not own what is expected of the objects (`checkpoint.record`).
+Owns the choice. Does not own what is expected of the objects (`checkpoint.record`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
-from typing import TypeVar
 
 from dstl_dagster.storage.base import ObjectStat, ObjectStore
 
-__all__ = ["Check", "at_once", "component_lookups", "concurrently"]
+__all__ = ["Check", "component_lookups"]
 
-T = TypeVar("T")
-U = TypeVar("U")
 Check = Callable[[], None]
 _LISTED_COMPONENTS = 16
 """A file with so many components or more is looked up by a listing of their folder."""
@@ -62,28 +55,3 @@ class _Listing:
                 listed = self._home.list(self._prefix, start_offset=min(self._names))
                 self._stats = {each.name: each for each in takewhile(lambda each: each.name <= last, listed)}
         return self._stats.get(name)
-
-
-def concurrently(jobs: Sequence[Callable[[], T]], threads: int, name: str) -> list[T]:
-    """The results of all, in their order; one after another if `threads` is 1. `name`: of the threads.
-
-    Raises: the first error in their order; what has not begun by then is left out.
-    """
-    if threads == 1 or len(jobs) < 2:
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
-        return list(pool.map(lambda job: job(), jobs))
-
-
-def at_once(store: ObjectStore, first: Callable[[], T], second: Callable[[], U], threads: int) -> tuple[T, U]:
-    """Both results, for the time of the longer one; one after the other with a single thread, or where this
-    machine answers.
-
-    Raises: the error of `first` if it has one, else that of `second`. Either way both have ended.
-    """
-    if threads == 1 or store.capabilities.is_local:
-        return first(), second()
-    with ThreadPoolExecutor(1, thread_name_prefix="dstl-at-once") as pool:
-        other = pool.submit(second)
-        found = first()
-        return found, other.result()

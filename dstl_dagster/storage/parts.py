@@ -6,12 +6,12 @@ an object (`OpeningStore`, `changelog`), nor what the bytes are compared with.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Final
 
+from dstl_dagster.concurrency import read_ahead
 from dstl_dagster.storage.base import ObjectStore
 
 __all__ = ["PART_BYTES", "read_parts"]
@@ -19,7 +19,7 @@ __all__ = ["PART_BYTES", "read_parts"]
 PART_BYTES: Final = 8 << 20
 """Of one request."""
 _REQUESTS: Final = 2
-"""In flight, or waiting to be used: twice this length is held."""
+"""In flight, or waiting to be used, beside the part that is: three times this length is held."""
 _STEP_BYTES: Final = 1 << 20
 
 
@@ -37,24 +37,8 @@ def read_parts(
     parts = [(start, min(PART_BYTES, size_bytes - start)) for start in range(0, size_bytes, PART_BYTES)]
     if len(parts) < 2 or store.capabilities.useful_threads(_REQUESTS) < _REQUESTS:
         return (store.get_range(name, *part, generation=generation) for part in parts)
-    return _ahead(store, name, generation, parts)
-
-
-def _ahead(
-    store: ObjectStore, name: str, generation: int, parts: list[tuple[int, int]]
-) -> Generator[bytes | memoryview, None, None]:
-    waiting, coming = deque(parts), deque[Future[bytes | memoryview]]()
-    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="dstl-parts") as pool:
-        try:
-            while waiting or coming:
-                while waiting and len(coming) < _REQUESTS:
-                    coming.append(
-                        pool.submit(store.get_range, name, *waiting.popleft(), generation=generation)
-                    )
-                yield coming.popleft().result()
-        finally:
-            for each in coming:
-                each.cancel()
+    requests = [partial(store.get_range, name, *part, generation=generation) for part in parts]
+    return read_ahead(requests, _REQUESTS, "dstl-parts")
 
 
 def _stream(store: ObjectStore, name: str, generation: int | None) -> Generator[bytes, None, None]:

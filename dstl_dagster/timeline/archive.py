@@ -17,9 +17,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
@@ -56,14 +57,8 @@ class Archive:
 
         Raises: UnavailableError (then no snapshot may be written), ConflictError (a foreign object).
         """
-        documents = self._documents(view)
-        if self._threads == 1:
-            for name, fields in documents:
-                self._write(name, fields)
-            return
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="dstl-archive") as pool:
-            for done in [pool.submit(self._write, *each) for each in documents]:
-                done.result()
+        writes = [partial(self._write, *each) for each in self._documents(view)]
+        gather(writes, self._threads, "dstl-archive")
 
     def checkpoints_of_key(self, key: str | BatchKey) -> list[int]:
         """Every archived checkpoint that held this batch, or one of this name; ascending.

@@ -26,10 +26,11 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import cast
 
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore, at_once, concurrently
+from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore
 from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord, timeline_id_of
 
@@ -81,11 +82,11 @@ class TailReader:
         first: list[ObjectStat] | None = None
         found = begin
         if found is None:
-            found, first = at_once(self._store, self._hinted, self._first_slots, self._threads)
+            found, first = both(self._hinted, self._first_slots, self._threads)
         if found is not None and found.slot:
             self.names = replace(self.names, timeline=found.timeline)
-            snapshot, behind = at_once(
-                self._store, partial(self.read, found.slot), partial(self._listed, found.slot), self._threads
+            snapshot, behind = both(
+                partial(self.read, found.slot), partial(self._listed, found.slot), self._threads
             )
             if isinstance(snapshot, Snapshot):
                 self._hint_written = snapshot.recorded_at
@@ -277,7 +278,7 @@ class TailReader:
     def _batch(self, slots: range, listed: Listed) -> list[TimelineRecord]:
         """The records in these slots; those that the listing did not have are read concurrently."""
         unread = [slot for slot in slots if listed.get(slot) is None]
-        read = concurrently([partial(self.read, slot) for slot in unread], self._threads, "dstl-timeline")
+        read = gather([partial(self.read, slot) for slot in unread], self._threads, "dstl-timeline")
         records = {**listed, **dict(zip(unread, read, strict=True))}
         found = []
         for slot in slots:

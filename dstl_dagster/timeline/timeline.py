@@ -33,6 +33,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import (
     ConflictError,
     DstlError,
@@ -42,7 +43,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ANY, ObjectStore, at_once, concurrently
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.documents import in_doubt
@@ -196,7 +197,7 @@ class Timeline:
         One request each, concurrently; empty where there is none. For people to read: anybody may edit it.
         """
         looks = [partial(self._store.stat, self.names.slot(slot)) for slot in slots]
-        stats = concurrently(looks, self._threads, "dstl-timeline")
+        stats = gather(looks, self._threads, "dstl-timeline")
         return [{} if stat is None else stat.metadata for stat in stats]
 
     def append(self, record: R, note: Mapping[str, str] | None = None) -> R:
@@ -370,7 +371,7 @@ class Timeline:
         if self._builder is None or not self._builder.slot:
             return request()
         began = self._clock.monotonic_seconds()
-        result, now = at_once(self._store, request, self._tail_reader.is_replaced, self._threads)
+        result, now = both(request, self._tail_reader.is_replaced, self._threads)
         if now is None and self._clock.monotonic_seconds() - began > _MAX_SECONDS_OF_PROOF:
             now = self._tail_reader.is_replaced()
         if now is None:

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStore, concurrently
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.completed import find_completed
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
@@ -118,7 +119,7 @@ def unexplained(
     if view.open_attempt is not None:
         known.add(view.open_attempt.attempt)
     asked = [(name, attempt) for name, attempt in found if attempt is not None and attempt not in known]
-    fates = concurrently([partial(view.fate, attempt) for _, attempt in asked], threads, "dstl-timeline")
+    fates = gather([partial(view.fate, attempt) for _, attempt in asked], threads, "dstl-timeline")
     return [name for (name, _), fate in zip(asked, fates, strict=True) if fate is None]
 
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstl_dagster.changelog.read_plan import AHEAD_BYTES, GAP_BYTES, REQUEST_BYTES, ahead, joined
+from dstl_dagster.changelog.read_plan import GAP_BYTES, REQUEST_BYTES, joined
 
 lengths = st.one_of(
     st.integers(0, 5), st.integers(0, 2 * GAP_BYTES), st.integers(REQUEST_BYTES - 3, 3 * REQUEST_BYTES)
@@ -44,12 +44,3 @@ def test_the_requests_of_a_file(needed):
             for one, other in itertools.combinations(sorted(set(needed)), 2)
         )
         assert span.length <= max(REQUEST_BYTES, longest) or overlapping, "bounded by a request or one range"
-
-
-@given(st.lists(st.integers(0, 2 * AHEAD_BYTES), min_size=1, max_size=40))
-def test_what_is_held_ahead(held):
-    """The longest beginning within the limit; the first in any case."""
-    count = ahead(held)
-    assert 1 <= count <= len(held)
-    assert count == 1 or sum(held[:count]) <= AHEAD_BYTES
-    assert count == len(held) or sum(held[: count + 1]) > AHEAD_BYTES

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import netrc  # noqa: F401 - else `requests` imports it within the first request
-import os
 import threading
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +21,7 @@ import requests.adapters
 import requests.cookies
 from google.cloud import storage
 
+from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.storage.gcs.cleaned import cleaned
 from dstl_dagster.storage.policy.rate_limiter import Pacer
@@ -92,7 +92,7 @@ def _renew_connections() -> None:
                     )
 
 
-os.register_at_fork(after_in_child=_renew_connections)
+after_fork(_renew_connections)
 
 
 @functools.lru_cache(maxsize=8)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dstl_dagster.clock import Clock
+from dstl_dagster.concurrency import after_fork
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.local.errors import status_of
@@ -366,7 +367,7 @@ def _free_sweep_lock() -> None:
     _sweep_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_free_sweep_lock)
+after_fork(_free_sweep_lock)
 
 
 def _stripe(name: str) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dstl_dagster.clock import SystemClock
+from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 
 __all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "close_locked", "lock", "lock_new", "unlock"]
@@ -112,4 +113,4 @@ def _forget_inherited() -> None:
     _locked.clear()
 
 
-os.register_at_fork(after_in_child=_forget_inherited)
+after_fork(_forget_inherited)

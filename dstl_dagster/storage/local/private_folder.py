@@ -24,11 +24,11 @@ import shutil
 import stat
 import threading
 import uuid
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.local.locks import lock, lock_new, unlock
@@ -56,7 +56,7 @@ class PrivateFolder:
         self._lock = threading.Lock()
         self._place: _Place | None = None
         self._closed = False
-        _of_this_process.add(self)
+        after_fork(self._forget)
 
     def keep(self, pieces: Iterable[Buffer]) -> PrivateFile:
         """A new file of these bytes. The first one also removes what dead processes left.
@@ -99,7 +99,7 @@ class PrivateFolder:
                 self._place = _open_place(self._directory, self._prefix)
                 return self._place, self._place.create(name)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """In a forked child: what the parent had is the parent's."""
         self._lock = threading.Lock()
         self._place = None
@@ -135,7 +135,7 @@ class _Place:
         self._lock = threading.Lock()
         self._holds = 1
         self._inherited = False
-        _of_this_process.add(self)
+        after_fork(self._forget)
 
     def create(self, name: str) -> int:
         descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=self._folder)
@@ -173,7 +173,7 @@ class _Place:
             unlock(self._owner)
             self._close_folders()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """In a forked child: the folder is the parent's, and the copy of its lock is closed already."""
         self._lock = threading.Lock()
         if self._holds > 0 and not self._inherited:
@@ -266,14 +266,3 @@ def _remove_place(home: int, name: str) -> None:
     shutil.rmtree(name, ignore_errors=True, dir_fd=home)
     with contextlib.suppress(OSError):
         os.unlink(name + _LOCK, dir_fd=home)
-
-
-_of_this_process: weakref.WeakSet[PrivateFolder | _Place] = weakref.WeakSet()
-
-
-def _forget_inherited() -> None:
-    for each in list(_of_this_process):
-        each.forget()
-
-
-os.register_at_fork(after_in_child=_forget_inherited)

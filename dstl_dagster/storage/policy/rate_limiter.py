@@ -6,11 +6,10 @@ Owns the shared state and the wait. Does not own the rule (`policy.rate`), the t
 
 from __future__ import annotations
 
-import os
 import threading
-from weakref import WeakSet
 
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage.policy.rate import Pace
 
@@ -45,7 +44,7 @@ class Pacer:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._pace = Pace()
-        _pacers.add(self)
+        after_fork(self._free_lock)
 
     @property
     def pace(self) -> Pace:
@@ -91,15 +90,3 @@ class Pacer:
 
     def _free_lock(self) -> None:
         self._lock = threading.Lock()
-
-
-_pacers: WeakSet[Pacer] = WeakSet()
-
-
-def _free_locks() -> None:
-    for pacer in list(_pacers):
-        pacer._free_lock()
-
-
-# A thread of the parent may hold a lock in the moment of a fork, and is not in the child to free it.
-os.register_at_fork(after_in_child=_free_locks)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from dstl_dagster.changelog.read_plan import (
-    AHEAD_BYTES,
     END_BYTES,
     GAP_BYTES,
     REQUEST_BYTES,
@@ -15,7 +12,6 @@ from dstl_dagster.changelog.read_plan import (
     HandleRead,
     SetUse,
     Span,
-    ahead,
     files_of,
     joined,
     opening,
@@ -91,11 +87,3 @@ def test_a_small_file_is_opened_whole_and_a_large_one_at_its_end(size, first):
 )
 def test_near_ranges_are_one_request(ranges, requests):
     assert len(joined(ranges)) == requests
-
-
-def test_how_far_a_read_runs_ahead():
-    """Small files: as many as there are. Of large ones, what fits; at least the one that is read."""
-    assert ahead([74_000] * 100) == 100
-    assert ahead([WHOLE_FILE_BYTES] * 100) == AHEAD_BYTES // WHOLE_FILE_BYTES
-    assert ahead([AHEAD_BYTES + 1, 1]) == 1
-    assert ahead(itertools.repeat(MIB)) == AHEAD_BYTES // MIB, "never asks for more than it needs to know"

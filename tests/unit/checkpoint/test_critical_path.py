@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from dstl_dagster.checkpoint import Attempt, Batch
+from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
-from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore, at_once
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.timeline import Timeline
 from tests.unit.checkpoint.counting import Counted
 from tests.unit.checkpoint.rounds import Rounds, RoundsStore
@@ -160,9 +161,8 @@ def test_a_process_that_knows_only_the_id_reads_the_manifest_after_the_timeline(
 
 def test_a_folder_gets_no_thread_for_it(tmp_path: Path):
     """What is asked for at once on a bucket is two system calls here, one after the other."""
-    threads = at_once(
-        LocalObjectStore(tmp_path, durable=False), threading.current_thread, threading.current_thread, 8
-    )
+    useful = LocalObjectStore(tmp_path, durable=False).capabilities.lookup_threads(8)
+    threads = both(threading.current_thread, threading.current_thread, useful)
     assert set(threads) == {threading.current_thread()}
 
 

@@ -2,67 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import keyed_state
 from dstl_dagster.keyed.kept_log import collected
-from dstl_dagster.keyed.pass_ahead import read_ahead
 from dstl_dagster.state import CollectedChanges, StateSchema
 from tests.unit.keyed.test_wide_and_many import stored
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_so_many_calls_are_ahead_and_no_more(count: int) -> None:
-    """A call begins once the result before those ahead of it was asked for; all that may, at once."""
-    began = [threading.Event() for _ in range(5)]
-
-    def call(number: int) -> int:
-        began[number].set()
-        for each in range(min(number, 5 - count) + count):  # those that are under way beside it
-            assert began[each].wait(30)
-        return number
-
-    with closing(read_ahead([partial(call, number) for number in range(5)], count)) as results:
-        assert not began[0].is_set()
-        for number in range(5):
-            assert next(results) == number
-            assert all(each.wait(30) for each in began[: number + 1 + count])
-            assert not any(each.is_set() for each in began[number + 1 + count :])
-
-
-def test_a_single_call_needs_no_thread() -> None:
-    """It is the caller's own."""
-    assert list(read_ahead([threading.current_thread])) == [threading.current_thread()]
-    assert list(read_ahead([])) == []
-
-
-def test_an_error_comes_in_its_turn() -> None:
-    """After the results before it; leaving early waits for the call under way and makes no other."""
-    calls: list[int] = []
-
-    def call(number: int) -> int:
-        calls.append(number)
-        if number == 1:
-            raise NotFoundError("gone")
-        return number
-
-    results = read_ahead([partial(call, number) for number in range(3)])
-    assert next(results) == 0
-    with pytest.raises(NotFoundError, match="gone"):
-        next(results)
-    calls.clear()
-    results = read_ahead([partial(call, number) for number in (0, 2, 3)])
-    assert next(results) == 0
-    results.close()
-    assert calls in ([0], [0, 2])
 
 
 def test_rows_are_the_same_in_any_number_of_passes(monkeypatch: pytest.MonkeyPatch) -> None:
