@@ -186,7 +186,7 @@ class FsStateChangelogStorageView:
         self._local_directory = local_directory
         options = options or FsStateChangelogOptions()
         self._cache = ChangelogFileCache(
-            options.cache_directories, options.cache_idle_timeout.total_seconds(), options.max_cache_bytes
+            None, options.cache_idle_timeout.total_seconds(), options.max_cache_bytes
         )
 
     def create_reader(self, known: KnownFooters | None = None) -> ChangelogReader:

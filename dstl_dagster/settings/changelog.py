@@ -8,6 +8,7 @@ Source: Flink's `FsStateChangelogOptions` and `LocalRecoveryConfig`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -29,8 +30,8 @@ from dstl_dagster.settings.units import (
 __all__ = ["CHANGELOG_KEYS", "LOCAL_RECOVERY_KEYS", "FsStateChangelogOptions", "LocalRecoveryConfig"]
 
 _MB: Final = 1 << 20
-_PREFIX: Final = "state.changelog."
-_DFS: Final = f"{_PREFIX}dstl.dfs."
+_OURS: Final = "dstl.dfs."
+_DFS: Final = f"state.changelog.{_OURS}"
 _MAX_BUFFER_BYTES: Final = 2**31 - 1
 
 
@@ -38,7 +39,7 @@ _MAX_BUFFER_BYTES: Final = 2**31 - 1
 class FsStateChangelogOptions:
     """How changes are written, batched, retried, limited and cached. Frozen; InvalidInputError names the key.
 
-    Each field's key, as upstream's, begins with `state.changelog.dstl.dfs.`, or `dstl.dfs.`.
+    Each field's key begins with `dstl.dfs.`, or as upstream's with `state.changelog.dstl.dfs.`.
 
     Attributes:
         base_path: `base-path`; root for changelog files, inside the store. `None`: the store's own root.
@@ -48,9 +49,6 @@ class FsStateChangelogOptions:
         batch_persist_delay: `batch.persist-delay`; how long a request waits for others to share its file.
         batch_persist_size_threshold_bytes: `batch.persist-size-threshold`; waiting bytes of all writers at
             which the wait ends (inclusive).
-        max_batch_bytes: `batch.max-size` (ours); payload limit of a file, except for one larger task alone.
-        max_batch_tasks: `batch.max-tasks` (ours); persists that share a file, which leaves once it has as
-            many. None: any number.
         upload_buffer_bytes: `upload.buffer-size`; bytes encoded and sent at a time.
         num_upload_threads: `upload.num-threads`. For a folder, capped at the number of cores (2 at least).
         num_discard_threads: `discard.num-threads`.
@@ -61,8 +59,6 @@ class FsStateChangelogOptions:
         next_attempt_delay: `upload.next-attempt-delay`, after a failure other than a time-out.
         cache_idle_timeout: `download.local-cache.idle-timeout-ms`; an unused cached file is deleted after it.
         max_cache_bytes: `download.local-cache.max-size` (ours); disk space of all cached files together.
-        cache_directories: `download.local-cache.directories` (ours), separated by the path separator.
-            None: the system's temporary directory.
 
     Upstream's keys are also constants, under the names of upstream's options:
     `from_mapping({FsStateChangelogOptions.UPLOAD_TIMEOUT: timedelta(seconds=30)})`.
@@ -88,8 +84,6 @@ class FsStateChangelogOptions:
     preemptive_persist_threshold_in_bytes: int = 5 * _MB
     batch_persist_delay: timedelta = timedelta(milliseconds=10)
     batch_persist_size_threshold_bytes: int = 10 * _MB
-    max_batch_bytes: int = 64 * _MB
-    max_batch_tasks: int | None = None
     upload_buffer_bytes: int = _MB
     num_upload_threads: int = 5
     num_discard_threads: int = 1
@@ -100,7 +94,6 @@ class FsStateChangelogOptions:
     next_attempt_delay: timedelta = timedelta(milliseconds=500)
     cache_idle_timeout: timedelta = timedelta(minutes=10)
     max_cache_bytes: int = 10 * 1024 * _MB
-    cache_directories: tuple[Path, ...] | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -115,7 +108,6 @@ class FsStateChangelogOptions:
         for name, key, lowest in (
             ("preemptive_persist_threshold_in_bytes", "preemptive-persist-threshold", 0),
             ("batch_persist_size_threshold_bytes", "batch.persist-size-threshold", 0),
-            ("max_batch_bytes", "batch.max-size", 1),
             ("upload_buffer_bytes", "upload.buffer-size", 1),
             ("num_upload_threads", "upload.num-threads", 1),
             ("num_discard_threads", "discard.num-threads", 1),
@@ -124,8 +116,6 @@ class FsStateChangelogOptions:
             ("max_cache_bytes", "download.local-cache.max-size", 0),
         ):
             _require(getattr(self, name) >= lowest, key, getattr(self, name), f"{lowest} or more")
-        if self.max_batch_tasks is not None:
-            _require(self.max_batch_tasks >= 1, "batch.max-tasks", self.max_batch_tasks, "1 or more, or None")
         for name, key in (
             ("batch_persist_delay", "batch.persist-delay"),
             ("upload_timeout", "upload.timeout"),
@@ -148,12 +138,12 @@ class FsStateChangelogOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> FsStateChangelogOptions:
-        """Options from strings or typed values under upstream's keys (both spellings) or our field names.
+        """Options from strings or typed values under our keys or upstream's.
 
         Keys of other components are ignored; an unknown key under our prefixes is an error. None counts as
         not given. Raises: InvalidInputError naming the key.
         """
-        refuse_unknown(mapping, CHANGELOG_KEYS.spellings, ("state.changelog.dstl.dfs.", "dstl.dfs."))
+        refuse_unknown(mapping, CHANGELOG_KEYS.spellings, (_DFS, _OURS))
         return cls(**CHANGELOG_KEYS.values(mapping))
 
     @classmethod
@@ -176,7 +166,7 @@ class FsStateChangelogOptions:
 
 def _require(holds: bool, key: str, value: object, expected: str) -> None:
     if not holds:
-        raise InvalidInputError(f"{_PREFIX}dstl.dfs.{key}: {value!r} cannot be used: expected {expected}")
+        raise InvalidInputError(f"{_OURS}{key}: {value!r} cannot be used: expected {expected}")
 
 
 def _parse_choice(key: str, value: ConfigValue) -> str:
@@ -187,15 +177,10 @@ def _parse_count(key: str, value: ConfigValue) -> int:
     return parse_int(key, value, minimum=1)
 
 
-def _parse_directories(key: str, value: ConfigValue) -> tuple[Path, ...]:
-    if isinstance(value, list | tuple):
-        return tuple(Path(directory) for directory in value)
-    return tuple(Path(part) for part in parse_text(key, value).split(os.pathsep) if part)
-
-
 def _parse_roots(key: str, value: ConfigValue) -> tuple[Path, ...]:
     """Separated by commas as well, as upstream's; relative ones would mean another place in each process."""
-    roots = _parse_directories(key, value.replace(",", os.pathsep) if isinstance(value, str) else value)
+    parts = value if isinstance(value, list | tuple) else re.split(f"[,{os.pathsep}]", parse_text(key, value))
+    roots = tuple(Path(part) for part in parts if part)
     if not roots or not all(root.is_absolute() for root in roots):
         raise InvalidInputError(
             f"{key}: {value!r} cannot be used: expected absolute folders such as /var/tmp/dstl"
@@ -207,37 +192,37 @@ def _parse_compression_enabled(key: str, value: ConfigValue) -> str:
     return "snappy" if parse_bool(key, value) else "none"
 
 
-def _aliases(name: str, key: str, parse: Parse) -> dict[str, Parse]:
-    """The keys of an option beside `state.changelog.<key>`, each with its parser."""
-    if name != "compression":
-        return {key: parse}
-    enabled = f"{key}.enabled"
-    switches = (f"{_PREFIX}{enabled}", enabled, "compression_enabled")
-    return {key: parse, **dict.fromkeys(switches, _parse_compression_enabled)}
-
-
 _KEYS: Final[Mapping[str, tuple[str, Parse]]] = {
-    "base_path": ("dstl.dfs.base-path", parse_text),
-    "compression": ("dstl.dfs.compression", _parse_choice),
-    "preemptive_persist_threshold_in_bytes": ("dstl.dfs.preemptive-persist-threshold", parse_memory_size),
-    "batch_persist_delay": ("dstl.dfs.batch.persist-delay", parse_duration),
-    "batch_persist_size_threshold_bytes": ("dstl.dfs.batch.persist-size-threshold", parse_memory_size),
-    "max_batch_bytes": ("dstl.dfs.batch.max-size", parse_memory_size),
-    "max_batch_tasks": ("dstl.dfs.batch.max-tasks", _parse_count),
-    "upload_buffer_bytes": ("dstl.dfs.upload.buffer-size", parse_memory_size),
-    "num_upload_threads": ("dstl.dfs.upload.num-threads", _parse_count),
-    "num_discard_threads": ("dstl.dfs.discard.num-threads", _parse_count),
-    "max_in_flight_bytes": ("dstl.dfs.upload.max-in-flight", parse_memory_size),
-    "retry_policy": ("dstl.dfs.upload.retry-policy", _parse_choice),
-    "upload_timeout": ("dstl.dfs.upload.timeout", parse_duration),
-    "max_upload_attempts": ("dstl.dfs.upload.max-attempts", _parse_count),
-    "next_attempt_delay": ("dstl.dfs.upload.next-attempt-delay", parse_duration),
-    "cache_idle_timeout": ("dstl.dfs.download.local-cache.idle-timeout-ms", parse_duration),
-    "max_cache_bytes": ("dstl.dfs.download.local-cache.max-size", parse_memory_size),
-    "cache_directories": ("dstl.dfs.download.local-cache.directories", _parse_directories),
+    "base_path": ("base-path", parse_text),
+    "compression": ("compression", _parse_choice),
+    "preemptive_persist_threshold_in_bytes": ("preemptive-persist-threshold", parse_memory_size),
+    "batch_persist_delay": ("batch.persist-delay", parse_duration),
+    "batch_persist_size_threshold_bytes": ("batch.persist-size-threshold", parse_memory_size),
+    "upload_buffer_bytes": ("upload.buffer-size", parse_memory_size),
+    "num_upload_threads": ("upload.num-threads", _parse_count),
+    "num_discard_threads": ("discard.num-threads", _parse_count),
+    "max_in_flight_bytes": ("upload.max-in-flight", parse_memory_size),
+    "retry_policy": ("upload.retry-policy", _parse_choice),
+    "upload_timeout": ("upload.timeout", parse_duration),
+    "max_upload_attempts": ("upload.max-attempts", _parse_count),
+    "next_attempt_delay": ("upload.next-attempt-delay", parse_duration),
+    "cache_idle_timeout": ("download.local-cache.idle-timeout-ms", parse_duration),
+    "max_cache_bytes": ("download.local-cache.max-size", parse_memory_size),
 }
+_OURS_ALONE: Final = ("compression", "max_cache_bytes")
+
+
+def _upstreams(name: str, key: str, parse: Parse) -> dict[str, Parse]:
+    """The spellings of upstream's, each with its parser."""
+    if name == "compression":
+        return dict.fromkeys(
+            (f"{each}compression.enabled" for each in (_DFS, _OURS)), _parse_compression_enabled
+        )
+    return {} if name in _OURS_ALONE else {f"{_DFS}{key}": parse}
+
+
 CHANGELOG_KEYS: Final = OptionTable(
-    Option(name, f"{_PREFIX}{key}", parse, _aliases(name, key, parse)) for name, (key, parse) in _KEYS.items()
+    Option(name, f"{_OURS}{key}", parse, _upstreams(name, key, parse)) for name, (key, parse) in _KEYS.items()
 )
 assert {field.name for field in fields(FsStateChangelogOptions)} == set(_KEYS), "every option has a key"
 
@@ -292,17 +277,7 @@ class LocalRecoveryConfig:
 _LOCAL: Final = "execution.checkpointing.local-backup."
 LOCAL_RECOVERY_KEYS: Final = OptionTable(
     (
-        Option(
-            "local_backup_enabled",
-            f"{_LOCAL}enabled",
-            parse_bool,
-            {"state.backend.local-recovery": parse_bool},
-        ),
-        Option(
-            "local_backup_directories",
-            f"{_LOCAL}dirs",
-            _parse_roots,
-            {"taskmanager.state.local.root-dirs": _parse_roots},
-        ),
+        Option("local_backup_enabled", f"{_LOCAL}enabled", parse_bool),
+        Option("local_backup_directories", f"{_LOCAL}dirs", _parse_roots),
     )
 )

@@ -25,7 +25,7 @@ from dstl_dagster.settings.units import (
 
 __all__ = ["CHECKPOINT_KEYS", "CheckpointOptions"]
 
-_NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
+_NUM_RETAINED = ("execution.checkpointing.num-retained",)
 _MIN_AGE = ("dstl.checkpoint.min-age",)
 _READER_GRACE = ("dstl.checkpoint.reader-grace",)
 _COMMIT_THREADS = ("dstl.checkpoint.commit-threads",)
@@ -105,7 +105,6 @@ class CheckpointOptions:
             "dstl.state.materialize.",
             "execution.checkpointing.num-",
             "execution.state-recovery.",
-            "state.checkpoints.num-",
         )
         known = CHECKPOINT_KEYS.spellings | PRICE_KEYS.spellings
         refuse_unknown(mapping, known, ("",) if alone else prefixes)
@@ -118,7 +117,7 @@ def _parse_count(key: str, value: ConfigValue) -> int:
 
 CHECKPOINT_KEYS: Final = OptionTable(
     (
-        Option("num_retained", _NUM_RETAINED[0], _parse_count, {_NUM_RETAINED[1]: _parse_count}),
+        Option("num_retained", *_NUM_RETAINED, _parse_count),
         Option("min_age", *_MIN_AGE, parse_duration),
         Option("reader_grace", *_READER_GRACE, parse_duration),
         Option("commit_threads", *_COMMIT_THREADS, _parse_count),

@@ -121,7 +121,7 @@ class GSFileSystemOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
-        """Options from upstream's keys (`gs.writer.chunk.size`) or the attribute names here.
+        """Options from upstream's keys, such as `gs.writer.chunk.size`.
 
         Keys of other components are ignored; an unknown key under these prefixes is an error.
 

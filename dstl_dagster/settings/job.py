@@ -38,7 +38,7 @@ __all__ = ["ENVIRONMENT_VARIABLE", "JobOptions", "Options", "parse_lines"]
 ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
 _TABLES: Final = (CHECKPOINT_KEYS, PRICE_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
 _PREFIXES: Final = (
-    "state.changelog.dstl.dfs.",
+    "dstl.dfs.",
     "gs.",
     "execution.checkpointing.",
     "execution.state-recovery.",
@@ -46,7 +46,7 @@ _PREFIXES: Final = (
     "dstl.prices.",
     "dstl.state.",
 )
-_BASE_PATH: Final = "state.changelog.dstl.dfs.base-path"
+_BASE_PATH: Final = "dstl.dfs.base-path"
 _ROOT_URL: Final = "gs.storage.root.url"
 _PLACES: Final = ("gs.writer.temporary.bucket.name", "gs.filesink.entropy.enabled")
 """Where temporary objects lie: the job's clean-up must look in the same places."""
@@ -95,7 +95,7 @@ class JobOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> JobOptions:
-        """From strings or typed values under upstream's keys, ours, or the attributes' names.
+        """From strings or typed values under our keys or upstream's.
 
         Raises: InvalidInputError naming an unknown key and the nearest known one, two spellings of one
         option, a value that cannot be used, or what a job decides itself (`base-path`).
@@ -224,11 +224,11 @@ def _refuse_unknown(keys: Iterable[str]) -> None:
     import difflib  # only the error path needs it
 
     known = {each for table in _TABLES for each in table.spellings}
+    by_attribute = {option.attribute: [option.key] for table in _TABLES for option in table.options}
     for key in keys:
         if key in known:
             continue
-        # Not the attributes' names: one of them is often the nearest to a slip, and of another component.
-        near = difflib.get_close_matches(key, [each for each in known if "." in each], n=1)
+        near = by_attribute.get(key) or difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the keys begin with {', '.join(_PREFIXES)}"
         raise InvalidInputError(f"{key} is not an option of a job; {hint}")
 

@@ -25,26 +25,19 @@ from dstl_dagster.settings.units import (
 __all__ = ["PRICE_KEYS", "CostBudget", "StoragePrices"]
 
 _PREFIX: Final = "dstl.prices."
-_AS_OF: Final = f"{_PREFIX}as-of"
 
 
 def _parse_price(key: str, value: ConfigValue) -> float:
     return parse_float(key, value, minimum=0)
 
 
-def _parse_date(key: str, value: ConfigValue) -> date:
-    try:
-        return value if type(value) is date else date.fromisoformat(str(value).strip())
-    except ValueError as error:
-        raise InvalidInputError(f"{key}: {value!r} is not a day such as 2026-09-20") from error
-
-
-_PRICES: Final = (
-    Option("class_a_per_thousand", f"{_PREFIX}class-a-per-thousand", _parse_price),
-    Option("class_b_per_thousand", f"{_PREFIX}class-b-per-thousand", _parse_price),
-    Option("egress_per_gib", f"{_PREFIX}egress-per-gib", _parse_price),
+PRICE_KEYS: Final = OptionTable(
+    (
+        Option("class_a_per_thousand", f"{_PREFIX}class-a-per-thousand", _parse_price),
+        Option("class_b_per_thousand", f"{_PREFIX}class-b-per-thousand", _parse_price),
+        Option("egress_per_gib", f"{_PREFIX}egress-per-gib", _parse_price),
+    )
 )
-PRICE_KEYS: Final = OptionTable((*_PRICES, Option("as_of", _AS_OF, _parse_date)))
 
 
 @dataclass(frozen=True)
@@ -57,18 +50,18 @@ class StoragePrices:
     Attributes:
         class_a_per_thousand, class_b_per_thousand: of that many operations.
         egress_per_gib: of 2^30 bytes read; 0 where the readers run in the bucket's own location.
-        as_of: when these were the prices.
+        as_of: when these were the prices; `None` of a job's own.
         source: where they were found.
     """
 
     class_a_per_thousand: float = 0.005
     class_b_per_thousand: float = 0.0004
     egress_per_gib: float = 0.0
-    as_of: date = date(2026, 9, 20)
+    as_of: date | None = date(2026, 9, 20)
     source: str = "https://cloud.google.com/storage/pricing"
 
     def __post_init__(self) -> None:
-        for price in _PRICES:
+        for price in PRICE_KEYS.options:
             value = getattr(self, price.attribute)
             if not 0 <= value < float("inf"):  # so that NaN is refused too
                 raise InvalidInputError(f"{price.key} must be 0 or more US dollars, not {value}")
@@ -76,23 +69,17 @@ class StoragePrices:
     @classmethod
     def free(cls) -> StoragePrices:
         """Of a store that bills no request, such as a folder."""
-        return cls(0.0, 0.0, 0.0, source="a folder of this machine")
+        return cls(0.0, 0.0, 0.0, None, source="a folder of this machine")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> StoragePrices:
         """From configuration texts under `dstl.prices.*`; other keys are ignored.
 
-        Whoever sets a price says when it held: `dstl.prices.as-of`, as 2026-09-20.
-
         Raises: InvalidInputError naming the key.
         """
         refuse_unknown(mapping, PRICE_KEYS.spellings, (_PREFIX,))
         values = PRICE_KEYS.values(mapping)
-        if values and "as_of" not in values:
-            raise InvalidInputError(
-                f"prices change: set {_AS_OF} too, to a day on which yours held, such as 2026-09-20"
-            )
-        return cls(**values, source=f"set by {_PREFIX}*") if values else cls()
+        return cls(**values, as_of=None, source=f"set by {_PREFIX}*") if values else cls()
 
     def to_mapping(self) -> dict[str, str]:
         """Keys and texts that `from_mapping` reads back to the same prices; none for the defaults."""

@@ -1,4 +1,4 @@
-"""The keys of one component's options: each with its canonical key, other spellings, and parser.
+"""The keys of one component's options: each with its key, upstream's spelling of it, and parser.
 
 Owns looking values up under any spelling, and their form as text. Does not own any option (each settings
 module has its table), nor the grammar of a value (`units`).
@@ -26,20 +26,20 @@ class Option:
     """One option.
 
     Attributes:
-        attribute: of the component's options; a spelling of the key as well.
-        key: the canonical key.
-        parse: of the canonical key and the attribute.
-        aliases: other keys, with their parsers.
+        attribute: of the component's options.
+        key: ours, or upstream's where that is not longer.
+        parse: of the key.
+        upstreams: upstream's spellings of the key, with their parsers.
     """
 
     attribute: str
     key: str
     parse: Parse
-    aliases: Mapping[str, Parse] = field(default_factory=dict)
+    upstreams: Mapping[str, Parse] = field(default_factory=dict)
 
     @cached_property
     def spellings(self) -> Mapping[str, Parse]:
-        return {self.key: self.parse, **self.aliases, self.attribute: self.parse}
+        return {self.key: self.parse, **self.upstreams}
 
 
 class OptionTable:

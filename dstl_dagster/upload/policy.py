@@ -84,8 +84,6 @@ class UploadPolicy:
             max_bytes_in_flight=options.max_in_flight_bytes,
             num_threads=capabilities.useful_threads(options.num_upload_threads),
             retry=RetryPolicy.from_options(options),
-            max_batch_bytes=options.max_batch_bytes,
-            max_batch_tasks=options.max_batch_tasks,
             direct_max_bytes=options.upload_buffer_bytes if is_local else None,
             shares_from_bytes=WRITE_BEHIND_BUFFERS * options.upload_buffer_bytes if is_local else None,
             flushes_early=is_local,

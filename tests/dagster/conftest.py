@@ -46,7 +46,7 @@ class Days:
         return open_store(self.uri)
 
     def resource(self) -> ChangelogStorageResource:
-        return ChangelogStorageResource(uri=self.uri, checkpoints=self.options)
+        return ChangelogStorageResource(uri=self.uri, options=self.options)
 
     def coordinator(self, owner: str = "somebody else") -> CheckpointCoordinator:
         return CheckpointCoordinator("days", self.store, owner=owner)

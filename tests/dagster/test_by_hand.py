@@ -14,7 +14,7 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport, load_report
-from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark import CheckpointBatch
@@ -196,21 +196,6 @@ def test_one_set_of_keys_configures_both_resources(place: str) -> None:
     assert changelog.store().get("x") == b"x"
 
 
-def test_the_fields_of_a_resource_are_one_set(place: str) -> None:
-    """`checkpoints` and `files` are more of `options`; two values for one key are refused, also by alias."""
-    changelog = ChangelogStorageResource(
-        uri=place,
-        options={"dstl.dfs.upload.timeout": "5 min", NUM_RETAINED: "3"},
-        checkpoints={"num_retained": "3"},
-        files={"gs.retry.max-attempt": "2"},
-    )
-    wanted = {"dstl.dfs.upload.timeout": "5 min", NUM_RETAINED: "3", "gs.retry.max-attempt": "2"}
-    assert changelog.job_options() == JobOptions.from_mapping(wanted)
-    both = ChangelogStorageResource(uri=place, options={NUM_RETAINED: "3"}, checkpoints={"num_retained": "4"})
-    with pytest.raises(InvalidInputError, match=f"{NUM_RETAINED} is '3' and '4'"):
-        both.job_options()
-
-
 def test_what_goes_before_what(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Call, resource, environment; the batch has the outcome."""
     monkeypatch.setenv(
@@ -260,8 +245,7 @@ def test_the_options_of_a_call_reach_a_run(place: str) -> None:
     assert (seen[0].changelog.compression, seen[0].checkpoint.num_retained) == ("snappy", 3)
 
 
-@pytest.mark.parametrize("field", ["options", "file_options"])
-def test_the_components_options_act_in_its_jobs(place: str, field: str) -> None:
+def test_the_components_options_act_in_its_jobs(place: str) -> None:
     """Retention in the clean-up; numbers and booleans of YAML are read as their text."""
     coordinator = CheckpointCoordinator("job", open_store(place))
     for _ in range(3):
@@ -269,7 +253,7 @@ def test_the_components_options_act_in_its_jobs(place: str, field: str) -> None:
         coordinator.record(attempt)
         coordinator.confirm(attempt)
     given = {NUM_RETAINED: 2, "dstl.state.materialize.enabled": False}
-    defs = CheckpointLineageComponent(job="job", store=place, **{field: given}).build_defs(None)  # type: ignore[arg-type] # it asks nothing of the context
+    defs = CheckpointLineageComponent(job="job", store=place, options=given).build_defs(None)  # type: ignore[arg-type] # it asks nothing of the context
     assert defs.resolve_job_def("job_cleanup").execute_in_process().success
     assert [each.checkpoint_id for each in coordinator.list()] == [2, 3]
 

@@ -46,8 +46,6 @@ FIELDS: dict[Any, dict[str, str]] = {
     dstl.ChangelogStorageResource: {
         "uri": "store",
         "options": "options",
-        "files": "file_options",
-        "checkpoints": "no field: `options` takes them",
         "gcs": "gcs",
     },
     dstl.checkpoint_asset_specs: {

@@ -106,7 +106,7 @@ def test_a_day_is_written_elsewhere_and_completed_here(orders: Orders) -> None:
     one, two = orders.coordinator.list()
     assert (two.parent, two.positions) == (one.checkpoint_id, {"inbox": "2024-01-03T00:00:00+00:00"})
     assert orders.coordinator.store.get(NAME) == CONTENT
-    assert orders.launched[0]["dstl"]["options"] == {"state.changelog.dstl.dfs.compression": "none"}
+    assert orders.launched[0]["dstl"]["options"] == {"dstl.dfs.compression": "none"}
     assert two.manifest.cost is not None
     assert list(two.manifest.cost.steps)[:2] == ["trigger", "persist"]
     key = dg.AssetKey(["orders", "checkpoints"])

@@ -98,7 +98,7 @@ def test_the_temporary_bucket_is_looked_at(server: GCSServer, bucket: str, run: 
     server.create_bucket(bucket)
     server.create_bucket(f"{bucket}-scratch", versioning={"enabled": True})
     files = {"gs.writer.temporary.bucket.name": f"{bucket}-scratch"}
-    ((_, message),) = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}", files=files))
+    ((_, message),) = run(changelog=ChangelogStorageResource(uri=f"gs://{bucket}", options=files))
     assert message.startswith(f"gs://{bucket}-scratch: versioning: ")
 
 

@@ -46,7 +46,7 @@ def test_a_wrong_option_is_named(named: str, value: str, days: Days, monkeypatch
 
 def test_a_wrong_writer_option_is_named(days: Days) -> None:
     """The same for the options of files."""
-    changelog = ChangelogStorageResource(uri=days.uri, files={"gs.writer.chunk.sise": "8mb"})
+    changelog = ChangelogStorageResource(uri=days.uri, options={"gs.writer.chunk.sise": "8mb"})
     with pytest.raises(InvalidInputError, match=r"gs\.writer\.chunk\.sise"):
         changelog.coordinator("days")
 
@@ -196,18 +196,15 @@ def test_dagster_gcps_resource_is_accepted(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        (
-            {"checkpoints": {"dstl.dfs.upload.timeout": "garbage"}},
-            "dstl.dfs.upload.timeout: 'garbage' .* a duration such as '30s'",
-        ),
-        ({"options": {"dstl.dfs.upload.timeouts": "1 s"}}, "did you mean dstl.dfs.upload.timeout"),
-        ({"checkpoints": {"execution.checkpointing.num-retain": "3"}}, "did you mean .*num-retained"),
-        ({"files": {"gs.storage.root.urls": "x"}}, "did you mean gs.storage.root.url"),
+        ({"dstl.dfs.upload.timeout": "garbage"}, "dstl.dfs.upload.timeout: 'garbage' .* such as '30s'"),
+        ({"dstl.dfs.upload.timeouts": "1 s"}, "did you mean dstl.dfs.upload.timeout"),
+        ({"execution.checkpointing.num-retain": "3"}, "did you mean .*num-retained"),
+        ({"gs.storage.root.urls": "x"}, "did you mean gs.storage.root.url"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], hint: str, days: Days) -> None:
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], hint: str, days: Days) -> None:
     """By its name, with the nearest one that there is."""
-    resource = ChangelogStorageResource(uri=days.uri, **options)
+    resource = ChangelogStorageResource(uri=days.uri, options=options)
     with pytest.raises(InvalidInputError, match=hint):
         resource.coordinator("days")
 
@@ -217,7 +214,7 @@ def test_retries_reach_the_control_plane(monkeypatch: pytest.MonkeyPatch) -> Non
     with GCSServer() as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.create_bucket("once")
-        once = ChangelogStorageResource(uri="gs://once", files={"gs.retry.max-attempt": "1"})
+        once = ChangelogStorageResource(uri="gs://once", options={"gs.retry.max-attempt": "1"})
         for resource, fails in ((once, True), (ChangelogStorageResource(uri="gs://once"), False)):
             server.faults.add(ServerFault(FaultKind.STATUS, status=503))
             coordinator = resource.coordinator("days")

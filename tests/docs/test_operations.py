@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 PREFIXES = (
-    "state.changelog.dstl.dfs.",
+    "dstl.dfs.",
     "dstl.state.materialize.",
     "dstl.checkpoint.",
     "dstl.prices.",

@@ -62,7 +62,7 @@ def test_every_key_is_described() -> None:
     for table in _TABLES:
         for option in table.options:
             assert option.key.startswith(_PREFIXES)
-            prefix, _, last = option.key.removeprefix("state.changelog.dstl.dfs.").rpartition(".")
+            prefix, _, last = option.key.removeprefix("dstl.dfs.").rpartition(".")
             assert option.key in pages or f"{prefix}.{last}" in pages or f".{last}`" in pages, option.key
 
 

@@ -21,7 +21,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import LocalObjectStore
 
-options = FsStateChangelogOptions.from_mapping({"preemptive_persist_threshold_in_bytes": "20kb"})
+options = FsStateChangelogOptions.from_mapping({"dstl.dfs.preemptive-persist-threshold": "20kb"})
 storage = FsStateChangelogStorage("job", LocalObjectStore(sys.argv[1]), options, base_path="attempts/a")
 writer = storage.create_writer("op", KeyGroupRange.of(0, 7))
 number = 0

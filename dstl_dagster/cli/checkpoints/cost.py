@@ -34,7 +34,8 @@ def cost_sections(
     if cost is None:
         yield "cost: not counted by the release that wrote this checkpoint"
         return
-    at = f"list prices of {prices.as_of}" if prices.class_a_per_thousand else "no price"
+    listed = f"list prices of {prices.as_of}" if prices.as_of else "prices of the job"
+    at = listed if prices.class_a_per_thousand else "no price"
     table = Table("step", *_COLUMNS, title=f"Requests by class, at {at}", right=_COLUMNS)
     for name, step in cost.steps.items():
         table.add_row(_STEPS.get(name, name), *_cells(step, prices))
@@ -74,7 +75,7 @@ def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePric
             "class_a_per_thousand": prices.class_a_per_thousand,
             "class_b_per_thousand": prices.class_b_per_thousand,
             "egress_per_gib": prices.egress_per_gib,
-            "as_of": prices.as_of.isoformat(),
+            "as_of": None if prices.as_of is None else prices.as_of.isoformat(),
             "source": prices.source,
         },
     }

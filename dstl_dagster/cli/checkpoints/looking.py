@@ -66,7 +66,7 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) -> None:
     """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost.
 
-    Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01 -o dstl.prices.as-of=DAY.
+    Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01.
     """
     checkpoint = coordinator.at(at)
     prices, later = coordinator.prices, coordinator.later_cost(checkpoint)

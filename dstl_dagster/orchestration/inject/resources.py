@@ -72,12 +72,6 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             "{'execution.checkpointing.num-retained': '30', 'dstl.dfs.upload.timeout': '5 min'}."
         ),
     )
-    checkpoints: dict[str, str] = Field(
-        default_factory=dict, description="More of `options`, for definitions that keep them apart."
-    )
-    files: dict[str, str] = Field(
-        default_factory=dict, description="More of `options`, for definitions that keep them apart."
-    )
     gcs: dg.ResourceDependency[Any] = Field(
         default=None,  # type: ignore[arg-type] # Dagster's way to make it optional
         description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
@@ -105,10 +99,9 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         Raises: InvalidInputError.
         """
         _require_uri(self, "uri")
-        fields = [_literal(self, name) for name in ("options", "checkpoints", "files")]
-        for each in fields:
-            JobOptions.from_mapping(each)
-        if sum(map(len, fields)) == len(self.options) + len(self.checkpoints) + len(self.files):
+        given = _literal(self, "options")
+        JobOptions.from_mapping(given)
+        if len(given) == len(self.options):
             self.job_options()
 
     def store(self) -> ObjectStore:
@@ -120,15 +113,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         Raises: InvalidInputError naming the option.
         """
-        configured: dict[str, str] = {}
-        for each in (self.options, self.checkpoints, self.files):
-            for key, text in JobOptions.from_mapping(each).given:
-                if configured.setdefault(key, text) != text:
-                    raise InvalidInputError(
-                        f"{key} is {configured[key]!r} and {text!r} in the fields of one resource: "
-                        "set it once, in `options`"
-                    )
-        return JobOptions.resolve(None, configured).with_call(call)
+        return JobOptions.resolve(None, self.options).with_call(call)
 
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         # Those given are for a request that must not wait; the host, for example, is the job's.

@@ -107,9 +107,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Options of the job, the same as in its program.",
         examples=[{"execution.checkpointing.num-retained": "30"}],
     )
-    file_options: dict[str, Option] = Field(
-        default_factory=dict, description="More of `options`, for definitions that keep them apart."
-    )
     gcs: str | None = Field(
         default=None,
         description=(
@@ -226,7 +223,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         changelog = ChangelogStorageResource(
             uri=self.store,
             options=as_text(self.options),
-            files=as_text(self.file_options),
             gcs=None if self.gcs is None else client_at(self.gcs),
         )
         changelog.require_valid()

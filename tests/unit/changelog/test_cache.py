@@ -17,7 +17,6 @@ import pytest
 from dstl_dagster.changelog import ChangelogFileCache, FsStateChangelogStorage, FsStateChangelogStorageView
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
-from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, PrivateFile
 from dstl_dagster.testing.uploads import ManualTimer
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -180,7 +179,7 @@ def test_many_readers_download_once(tmp_path: Path) -> None:
     cached.cache.close()
 
 
-def test_a_recovery_reads_through_the_cache(tmp_path: Path) -> None:
+def test_a_recovery_reads_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view downloads a file once for all change sets in it, verifies them, and leaves no file behind."""
     store = CountingStore()
     with (
@@ -192,8 +191,8 @@ def test_a_recovery_reads_through_the_cache(tmp_path: Path) -> None:
             writer.next_sequence_number()
         handle = writer.persist(SequenceNumber.of(0), 1).result().job_manager_owned_snapshot
     assert handle is not None
-    options = FsStateChangelogOptions(cache_directories=(tmp_path,))
-    with FsStateChangelogStorageView(store, options) as view:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with FsStateChangelogStorageView(store) as view:
         for _ in range(3):
             assert [each.change for each in view.create_reader().read(handle)] == [
                 b"%d" % each for each in range(10)
@@ -202,7 +201,7 @@ def test_a_recovery_reads_through_the_cache(tmp_path: Path) -> None:
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
-def test_a_harmed_cached_file_is_passed_over(tmp_path: Path) -> None:
+def test_a_harmed_cached_file_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached file that was altered on disk is found out, and the store is read instead."""
     store = CountingStore()
     with (
@@ -212,7 +211,8 @@ def test_a_harmed_cached_file_is_passed_over(tmp_path: Path) -> None:
         writer.append(1, b"precious")
         handle = writer.persist(SequenceNumber.of(0), 1).result().job_manager_owned_snapshot
     assert isinstance(handle, ChangelogStateHandle)
-    with FsStateChangelogStorageView(store, FsStateChangelogOptions(cache_directories=(tmp_path,))) as view:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with FsStateChangelogStorageView(store) as view:
         assert len(list(view.create_reader().read(handle))) == 1
         (path,) = cached_files(tmp_path)
         content = bytearray(path.read_bytes())

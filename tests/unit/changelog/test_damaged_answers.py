@@ -53,7 +53,7 @@ def written() -> Iterator[tuple[Line, ChangelogStateHandle, list[bytes]]]:
     options = FsStateChangelogOptions.from_mapping(
         {
             "state.changelog.dstl.dfs.preemptive-persist-threshold": "64 mb",
-            "state.changelog.dstl.dfs.compression": "zstd",
+            "dstl.dfs.compression": "zstd",
         }
     )
     with open_writer(store, options) as (_, writer):

@@ -251,12 +251,12 @@ def test_a_deleted_file_is_named():
         list(ChangelogReader(store).read(handle))
 
 
-def test_a_recovery_downloads_in_large_parts(tmp_path):
+def test_a_recovery_downloads_in_large_parts(tmp_path, monkeypatch):
     """Each file once, though read twice; 8 MiB a request, several files at once."""
     store = Network()
     handle = written(store, files=2, sets=36, set_bytes=256 * KIB)
-    options = FsStateChangelogOptions(cache_directories=(tmp_path,))
-    with FsStateChangelogStorageView(store, options) as view:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with FsStateChangelogStorageView(store) as view:
         for _ in range(2):
             assert len(list(view.create_reader().read(handle))) == 72
     assert store.requests == {"get_range": 4}

@@ -18,7 +18,7 @@ RANGE = KeyGroupRange.of(0, 5)
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 class TestFsStateChangelogStorageTest:
     def _storage(self, compression: str) -> FsStateChangelogStorage:
-        options = FsStateChangelogOptions.from_mapping({"compression": compression})
+        options = FsStateChangelogOptions.from_mapping({"dstl.dfs.compression": compression})
         return FsStateChangelogStorage("job", MemoryObjectStore(), options)
 
     def test_write_and_read(self, compression: str) -> None:

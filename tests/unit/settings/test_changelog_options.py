@@ -24,8 +24,6 @@ EVERY_OPTION: dict[str, tuple[Any, str, Any]] = {
     "dstl.dfs.preemptive-persist-threshold": ("3MB", "preemptive_persist_threshold_in_bytes", 3 * MB),
     "dstl.dfs.batch.persist-delay": ("30s", "batch_persist_delay", timedelta(seconds=30)),
     "dstl.dfs.batch.persist-size-threshold": ("64 kb", "batch_persist_size_threshold_bytes", 64 << 10),
-    "dstl.dfs.batch.max-size": ("1g", "max_batch_bytes", 1 << 30),
-    "dstl.dfs.batch.max-tasks": ("3", "max_batch_tasks", 3),
     "dstl.dfs.upload.buffer-size": ("2mb", "upload_buffer_bytes", 2 * MB),
     "dstl.dfs.upload.num-threads": ("9", "num_upload_threads", 9),
     "dstl.dfs.discard.num-threads": (2, "num_discard_threads", 2),
@@ -40,16 +38,19 @@ EVERY_OPTION: dict[str, tuple[Any, str, Any]] = {
         timedelta(milliseconds=500),
     ),
     "dstl.dfs.download.local-cache.max-size": ("5MB", "max_cache_bytes", 5 * MB),
-    "dstl.dfs.download.local-cache.directories": ("/a:/b", "cache_directories", (Path("/a"), Path("/b"))),
 }
+OURS = ("compression", "max_cache_bytes")
 
 
 @pytest.mark.parametrize("key", EVERY_OPTION)
-def test_every_option_is_read_under_all_its_spellings(key: str) -> None:
-    """The full key, the deprecated one without `state.changelog.`, and the field's own name."""
+def test_every_option_has_one_key_and_upstreams(key: str) -> None:
+    """Upstream's full key as well, where it has the option, and no other spelling."""
     text, name, expected = EVERY_OPTION[key]
-    for spelling in (PREFIX + key, key, name):
+    for spelling in (key,) if name in OURS else (PREFIX + key, key):
         assert getattr(FsStateChangelogOptions.from_mapping({spelling: text}), name) == expected
+    for spelling in (name, PREFIX + key) if name in OURS else (name,):
+        with pytest.raises(InvalidInputError, match="is not an option"):
+            FsStateChangelogOptions.from_mapping({spelling: text})
 
 
 def test_no_option_is_left_out() -> None:
@@ -93,18 +94,17 @@ def test_upstreams_switch_for_compression(value: Any, expected: str) -> None:
     [
         ({PREFIX + "dstl.dfs.upload.num-threads": "0"}, "upload.num-threads"),
         ({PREFIX + "dstl.dfs.upload.num-threads": "many"}, "upload.num-threads"),
-        ({PREFIX + "dstl.dfs.batch.max-tasks": "0"}, "batch.max-tasks"),
         ({PREFIX + "dstl.dfs.upload.timeout": "5 parsecs"}, "upload.timeout"),
         ({PREFIX + "dstl.dfs.upload.buffer-size": "3GB"}, "upload.buffer-size"),
         ({PREFIX + "dstl.dfs.upload.retry-policy": "forever"}, "upload.retry-policy"),
-        ({PREFIX + "dstl.dfs.compression": "brotli"}, "compression"),
+        ({"dstl.dfs.compression": "brotli"}, "compression"),
         ({PREFIX + "dstl.dfs.upload.max-in-flight": "1MB"}, "batch.persist-size-threshold"),
         (
-            {PREFIX + "dstl.dfs.upload.max-in-flight": "0", "batch_persist_size_threshold_bytes": 0},
+            {PREFIX + "dstl.dfs.upload.max-in-flight": "0", "dstl.dfs.batch.persist-size-threshold": 0},
             "upload.max-in-flight",
         ),
         ({PREFIX + "dstl.dfs.upload.num-thread": "3"}, "upload.num-thread"),
-        ({"dstl.dfs.upload.max-attempts": 2, "max_upload_attempts": 2}, "max_upload_attempts"),
+        ({f"{each}dstl.dfs.upload.max-attempts": 2 for each in ("", PREFIX)}, "two spellings"),
         ({"dstl.dfs.compression": "zstd", "dstl.dfs.compression.enabled": "true"}, "compression.enabled"),
     ],
 )
@@ -152,21 +152,6 @@ def test_a_job_id_stands_in_names_as_it_should() -> None:
         FsStateChangelogStorage("job", MemoryObjectStore(), base_path="a/../b")
 
 
-def test_a_batch_of_two_persists_leaves_at_once() -> None:
-    """`batch.max-tasks`: two writers' persists share a file long before the hour is over; the third waits."""
-    given = {"dstl.dfs.batch.persist-delay": "1 h", "dstl.dfs.batch.max-tasks": 2}
-    options = FsStateChangelogOptions.from_mapping(given)
-    store = MemoryObjectStore()
-    with FsStateChangelogStorage("job", store, options) as storage:
-        writers = [storage.create_writer(f"op-{number}", KeyGroupRange.of(0, 0)) for number in range(3)]
-        for writer in writers:
-            writer.append(0, b"x")
-        *first, last = [writer.persist(SequenceNumber.of(0), 1) for writer in writers]
-        handles = [each.result(timeout=60).job_manager_owned_snapshot for each in first]
-        assert {handle.stream_state_handle().name for handle in handles} == {s.name for s in store.list()}
-        assert not last.done()
-
-
 def test_local_recovery_is_on_or_off(tmp_path: Path) -> None:
     """Enabled with a directory, made absolute; disabled without."""
     assert not LocalRecoveryConfig.disabled().is_local_backup_enabled
@@ -183,8 +168,7 @@ def test_upstreams_names_of_options_are_constants() -> None:
         for name, value in vars(FsStateChangelogOptions).items()
         if name.isupper() and name[0] != "_"
     }
-    ours = {"compression", "max_batch_bytes", "max_batch_tasks", "max_cache_bytes", "cache_directories"}
-    upstreams = {PREFIX + key for key, (_, name, _) in EVERY_OPTION.items() if name not in ours}
+    upstreams = {PREFIX + key for key, (_, name, _) in EVERY_OPTION.items() if name not in OURS}
     assert set(constants.values()) == upstreams | {f"{PREFIX}dstl.dfs.compression.enabled"}
     options = FsStateChangelogOptions.from_mapping(
         {

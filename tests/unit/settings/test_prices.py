@@ -1,8 +1,6 @@
-"""Prices and budgets: from texts, with a date, and the arithmetic."""
+"""Prices and budgets: from texts, and the arithmetic."""
 
 from __future__ import annotations
-
-from datetime import date
 
 import pytest
 
@@ -19,11 +17,11 @@ def test_money_is_operations_and_bytes_read() -> None:
 
 def test_prices_are_options_of_the_job() -> None:
     """Under `dstl.prices.*`, wherever options of the coordinator go; the others keep their defaults."""
-    given = {"dstl.prices.class-a-per-thousand": "0.01", "dstl.prices.as-of": "2026-11-01"}
+    given = {"dstl.prices.class-a-per-thousand": "0.01"}
     prices = CheckpointOptions.from_mapping(given, alone=True).prices
     assert prices.class_a_per_thousand == 0.01
     assert prices.class_b_per_thousand == StoragePrices().class_b_per_thousand
-    assert prices.as_of == date(2026, 11, 1)
+    assert prices.as_of is None
     assert "google" not in prices.source
     assert CheckpointOptions.from_mapping({}).prices == StoragePrices()
 
@@ -31,10 +29,8 @@ def test_prices_are_options_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"dstl.prices.class-a-per-thousand": "0.01"}, "dstl.prices.as-of"),
-        ({"dstl.prices.class-a-per-thousand": "-1", "dstl.prices.as-of": "2026-11-01"}, "0 or more"),
-        ({"dstl.prices.class-a-per-thousand": "cheap", "dstl.prices.as-of": "2026-11-01"}, "finite number"),
-        ({"dstl.prices.as-of": "yesterday"}, "is not a day"),
+        ({"dstl.prices.class-a-per-thousand": "-1"}, "0 or more"),
+        ({"dstl.prices.class-a-per-thousand": "cheap"}, "finite number"),
         ({"dstl.prices.class-a-per-thousands": "1"}, "did you mean dstl.prices.class-a-per-thousand"),
     ],
 )

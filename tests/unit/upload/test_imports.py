@@ -40,7 +40,7 @@ def watched(action):
 
 batches.BatchAction.attempt = watched
 uri, compression = sys.argv[1:]
-options = FsStateChangelogOptions.from_mapping({"compression": compression})
+options = FsStateChangelogOptions.from_mapping({"dstl.dfs.compression": compression})
 with closing(open_store(uri)) as store:
     storage = FsStateChangelogStorage("job", store, options)
     with storage.create_writer("op", KeyGroupRange.of(0, 3)) as writer:
