@@ -6,13 +6,14 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import CheckpointOptions, CostBudget, StoragePrices
+from dstl_dagster.storage import Cost
 
 
 def test_money_is_operations_and_bytes_read() -> None:
     prices = StoragePrices(class_a_per_thousand=5.0, class_b_per_thousand=0.4, egress_per_gib=0.12)
-    assert prices.usd(class_a=1000, class_b=0, bytes_down=0) == pytest.approx(5.0)
-    assert prices.usd(class_a=1, class_b=10, bytes_down=1 << 29) == pytest.approx(0.005 + 0.004 + 0.06)
-    assert StoragePrices.free().usd(class_a=9, class_b=9, bytes_down=9) == 0
+    assert Cost(class_a=1000).usd(prices) == pytest.approx(5.0)
+    assert Cost(class_a=1, class_b=10, bytes_down=1 << 29).usd(prices) == pytest.approx(0.005 + 0.004 + 0.06)
+    assert Cost(class_a=9, class_b=9, bytes_down=9).usd(StoragePrices.free()) == 0
 
 
 def test_prices_are_options_of_the_job() -> None:
