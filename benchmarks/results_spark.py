@@ -132,8 +132,8 @@ def contenders(df: DataFrame, folder: Path) -> Mapping[str, Callable[[], object]
         name = f"out/{next(turn)}" + (f".{file_format}" if single else "")
         reports = write_files(
             df,
+            batch,
             name,
-            attempt=batch,
             format=file_format,
             single_file=single,
             job_options=coordinator.job_options,

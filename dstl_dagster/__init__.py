@@ -2,8 +2,8 @@
 
 The names below are loaded on first use: importing the package on a Spark executor imports neither
 Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagster[dagster]` brings, but for
-`read_state` and its `StateScan`, which need nothing more, and `CheckpointBatch`, which needs PySpark, and so
-is not among what `import *` loads.
+`read_state` and its `StateScan`, which need nothing more, and `open_batch` and its `CheckpointBatch`, which
+need PySpark, and so are not among what `import *` loads.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dstl_dagster.orchestration.yaml.asset_component import CheckpointedAssetComponent
     from dstl_dagster.orchestration.yaml.component import CheckpointLineageComponent
     from dstl_dagster.spark import CheckpointBatch as CheckpointBatch
+    from dstl_dagster.spark import open_batch as open_batch
 
 __version__ = "0.1.0"
 
@@ -99,7 +100,7 @@ __getattr__, __dir__ = lazy_face(
     {
         "jobs": ["read_state"],
         "keyed": ["StateScan"],
-        "spark": ["CheckpointBatch"],
+        "spark": ["CheckpointBatch", "open_batch"],
         "orchestration.yaml.asset_component": ["CheckpointedAssetComponent"],
         "orchestration.define.assets": ["build_state_asset", "checkpoint_asset_specs"],
         "orchestration.define.checkpointed_asset": ["checkpointed_asset"],

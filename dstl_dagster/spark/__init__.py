@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
-    from dstl_dagster.spark.batch import CheckpointBatch
+    from dstl_dagster.spark.batch import CheckpointBatch, open_batch
     from dstl_dagster.spark.data_source import register
     from dstl_dagster.spark.dataframes.files import lines, write_files
     from dstl_dagster.spark.dataframes.merge import merge_state
@@ -30,6 +30,7 @@ __all__ = [
     "lines",
     "local_session",
     "merge_state",
+    "open_batch",
     "read_state",
     "register",
     "replace_state",
@@ -42,7 +43,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "batch": ["CheckpointBatch"],
+        "batch": ["CheckpointBatch", "open_batch"],
         "data_source": ["register"],
         "dataframes.files": ["lines", "write_files"],
         "dataframes.merge": ["merge_state"],

@@ -1,14 +1,16 @@
-"""The Spark face of a batch: steps 1 to 3 of a checkpoint around a user's own code, on the driver.
+"""The Spark face of a batch: the steps of a checkpoint around a user's own code, on the driver.
 
 Owns the methods that the user's code calls, and the refusal to write a batch that was applied before. Does
-not own the batch's life (`checkpoint.Batch`), nor writing state (`state`) or files (`files`).
+not own the batch's life (`checkpoint.Batch`), nor writing state (`state`) or files (`files`). Imports pyspark
+once a DataFrame is there: a program that works with pandas, Polars or Arrow needs none.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,28 +30,77 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
-from dstl_dagster.spark.dataframes.file_formats import FileMode
-from dstl_dagster.spark.dataframes.files import write_files
-from dstl_dagster.spark.dataframes.merge import merge_state
-from dstl_dagster.spark.dataframes.progress import Progress
-from dstl_dagster.spark.dataframes.state import read_state, write_state
 from dstl_dagster.spark.stores import read_cost_of
-from dstl_dagster.storage import RunningCost
+from dstl_dagster.storage import ObjectStore, RunningCost, open_store
 from dstl_dagster.timeline import BatchKey, BatchKeyLike
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CheckpointBatch"]
+    from dstl_dagster.spark.dataframes.file_formats import FileMode
+    from dstl_dagster.spark.dataframes.progress import Progress
+
+__all__ = ["CheckpointBatch", "open_batch"]
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_batch(
+    store: ObjectStore | str,
+    job: str,
+    *,
+    idempotency_key: str | None = None,
+    owner: str | None = None,
+    take_over: bool = False,
+    check: Callable[[Checkpoint | None], None] | None = None,
+    clean_up_every: int = 0,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Iterator[CheckpointBatch]:
+    """One batch of `job` by a program that does all steps itself: the block is steps 1 to 3, its end 4 to 7.
+
+    In Dagster `ChangelogStorageResource.checkpoint` gives the same object, and in a driver that Dagster has
+    launched `dstl_dagster.pipes.open_batch`.
+
+    If `already_in` is set, a completed checkpoint holds the batch: its files are published, if a program died
+    before they were, and there is nothing to write.
+
+    Args:
+        store: a URI (`gs://bucket`, `file:///folder`), whose store is closed with the block; or a store.
+        idempotency_key: identifies the batch, which is applied once.
+        owner: who opens it. A program that is started again under the same owner fences the attempt that it
+            left open; by default each is an owner of its own.
+        take_over: fence another owner's attempt.
+        check, progress: as for `CheckpointBatch`.
+        clean_up_every: do step 7 after every so many checkpoints; 0: never.
+        options: of the job.
+
+    Raises: on entering ConflictError (kind `attempt_open`), and what `check` raises; on leaving as
+    `Batch.complete`. An exception in the block aborts the attempt.
+    """
+    given = JobOptions.of(options)
+    with ExitStack() as stack:
+        if isinstance(store, str):
+            store = stack.enter_context(closing(open_store(store, given.files)))
+        coordinator = CheckpointCoordinator(job, store, given, owner=owner)
+        batch = CheckpointBatch(
+            coordinator,
+            idempotency_key=idempotency_key,
+            take_over=take_over,
+            check=check,
+            progress=progress,
+            clean_up_every=clean_up_every,
+        )
+        yield stack.enter_context(batch)
 
 
 class CheckpointBatch:
     """A context manager: entering opens the attempt, leaving stores the report of what its tasks wrote.
 
-    Leaving normally ends step 3: everything written is durable and reported, and nothing is visible yet.
+    Leaving normally ends step 3: everything written is durable and reported, and nothing is visible yet. With
+    `clean_up_every` it goes on to step 6.
     It also merges older runs of what it wrote, as far as they are due (`CheckpointOptions.materialize_*`).
     Leaving by an exception aborts the attempt. If the process dies instead, the next trigger of the same
     owner fences it. One thread.
@@ -63,6 +114,8 @@ class CheckpointBatch:
             raises if the batch must not run now. The attempt opens on exactly that parent.
         claim: what the program says of the batch; refused if it does not fit the parent.
         progress: called with (finished tasks, known tasks) while a write runs.
+        clean_up_every: do steps 4 to 6 on leaving, and step 7 after every so many checkpoints (0: never);
+            `None`: other processes do them.
     """
 
     def __init__(
@@ -75,6 +128,7 @@ class CheckpointBatch:
         claim: Claim | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        clean_up_every: int | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._key = BatchKey.of(idempotency_key)
@@ -83,6 +137,7 @@ class CheckpointBatch:
         self._claim = claim
         self._clock = clock
         self._progress = progress
+        self._clean_up_every = clean_up_every
         self._positions: dict[str, Any] = {}
         self._batch: Batch | None = None
         self._applied: Attempt | None = None
@@ -132,6 +187,8 @@ class CheckpointBatch:
         self._applied = self._find_applied()
         if self._applied is not None:
             log.info("batch %s is already in checkpoint %d", self._key, self._applied.checkpoint_id)
+            if self._clean_up_every is not None:
+                self._coordinator.compose_commit()
             return self
         self._batch = self._begin(cost)
         for source, position in self._positions.items():
@@ -170,12 +227,17 @@ class CheckpointBatch:
     def _end(self, batch: Batch) -> None:
         """End step 3, after the user's code."""
         batch.merge_due_runs()
-        batch.hand_over()
+        if self._clean_up_every is None:
+            batch.hand_over()
+        else:
+            batch.complete(clean_up_every=self._clean_up_every)
 
     def read_state(
         self, spark: SparkSession, operator: str, *, schema: StructType | str | None = None
     ) -> DataFrame:
         """The state of `operator` at the parent checkpoint; an empty DataFrame of `schema` if it has none."""
+        from dstl_dagster.spark.dataframes.state import read_state
+
         if self._batch is not None:
             self._batch.count_along(read_cost_of(spark))
         return read_state(
@@ -219,6 +281,8 @@ class CheckpointBatch:
             "job_options": job_options,
         }
         if _is_spark_frame(changed):
+            from dstl_dagster.spark.dataframes.state import write_state
+
             report = write_state(changed, self._open, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changed)
@@ -261,6 +325,8 @@ class CheckpointBatch:
             "job_options": job_options,
         }
         if _is_spark_frame(changes):
+            from dstl_dagster.spark.dataframes.merge import merge_state
+
             report = merge_state(changes, self._open, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changes)
@@ -284,11 +350,13 @@ class CheckpointBatch:
 
         `job_options`: of this call, on top of the job's.
         """
+        from dstl_dagster.spark.dataframes.files import write_files
+
         self._require_new()
         reports = write_files(
             rows,
+            self._open,
             uri,
-            attempt=self._open,
             format=format,
             single_file=single_file,
             mode=mode,

@@ -51,7 +51,7 @@ class Job:
 
     def write_files(self, df: DataFrame, uri: str, **how: object) -> Checkpoint:
         """One checkpoint with files."""
-        return self.checkpoint(lambda attempt: ([], write_files(df, uri, attempt=attempt, **how)))  # type: ignore[arg-type]
+        return self.checkpoint(lambda attempt: ([], write_files(df, attempt, uri, **how)))  # type: ignore[arg-type]
 
     def read_state(self, operator: str = "op", at: int | None = None, **how: object) -> DataFrame:
         checkpoint = self.coordinator.latest() if at is None else self.coordinator.get(at)

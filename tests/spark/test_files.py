@@ -201,7 +201,7 @@ def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
 def test_nothing_is_visible_before_the_commit(job: Job) -> None:
     """Written files are components of an attempt, under its half of a UUID, until step 6."""
     attempt = job.coordinator.trigger()
-    (report,) = write_files(job.spark.range(10), (job.folder / "out/x.jsonl").as_uri(), attempt=attempt)
+    (report,) = write_files(job.spark.range(10), attempt, (job.folder / "out/x.jsonl").as_uri())
     assert visible(job.folder) == []
     assert report.object_name == "out/x.jsonl"
     halves = {each.int >> 64 for each in report.recoverable.component_object_ids}
@@ -247,7 +247,7 @@ def test_a_wrong_call_is_refused_before_anything_runs(
     """Each mistake is named when the plan is made."""
     attempt = job.coordinator.trigger()
     with pytest.raises(InvalidInputError, match=reason):
-        write_files(job.spark.sql(query), uri, attempt=attempt, **how)
+        write_files(job.spark.sql(query), attempt, uri, **how)
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])
@@ -291,7 +291,7 @@ def test_success_comes_after_all_others(job: Job) -> None:
     assert [each.object_name for each in done.manifest.files][-1] == "parts/_SUCCESS"
     assert (job.folder / "parts/_SUCCESS").read_bytes() == b""
     attempt = job.coordinator.trigger()
-    files = write_files(df, "more", attempt=attempt, format="csv", single_file=False, success=True)
+    files = write_files(df, attempt, "more", format="csv", single_file=False, success=True)
     job.coordinator.record(attempt, [], files)
     job.coordinator.confirm(attempt)
     (job.folder / "more").mkdir()

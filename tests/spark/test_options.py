@@ -274,9 +274,7 @@ def test_writer_options_act_where_files_are_written(place: Place, way: str) -> N
         place.complete(batch)
     elif way == "attempt":
         attempt = coordinator.trigger()
-        reports = write_files(
-            text, "out/x.txt", attempt=attempt, format="text", job_options=coordinator.job_options
-        )
+        reports = write_files(text, attempt, "out/x.txt", format="text", job_options=coordinator.job_options)
         coordinator.record(attempt, [], reports)
         coordinator.confirm(attempt)
         coordinator.compose_commit()

@@ -41,7 +41,7 @@ def test_a_long_write_tells_how_far_it_is(job: Job, tmp_path: Path) -> None:
             flag.touch()
 
     df = job.spark.range(0, 10, 1, 2).mapInArrow(wait, "id BIGINT")
-    job.checkpoint(lambda attempt: ([], write_files(df, "x.jsonl", attempt=attempt, progress=progress)))
+    job.checkpoint(lambda attempt: ([], write_files(df, attempt, "x.jsonl", progress=progress)))
     assert (1, 2) in reported
     assert reported[-1] == (2, 2)
 
@@ -55,7 +55,7 @@ def test_a_display_that_fails_fails_no_write(job: Job) -> None:
         raise RuntimeError("no terminal")
 
     job.checkpoint(
-        lambda attempt: ([], write_files(job.spark.range(3), "x.jsonl", attempt=attempt, progress=progress))
+        lambda attempt: ([], write_files(job.spark.range(3), attempt, "x.jsonl", progress=progress))
     )
     assert (job.folder / "x.jsonl").exists()
     assert len(calls) == 1

@@ -72,9 +72,9 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 def write_files(
     df: DataFrame,
+    attempt: Attempt | Batch,
     uri: str,
     *,
-    attempt: Attempt | Batch,
     format: str = "jsonl",  # noqa: A002 - Spark's own word
     single_file: bool | None = None,
     mode: FileMode = "error",
@@ -92,8 +92,8 @@ def write_files(
 
     Args:
         df: in the order of the file, within and across partitions.
-        uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store, as it is.
         attempt: from step 1; or the batch that holds it, which then counts what is requested.
+        uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store, as it is.
         format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
         single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined.
         mode: of a folder of parts that holds files already: `error`, or `append`, for which the parts' names

@@ -15,11 +15,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame
 
-from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.errors import raise_as_raised
@@ -129,12 +128,13 @@ class _Batches:
                 raise _CompletedElsewhere
             micro_batch.require_after(last, self._adopt_after)
 
-        with _CompletingBatch(
+        with _MicroBatch(
             coordinator,
-            self._clean_up_every,
-            micro_batch,
+            idempotency_key=micro_batch.key,
+            claim=micro_batch.claim(operators=None),
             take_over=self._take_over,
             check=check,
+            clean_up_every=self._clean_up_every,
         ) as batch:
             self._update(batch, rows)
         self._kept.completed(micro_batch)
@@ -183,29 +183,11 @@ class _CompletedElsewhere(Exception):  # noqa: N818 (not an error: the tail says
     """The parent, as read for step 1, holds this micro-batch; what this process saw before it did not."""
 
 
-class _CompletingBatch(CheckpointBatch):
-    """Completes its checkpoint on leaving, instead of handing over to steps that run elsewhere.
-
-    Its caller has seen that the batch is not applied: step 1 alone looks again.
-    """
-
-    def __init__(
-        self,
-        coordinator: CheckpointCoordinator,
-        clean_up_every: int,
-        micro_batch: MicroBatch,
-        **arguments: Any,
-    ) -> None:
-        claim = micro_batch.claim(operators=None)
-        super().__init__(coordinator, idempotency_key=micro_batch.key, claim=claim, **arguments)
-        self._clean_up_every = clean_up_every
+class _MicroBatch(CheckpointBatch):
+    """Its caller has seen that it is not applied: step 1 alone looks again."""
 
     def _find_applied(self) -> None:
         return None
-
-    def _end(self, batch: Batch) -> None:
-        batch.merge_due_runs()
-        batch.complete(clean_up_every=self._clean_up_every)
 
 
 def _drain(rows: DataFrame) -> None:

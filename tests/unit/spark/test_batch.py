@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport, OperatorReport, load_report
+from dstl_dagster.checkpoint import (
+    Checkpoint,
+    CheckpointCoordinator,
+    CleanUp,
+    FileReport,
+    OperatorReport,
+    Timeline,
+    load_report,
+)
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.recoverable import GSRecoverableWriter
-from dstl_dagster.spark.batch import CheckpointBatch
+from dstl_dagster.spark.batch import CheckpointBatch, open_batch
 from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.timeline import Fenced
 
 
 def _coordinator() -> CheckpointCoordinator:
     return CheckpointCoordinator("job", MemoryObjectStore(), owner="test")
 
 
-def _file(batch: CheckpointBatch, store: MemoryObjectStore) -> FileReport:
-    stream = GSRecoverableWriter(store, attempt=batch.attempt.attempt).open(store.uri_of("x.txt"))
+def _file(batch: CheckpointBatch, store: MemoryObjectStore, name: str = "x.txt") -> FileReport:
+    stream = GSRecoverableWriter(store, attempt=batch.attempt.attempt).open(store.uri_of(name))
     stream.write(b"x")
     committer = stream.close_for_commit()
     return FileReport(committer.recoverable, tuple(committer.components))
@@ -57,3 +71,88 @@ def test_nothing_is_added_to_a_batch_that_is_done() -> None:
         with pytest.raises(ConflictError) as refused:
             again.add(OperatorReport("op", ()))
     assert refused.value.kind == "already_applied"
+
+
+def _apply(store: MemoryObjectStore, key: str, **how: Any) -> int | None:
+    """One batch with a row and a file, as a program alone writes it; returns `already_in`."""
+    with open_batch(store, "job", idempotency_key=key, **how) as batch:
+        if batch.already_in is None:
+            batch.write_state(pa.table({"key": [key], "value": [1]}), operator="op", keys=["key"])
+            batch.add(_file(batch, store, f"{key}.txt"))
+            batch.move_position("inbox", key)
+        return batch.already_in
+
+
+def test_a_program_alone_does_all_steps() -> None:
+    """The end of the block completes the checkpoint, publishes its file, and cleans up when asked; a batch
+    that a checkpoint holds is not applied again.
+    """
+    store = MemoryObjectStore()
+    assert [_apply(store, key, clean_up_every=2) for key in ("a", "b", "a")] == [None, None, 1]
+    coordinator = CheckpointCoordinator("job", store)
+    assert [(done.positions["inbox"], done.committed) for done in coordinator.list()] == [
+        ("a", True),
+        ("b", True),
+    ]
+    assert (store.get("a.txt"), store.get("b.txt")) == (b"x", b"x")
+    assert coordinator.audit().in_order
+    assert coordinator.audit().garbage == CleanUp(dry_run=True)  # the clean-up of checkpoint 2 took it all
+
+
+def test_a_program_that_died_before_step_6_publishes_when_it_runs_again() -> None:
+    """The checkpoint is complete, so there is nothing to write, and its file appears."""
+    store = MemoryObjectStore()
+    coordinator = CheckpointCoordinator("job", store)
+    with CheckpointBatch(coordinator, idempotency_key="a") as batch:
+        batch.add(_file(batch, store, "a.txt"))
+    coordinator.record_report(batch.attempt, load_report(store, batch.attempt))
+    coordinator.confirm(batch.attempt)
+    assert store.stat("a.txt") is None
+    assert _apply(store, "a") == 1
+    assert store.get("a.txt") == b"x"
+
+
+def test_a_program_that_was_killed_goes_on_under_its_owner() -> None:
+    """Its attempt is open: the same owner fences it, another one is refused, and may take over."""
+    store = MemoryObjectStore()
+    killed = CheckpointCoordinator("job", store, owner="program").trigger(idempotency_key="a")
+    with pytest.raises(ConflictError, match="is being made by attempt"):
+        _apply(store, "a", owner="another")
+    assert _apply(store, "a", owner="program") is None
+    CheckpointCoordinator("job", store, owner="program").trigger()
+    assert _apply(store, "b", owner="another", take_over=True) is None
+    fenced = [record for record in Timeline("job", store).records() if isinstance(record, Fenced)]
+    assert [record.by for record in fenced] == ["program", "another"]
+    assert fenced[0].attempt == killed.attempt
+
+
+def test_an_error_in_the_block_leaves_nothing() -> None:
+    """The attempt is aborted, and a batch of that name can be applied."""
+    store = MemoryObjectStore()
+
+    def check(parent: Checkpoint | None) -> None:
+        assert parent is None
+
+    with (
+        pytest.raises(InvalidInputError),
+        open_batch(store, "job", idempotency_key="a", check=check) as batch,
+    ):
+        batch.write_state(pa.table({"key": [1]}), operator="op", keys=["nothing"])
+    assert [record.kind for record in Timeline("job", store).records()] == ["opened", "aborted"]
+    assert _apply(store, "a") is None
+
+
+def test_a_program_without_dataframes_needs_no_pyspark() -> None:
+    """Rows of Arrow, in a process where importing pyspark fails."""
+    program = """
+import sys
+
+sys.modules["pyspark"] = None
+import pyarrow as pa
+from dstl_dagster import open_batch
+
+with open_batch("memory://lean", "job") as batch:
+    batch.write_state(pa.table({"key": [1]}), operator="op", keys=["key"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
