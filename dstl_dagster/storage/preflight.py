@@ -6,13 +6,15 @@ daily work is required.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
@@ -27,9 +29,8 @@ from dstl_dagster.storage.base import (
     ObjectStore,
     Source,
 )
-from dstl_dagster.storage.local.mounts import lock_option, mounts_of_this_process
 
-__all__ = ["Finding", "Severity", "check_store", "judge_bucket", "probe_store"]
+__all__ = ["Finding", "Severity", "check_store", "judge_bucket", "lock_option", "probe_store"]
 
 WANTED_PERMISSIONS = (
     "storage.objects.create",
@@ -38,6 +39,8 @@ WANTED_PERMISSIONS = (
     "storage.objects.list",
 )
 
+_LOCAL_LOCKS: Final = ("nolock", "local_lock=all", "local_lock=flock")
+_MOUNTS: Final = Path("/proc/self/mountinfo")
 _COLD_CLASSES = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365, "DURABLE_REDUCED_AVAILABILITY": 0}
 
 
@@ -246,8 +249,10 @@ def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
     parts = urlsplit(store.uri)
     if parts.scheme != "file":
         return
-    listed = mounts_of_this_process() if mounts is None else mounts
-    option = lock_option(Path(unquote(parts.path)).resolve(), listed)
+    if mounts is None:
+        with suppress(OSError):
+            mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    option = lock_option(Path(unquote(parts.path)).resolve(), mounts or "")
     if option is not None:
         yield Finding(
             "local_locks",
@@ -255,6 +260,26 @@ def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
             f"the folder is on NFS, mounted with {option}: its locks hold on this machine alone, and two "
             "machines may both win one create. Use it from one machine only, or mount it with its locks",
         )
+
+
+def lock_option(folder: Path, mounts: str) -> str | None:
+    """The mount option by which locks below an absolute folder are known to this machine alone.
+
+    None where there is no such option: NFS with locks, any other file system, or an unknown one.
+    """
+    options: list[str] = []
+    longest = -1
+    for line in mounts.splitlines():
+        place, separator, system = line.partition(" - ")
+        fields, kind = place.split(" "), system.split(" ")
+        if not separator or len(fields) < 6 or len(kind) < 3:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]))
+        # Of several mounts at one point the last one is seen.
+        if folder.is_relative_to(point) and len(point.parts) >= longest:
+            longest = len(point.parts)
+            options = kind[2].split(",") if kind[0].startswith("nfs") else []
+    return next((option for option in _LOCAL_LOCKS if option in options), None)
 
 
 def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableError:

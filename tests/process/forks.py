@@ -18,7 +18,6 @@ from pathlib import Path
 
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, open_store
-from dstl_dagster.storage.local import files as local_files
 
 CHILDREN = 4
 
@@ -105,14 +104,6 @@ def inherited_upload(place: str) -> None:
     assert store.get("a") == b"first second"
 
 
-def inherited_sweep(place: str) -> None:
-    """A child that was forked during another thread's first sweep writes all the same."""
-    store = LocalObjectStore(place)
-    with local_files._sweep_lock:
-        child = forked(lambda: store.put("a", b"x", precondition=ABSENT))
-    joined(child)
-
-
 def shared_store(place: str) -> None:
     """Parent and children ask for different objects through a store that was opened and used before."""
     store = open_store(place)
@@ -132,9 +123,7 @@ def ask(store: ObjectStore, names: list[str], turn: int) -> None:
         assert store.get(names[turn]) == b"x" * turn
 
 
-SCENARIOS = {
-    each.__name__: each for each in (inherited_locks, inherited_upload, inherited_sweep, shared_store)
-}
+SCENARIOS = {each.__name__: each for each in (inherited_locks, inherited_upload, shared_store)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](sys.argv[2] if "://" in sys.argv[2] else str(Path(sys.argv[2])))

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dstl_dagster.errors import ClosedError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
-__all__ = ["FileRanges", "read_range", "read_summed"]
+__all__ = ["FileRanges"]
 
 _POOLED_BYTES = 1 << 20
 """From this size on the pool pays off."""
@@ -38,24 +40,46 @@ class FileRanges:
 
     @property
     def place(self) -> str:
+        """The file's path."""
         return str(self._path)
 
     def size_bytes(self) -> int:
-        assert self._descriptor is not None, "read after close"
-        return os.fstat(self._descriptor).st_size
+        """Of the file that is open."""
+        return os.fstat(self._opened()).st_size
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
-        assert self._descriptor is not None, "read after close"
-        return read_range(self._descriptor, start, length)
+        """Up to `length` bytes from `start`, shorter where the file ends."""
+        descriptor = self._opened()
+        if length < _POOLED_BYTES:
+            return os.pread(descriptor, length, start)
+        pooled = _room(descriptor, start, length)
+        done = sum(_steps(descriptor, start, pooled, len(pooled)))
+        return pooled[:done].toreadonly()
 
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        assert self._descriptor is not None, "read after close"
-        return read_summed(self._descriptor, start, length)
+        """The same bytes and their CRC-32C."""
+        descriptor = self._opened()
+        if length < _POOLED_BYTES:
+            octets = os.pread(descriptor, length, start)
+            return octets, crc32c(octets)
+        pooled = _room(descriptor, start, length)
+        done, crc = 0, EMPTY_CRC32C
+        for count in _steps(descriptor, start, pooled, _STEP_BYTES):
+            crc = extend(crc, pooled[done : done + count])
+            done += count
+        return pooled[:done].toreadonly(), crc
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise ClosedError(f"{self._path} was closed; open it again to read it")
+        return self._descriptor
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """May be called again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):  # it is closed all the same, and the bytes that were read are right
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -64,30 +88,6 @@ class FileRanges:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def read_range(descriptor: int, start: int, length: int) -> bytes | memoryview:
-    """Up to `length` bytes from `start`, shorter where the file ends. Raises: OSError."""
-    if length < _POOLED_BYTES:
-        return os.pread(descriptor, length, start)
-    pooled = _room(descriptor, start, length)
-    done = 0
-    for count in _steps(descriptor, start, pooled, len(pooled)):
-        done += count
-    return pooled[:done].toreadonly()
-
-
-def read_summed(descriptor: int, start: int, length: int) -> tuple[bytes | memoryview, int]:
-    """The same bytes and their CRC-32C."""
-    if length < _POOLED_BYTES:
-        octets = os.pread(descriptor, length, start)
-        return octets, crc32c(octets)
-    pooled = _room(descriptor, start, length)
-    done, crc = 0, EMPTY_CRC32C
-    for count in _steps(descriptor, start, pooled, _STEP_BYTES):
-        crc = extend(crc, pooled[done : done + count])
-        done += count
-    return pooled[:done].toreadonly(), crc
 
 
 def _room(descriptor: int, start: int, length: int) -> memoryview:

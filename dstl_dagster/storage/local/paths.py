@@ -1,22 +1,20 @@
-"""From object names and URIs to paths under a root, and the one step that puts a file in its place.
+"""From object names and URIs to paths under a root.
 
 Owns which names a folder of files cannot take. Does not own records or locks.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.local.errors import status_of
-from dstl_dagster.storage.local.files import HIDDEN_FOLDER, HiddenFolder, TemporaryFile, empty_folder_removed
+from dstl_dagster.storage.local.files import HIDDEN_FOLDER
 
 __all__ = [
     "LOCAL_BUCKET",
@@ -27,12 +25,10 @@ __all__ = [
     "object_path",
     "object_uri",
     "path_of_uri",
-    "place_file",
 ]
 
 LOCAL_BUCKET = "local"
 MAX_LEVEL_BYTES = 255
-_PLACE_ATTEMPTS = 100
 
 
 def object_path(root: Path, name: str) -> Path:
@@ -129,66 +125,3 @@ def located(root: Path, uri: str) -> str:
         raise InvalidInputError(f"{uri!r} names no object: write {folder_uri(root)}/object")
     object_path(root, name)
     return name
-
-
-def place_file(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:
-    """Give the temporary file its final name in one step, durably.
-
-    Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
-    name would be both file and folder), OSError (the name is as it was before).
-    """
-    folder_missing = False
-    kept = None
-    # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
-    for _ in range(_PLACE_ATTEMPTS):
-        try:
-            if folder_missing:
-                hidden.make_folder(path.parent)
-            if create_only:
-                os.link(temporary.path, path)
-            else:
-                kept = kept or temporary.keep(path)
-                temporary.replace(path)
-        except FileNotFoundError:
-            folder_missing = True
-            continue
-        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-            if empty_folder_removed(path):
-                continue
-            raise _occupied(path, error) from error
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                raise InvalidInputError(f"{str(path)[:80]!r}... is too long for this file system") from error
-            raise
-        _sync_or_take_back(hidden, temporary, path, kept)
-        return
-    raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
-
-
-def _sync_or_take_back(hidden: HiddenFolder, temporary: TemporaryFile, path: Path, kept: str | None) -> None:
-    # The system reports a failed sync only once. A name that stayed would read back as a success, and be gone
-    # after a power loss.
-    try:
-        hidden.sync_folder(path.parent)
-    except OSError:
-        try:
-            temporary.take_back(path, kept)
-        except OSError:
-            hidden.doubtful.add(path)
-        raise
-    if kept is not None:
-        with suppress(FileNotFoundError):  # removed by hand: gone all the same
-            os.unlink(kept)  # noqa: PTH108 - a text: see HiddenFolder
-
-
-def _occupied(path: Path, error: OSError) -> Exception:
-    if path.is_dir() or isinstance(error, NotADirectoryError):
-        return InvalidInputError(
-            f"{path} would be both a file and a folder; choose another name", ErrorKind.FILE_AND_FOLDER
-        )
-    there = status_of(path)
-    if there is not None and not stat.S_ISREG(there.st_mode):
-        # No object, so no read sees it, and a caller that looks for what is in the way finds nothing.
-        what = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "no regular file"
-        return InvalidInputError(f"{path} is {what}, which no object of this store is: move it away")
-    return ConflictError(f"{path} is there already, put there by hand", ErrorKind.PRECONDITION_FAILED)

@@ -11,14 +11,13 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local import file_ranges
 from dstl_dagster.storage.local.errors import is_missing, refused, status_of, translate_os_errors
+from dstl_dagster.storage.local.file_ranges import FileRanges
 from dstl_dagster.storage.local.files import HIDDEN_FOLDER, HiddenFolder
 from dstl_dagster.storage.local.paths import check_inside, object_path
 from dstl_dagster.storage.local.records import (
@@ -37,22 +36,21 @@ _LOOK_ATTEMPTS = 100
 _SUMS_REMEMBERED = 10_000
 
 
-class LocalReader:
+class LocalReader(FileRanges):
     """An open file and the record of its generation. One thread at a time.
 
     The open file is the generation: a later write makes another file and never changes this one.
     """
 
     def __init__(self, path: Path, descriptor: int, record: Record, start: int) -> None:
-        self._path = path
+        super().__init__(path, descriptor)
         self.record = record
-        self._descriptor: int | None = descriptor
         self._position = start
 
     @translate_os_errors
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes, all the rest when negative; `b""` at the end."""
-        descriptor = self._open_descriptor()
+        descriptor = self._opened()
         wanted = max(0, self.record.file.size - self._position) if size < 0 else size
         parts: list[bytes] = []
         while wanted > 0:
@@ -64,44 +62,8 @@ class LocalReader:
             wanted -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    @property
-    def place(self) -> str:
-        """The file's path."""
-        return str(self._path)
-
-    def size_bytes(self) -> int:
-        """The size of the generation that is open."""
-        return self.record.file.size
-
-    @translate_os_errors
-    def read_range(self, start: int, length: int) -> bytes | memoryview:
-        """As `RangeReader.read_range`; does not move where `read` goes on."""
-        return file_ranges.read_range(self._open_descriptor(), start, length)
-
-    @translate_os_errors
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """As `RangeReader.read_summed`."""
-        return file_ranges.read_summed(self._open_descriptor(), start, length)
-
-    def _open_descriptor(self) -> int:
-        if self._descriptor is None:
-            raise rules.closed_writer("a file that was being read")
-        return self._descriptor
-
-    def close(self) -> None:
-        """May be called again."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):  # it is closed all the same, and what was read was right
-                os.close(descriptor)
-
-    def __enter__(self) -> LocalReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    read_range = translate_os_errors(FileRanges.read_range)
+    read_summed = translate_os_errors(FileRanges.read_summed)
 
     def __del__(self) -> None:
         self.close()
@@ -114,7 +76,9 @@ class LocalReading:
         self._root = root
         self._hidden = hidden
         self._records = records
-        self._sums: dict[tuple[str, FileIdentity], int] = {}
+        self._sums: dict[tuple[Path, FileIdentity], int] = {}
+        self.doubtful: set[Path] = set()
+        """Files whose name could be neither made durable nor taken back: their state is unknown."""
 
     @translate_os_errors
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
@@ -187,9 +151,9 @@ class LocalReading:
         path = object_path(self._root, name)
         # For writes too: each looks at what is there first.
         check_inside(self._root, path)
-        if self._hidden.doubtful and path in self._hidden.doubtful:
+        if self.doubtful and path in self.doubtful:
             raise UnavailableError(
-                f"{path} could be neither synced to the disk nor rolled back; "
+                f"whether {path} survives a power loss is not known, as its folder could not be synced; "
                 "find out what is wrong with the disk, then open the store again"
             )
         return path
@@ -223,7 +187,7 @@ class LocalReading:
 
     def _crc32c_of(self, path: Path, file: FileIdentity) -> int | None:
         """The CRC-32C of this very file; `None` if it is another by now. Asked again, it is remembered."""
-        key = (os.fspath(path), file)
+        key = (path, file)
         crc = self._sums.get(key)
         if crc is not None:
             return crc

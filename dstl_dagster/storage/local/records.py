@@ -7,8 +7,8 @@ A record is durable before its file is linked in, so it may describe a file that
 while a replacement is under way. What counts is the generation that matches the live file: same inode, size
 and modification time, or, in a tree that was copied or restored, the same bytes.
 
-A record that a writer made is replaced and removed by writers only. Reads add what is proven: that a file
-holds its bytes, or the checksum of a file that no writer made (`by_hand`).
+A record that a writer made is replaced by writers only, and removed with its file or after it. Reads add
+what is proven: that a file holds its bytes, or the checksum of a file that no writer made (`by_hand`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,8 @@ __all__ = ["FileIdentity", "Record", "Records", "match_record", "record_by_bytes
 _VERSION = 1
 _READ_BYTES = 1 << 16
 _ENCODER = json.JSONEncoder(sort_keys=True)
+_DAMAGES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of reading a record that is not one."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,22 @@ class Records:
             return []
         return _from_text(text, path, name)
 
-    def name_in(self, path: str) -> str | None:
-        """The name whose records a file holds; None where it is damaged, gone, or not where they belong."""
-        try:
-            name = json.loads(_content(path))["name"]
-            return name if path == self._path(name) else None
-        except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
-            return None
+    def names(self) -> Iterator[str]:
+        """Every name that has records, those of deleted files too. Passes over damaged records.
+
+        Holds the names of a sixteenth of the records at a time.
+        """
+        folder = Path(self._folder)
+        for group in sorted(folder.iterdir()) if folder.is_dir() else []:
+            # Read to its end first: what is removed meanwhile must not disturb the scan.
+            for path in list(group.glob("*.json")):
+                try:
+                    name = json.loads(_content(str(path)))["name"]
+                    known = str(path) == self._path(name)
+                except (*_DAMAGES, OSError):
+                    continue
+                if known:
+                    yield name
 
     def write(self, name: str, records: Sequence[Record]) -> None:
         """Replace the records of the name, durably."""
@@ -161,7 +173,7 @@ def _from_text(text: bytes, path: str, name: str) -> list[Record]:
         if document["version"] != _VERSION or document["name"] != name:
             raise FormatError(f"{path} is of version {document['version']} or of another name")
         return [_from_json(entry) for entry in document["generations"]]
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except _DAMAGES as error:
         raise FormatError(
             f"{path}, which records the object {name!r}, is damaged ({error}); "
             "move it away to have the file taken as one put there by hand"

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
@@ -44,7 +45,6 @@ from dstl_dagster.storage.local.paths import (
 )
 from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import Records
-from dstl_dagster.storage.local.tidying import forget_taken
 from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 
 __all__ = ["LocalObjectStore", "open_local"]
@@ -225,9 +225,13 @@ class LocalObjectStore:
         """Remove what is kept of objects whose files somebody took or removed by hand; yields their names.
 
         A file that is put back later counts as one put there by hand: another generation, no metadata. Safe
-        beside writers.
+        beside writers. A damaged record stays: a read of its object reports it.
         """
-        return forget_taken(self._root, self._hidden, self._records, dry_run=dry_run)
+        for name in self._records.names():
+            # A record that cannot be decided, or is locked for long, waits for the next call.
+            with suppress(DstlError, OSError):
+                if self._writing.is_gone(name) and (dry_run or self._writing.forget(name)):
+                    yield name
 
     def close(self) -> None:
         """Nothing to free: no file stays open between calls."""

@@ -1,32 +1,36 @@
 """Writing the local store: the order of steps that makes a change atomic and crash-safe.
 
-Owns creates, compositions and deletes under the locks of their names. Does not own the file-system steps
-themselves (`local.files`), the records beside the files (`local.records`), or reading (`local.reading`).
+Owns creates, compositions and deletes under the locks of their names, and the folders that come and go with
+them. Does not own single file-system steps (`local.files`), the records beside the files (`local.records`),
+or reading (`local.reading`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import DstlError
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition, Source
 from dstl_dagster.storage.local.errors import status_of, translate_os_errors
-from dstl_dagster.storage.local.files import HiddenFolder, TemporaryFile, prune_empty_folders
-from dstl_dagster.storage.local.paths import object_path, object_uri, place_file
+from dstl_dagster.storage.local.files import HeldLocks, HiddenFolder, TemporaryFile
+from dstl_dagster.storage.local.paths import object_path, object_uri
 from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import FileIdentity, Record, Records
 
-__all__ = ["LocalWriter", "LocalWriting"]
+__all__ = ["LocalWriter", "LocalWriting", "prune_empty_folders"]
 
 _COPY_BYTES: Final = 1 << 20
+_PLACE_ATTEMPTS: Final = 100
 
 
 class LocalWriting:
@@ -48,18 +52,19 @@ class LocalWriting:
     def publish(
         self,
         name: str,
+        held: HeldLocks,
         temporary: TemporaryFile,
         file: FileIdentity,
         crc: int,
         precondition: Precondition,
         metadata: Mapping[str, str],
     ) -> ObjectStat:
-        """Link a finished temporary file in, whose bytes are durable. Call under the name's lock."""
+        """Link a finished temporary file in, whose bytes are durable. `held`: the name's lock."""
         path = object_path(self._root, name)
         current = self._reading.live_record(name)
         rules.check_precondition(self.uri_of(name), current.generation if current else None, precondition)
         new = Record(
-            generation=self.hidden.next_generation(current.generation if current else 0),
+            generation=held.next_generation(name, current.generation if current else 0),
             crc32c=crc,
             updated=self._clock.now(),
             metadata=metadata,
@@ -68,7 +73,7 @@ class LocalWriting:
         # Record first: whoever sees the file finds its record. A kill here leaves a record of no file.
         self._records.write(name, [new, current] if current else [new])
         try:
-            place_file(self.hidden, temporary, path, create_only=current is None)
+            self._place(temporary, path, create_only=current is None)
         except (DstlError, OSError):
             if current is None:
                 self._records.remove(name)
@@ -94,7 +99,7 @@ class LocalWriting:
             file = FileIdentity.of(temporary.sync())
             going = [source for source in pinned if delete_sources and source.name != target]
             locked = [target, *(source.name for source in going)]
-            with self.hidden.locked(locked, shared=[source.name for source in pinned]):
+            with self.hidden.locked(locked, shared=[source.name for source in pinned]) as held:
                 # The bytes were read without locks. That the sources are there still, now that nobody can
                 # take them, makes this one step: a late compose never brings back what was published
                 # and cleaned up.
@@ -102,7 +107,7 @@ class LocalWriting:
                     live = self._reading.live_record(source.name)
                     if live is None or live.generation != source.generation:
                         raise rules.missing(self.uri_of(source.name), source.generation)
-                made = self.publish(target, temporary, file, crc, precondition, metadata)
+                made = self.publish(target, held, temporary, file, crc, precondition, metadata)
                 for source in going:
                     self._remove(source.name)
                 return made
@@ -140,6 +145,22 @@ class LocalWriting:
             self._remove(name)
             return True
 
+    def is_gone(self, name: str) -> bool:
+        """Whether no file has the name. Raises: OSError where that cannot be seen; InvalidInputError."""
+        return status_of(object_path(self._root, name)) is None
+
+    def forget(self, name: str) -> bool:
+        """Remove the record of a file that is gone; False if it is there again.
+
+        Under the name's lock, as a writer that records and places a file. Its generation is not used again:
+        the lock counts on.
+        """
+        with self.hidden.locked([name]):
+            if not self.is_gone(name):
+                return False
+            self._records.remove(name)
+            return True
+
     def _remove(self, name: str) -> None:
         path = object_path(self._root, name)
         with contextlib.suppress(FileNotFoundError):
@@ -147,6 +168,53 @@ class LocalWriting:
         self.hidden.sync_removal(path)
         self._records.remove(name)
         prune_empty_folders(self._root, path.parent)
+
+    def _place(self, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:
+        """Give the temporary file its final name in one step, durably.
+
+        Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
+        name would be both file and folder), OSError (a new name is as it was; a replaced one is doubtful).
+        """
+        folder_missing = False
+        # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
+        for _ in range(_PLACE_ATTEMPTS):
+            try:
+                if folder_missing:
+                    self.hidden.make_folder(path.parent)
+                if create_only:
+                    os.link(temporary.path, path)
+                else:
+                    temporary.replace(path)
+            except FileNotFoundError:
+                folder_missing = True
+                continue
+            except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                if _empty_folder_removed(path):
+                    continue
+                raise _occupied(path, error) from error
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    raise InvalidInputError(
+                        f"{str(path)[:80]!r}... is too long for this file system"
+                    ) from error
+                raise
+            return self._sync_or_take_back(path, create_only=create_only)
+        raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
+
+    def _sync_or_take_back(self, path: Path, *, create_only: bool) -> None:
+        # The system reports a failed sync only once. A name that stayed would read back as a success, and be
+        # gone after a power loss.
+        try:
+            self.hidden.sync_folder(path.parent)
+        except OSError:
+            taken_back = False
+            if create_only:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+                    taken_back = True
+            if not taken_back:
+                self._reading.doubtful.add(path)
+            raise
 
 
 class LocalWriter:
@@ -206,9 +274,9 @@ class LocalWriter:
                 self._lost = True
                 self.abort()
                 raise
-            with self._writing.hidden.locked([self._name]):
+            with self._writing.hidden.locked([self._name]) as held:
                 self._made = self._writing.publish(
-                    self._name, temporary, file, self._crc, self._precondition, self._metadata
+                    self._name, held, temporary, file, self._crc, self._precondition, self._metadata
                 )
             self._release()
         return self._made
@@ -233,3 +301,39 @@ class LocalWriter:
         self._over = True
         if self._temporary is not None:
             self._temporary.close()
+
+
+def prune_empty_folders(root: Path, folder: Path) -> None:
+    """Remove `folder` and those above it, up to but not including `root`, as far as they are empty."""
+    above, current = os.fspath(root).rstrip(os.sep) + os.sep, os.fspath(folder)
+    while current.startswith(above):
+        try:
+            os.rmdir(current)  # noqa: PTH106 - a text: see HiddenFolder
+        except OSError:
+            return
+        current = os.path.dirname(current)  # noqa: PTH120 - as above
+
+
+def _empty_folder_removed(path: Path) -> bool:
+    """Remove a folder that holds no file at any depth, as a kill before the first link may leave it."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    for folder, _, files in os.walk(path, topdown=False):
+        if files:
+            return False
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+    return not path.exists()
+
+
+def _occupied(path: Path, error: OSError) -> Exception:
+    if path.is_dir() or isinstance(error, NotADirectoryError):
+        return InvalidInputError(
+            f"{path} would be both a file and a folder; choose another name", ErrorKind.FILE_AND_FOLDER
+        )
+    there = status_of(path)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        # No object, so no read sees it, and a caller that looks for what is in the way finds nothing.
+        what = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "no regular file"
+        return InvalidInputError(f"{path} is {what}, which no object of this store is: move it away")
+    return ConflictError(f"{path} is there already, put there by hand", ErrorKind.PRECONDITION_FAILED)

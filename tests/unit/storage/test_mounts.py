@@ -8,7 +8,7 @@ import pytest
 
 from dstl_dagster.storage import MemoryObjectStore, Severity, check_store
 from dstl_dagster.storage.local import LocalObjectStore
-from dstl_dagster.storage.local.mounts import lock_option, mounts_of_this_process
+from dstl_dagster.storage.preflight import lock_option
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -50,6 +50,6 @@ def test_the_preflight_warns(tmp_path: Path) -> None:
     assert check_store(store, mounts="") == check_store(MemoryObjectStore(), mounts=mounted) == []
 
 
-def test_this_machine_has_mounts() -> None:
-    """What is read is what the other tests take."""
-    assert lock_option(Path("/proc"), mounts_of_this_process()) is None
+def test_the_mounts_of_this_machine_are_read(tmp_path: Path) -> None:
+    """By default; a local folder gives no warning."""
+    assert check_store(LocalObjectStore(tmp_path)) == []
