@@ -12,7 +12,7 @@ import pytest
 
 from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.report.lineage import (
+from dstl_dagster.orchestration.report.events import (
     Reporter,
     checkpoint_materialization,
     files_event,

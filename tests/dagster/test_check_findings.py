@@ -22,7 +22,7 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.report.agreement import findings_beside, partitions_finding
 from dstl_dagster.orchestration.report.findings import unpublished_files
-from dstl_dagster.orchestration.report.reporting import PartitionChanges
+from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.storage import ABSENT
 from dstl_dagster.timeline import BatchKey, TimelineView
 from tests.dagster.bad_day import Page

@@ -53,18 +53,6 @@ def test_a_cursor_set_between_completed_and_committed_misses_no_file(days: Days,
     assert [event.partition for event in days.events("files")] == [FIRST]
 
 
-def test_what_an_earlier_release_reported_is_not_reported_again(days: Days, daemon: Daemon) -> None:
-    """Its events have no data version: they are known by their attempt."""
-    attempt = days.code.make_outside(days.uri, FIRST)
-    for asset, partition in (("checkpoints", "chk-00000001"), ("files", FIRST)):
-        event = dg.AssetMaterialization(
-            dg.AssetKey(["days", asset]), partition=partition, tags={"dstl/attempt": str(attempt.attempt)}
-        )
-        days.instance.report_runless_asset_event(event)
-    daemon.tick()
-    assert len(days.events("checkpoints")) == len(days.events("files")) == 1
-
-
 def test_events_say_when_who_and_which_batch(days: Days, daemon: Daemon) -> None:
     """An event of the sensor has a time of its own: the checkpoint's is in its metadata."""
     days.code.make_outside(days.uri, FIRST)

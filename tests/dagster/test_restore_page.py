@@ -187,14 +187,18 @@ def test_a_restore_that_is_told_late_leaves_what_ran_again_alone(three: Days, da
 
 
 def test_a_restore_that_was_outside_all_along_is_told(days: Days, daemon: Daemon) -> None:
-    """The sensor meets checkpoints and their restore at once: it reports them first, then what is gone."""
+    """The sensor meets checkpoints and their restore at once: a day that was undone is missing, as it was."""
     for day in (FIRST, SECOND):
         days.code.make_outside(days.uri, day)
     days.coordinator().restore(1)
     daemon.tick()
-    daemon.tick()
+    assert [event.partition for event in days.events("checkpoints")] == [
+        *("chk-00000001", "chk-00000002", "chk-00000001")
+    ]
     assert newest(days, "checkpoints") == ("chk-00000001", "1")
-    assert failed_partitions(days, "files") == {SECOND}
+    assert materialized_partitions(days, "files") == {FIRST}
+    assert failed_partitions(days, "files") == set()
+    assert "nothing new" in (daemon.tick() or "")
 
 
 def test_a_step_killed_while_it_tells_is_repeated_without_a_double(

@@ -35,7 +35,7 @@ from dstl_dagster.orchestration.inject.store_check import with_store_check
 from dstl_dagster.orchestration.keys import OPERATOR, TAG_JOB, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.partitions import previous_partition
 from dstl_dagster.orchestration.program import asset_source, assets_in
-from dstl_dagster.orchestration.report.lineage import output_of_state
+from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.settings import parse_names
 
 if TYPE_CHECKING:

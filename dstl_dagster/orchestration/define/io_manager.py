@@ -39,7 +39,7 @@ from dstl_dagster.orchestration.partitions import (
     window_of,
 )
 from dstl_dagster.orchestration.program import asset_source, claim_of_output, step_of
-from dstl_dagster.orchestration.report.lineage import state_metadata
+from dstl_dagster.orchestration.report.events import state_metadata
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
 

@@ -19,7 +19,7 @@ from dstl_dagster.orchestration.inject.applied import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.program import assets_in
-from dstl_dagster.orchestration.report.lineage import output_of_state
+from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.timeline import Ending
 

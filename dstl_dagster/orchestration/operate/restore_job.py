@@ -1,7 +1,7 @@
 """The job that rolls a job back: it shows what it would undo, and does that once a person has confirmed it.
 
 Owns the job, its config, and what its run says. Does not own the restore (`checkpoint`) or what Dagster's
-assets are told of it (`restores`).
+assets show of it (`report.reconcile`).
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -20,9 +20,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_us
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.report.marks import mark_partitions
-from dstl_dagster.orchestration.report.restores import tell_restore
-from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks
+from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import Restored
 
@@ -142,18 +140,16 @@ def restore(
 
 
 def report_restore(step: Step, request_id: uuid.UUID) -> None:
-    """Write what the instance lacks about this restore, and mark the partitions that it took away."""
-    timeline, instance = step.coordinator.timeline, step.context.instance
+    """Report the restore that answered this request, and log what is to run again."""
+    timeline = step.coordinator.timeline
     slot = timeline.tail().answer(request_id)
     record = None if slot is None else next(timeline.records(slot - 1), None)
     if not isinstance(record, Restored):
         return
-    told = tell_restore(instance, step.assets, step.coordinator, record, step.reporter)
-    mark_partitions(instance, step.assets, told.mark(step.assets))
-    for event in told.events:
-        step.context.log_event(event)
-    if told.batches:
-        step.context.log.info(f"restore: run again, oldest first: {', '.join(told.batches)}")
+    report_restored(step, record)
+    batches = [each.idempotency_key for each in step.coordinator.left_behind(record)]
+    if any(batches):
+        step.context.log.info(f"restore: run again, oldest first: {', '.join(filter(None, batches))}")
 
 
 # ---- before it ----

@@ -17,7 +17,7 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.report.findings import PARTITIONS, Finding, blocked_files, unpublished_files
-from dstl_dagster.orchestration.report.reporting import PartitionChanges
+from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import TimelineView
 
 __all__ = ["findings_beside", "partitions_finding"]

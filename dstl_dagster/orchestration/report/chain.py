@@ -9,7 +9,6 @@ diagrams: what it does show is a block of text in columns, and a table with link
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -27,16 +26,11 @@ _REST = 32
 """Characters for the line that says what is left out."""
 
 
-def chain_metadata(
-    assets: JobAssets, view: TimelineView, now: datetime, sizes: Mapping[int, str]
-) -> dict[str, dg.MetadataValue]:
-    """`chain` and `restorable` of a checkpoint's event, as of `view`.
-
-    `sizes`: of the state at a checkpoint, in words, where that is known.
-    """
+def chain_metadata(assets: JobAssets, view: TimelineView, now: datetime) -> dict[str, dg.MetadataValue]:
+    """`chain` and `restorable` of a checkpoint's event, as of `view`."""
     return {
         "chain": dg.MetadataValue.md(f"```\nas of {_time(now)}\n{picture(assets, view)}\n```"),
-        "restorable": dg.MetadataValue.md(_restorable(assets, view, sizes)),
+        "restorable": dg.MetadataValue.md(_restorable(assets, view)),
     }
 
 
@@ -91,9 +85,9 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
     return f"{mark} {assets.partition_key(entry.checkpoint_id)}  {', '.join(filter(None, notes))}".rstrip()
 
 
-def _restorable(assets: JobAssets, view: TimelineView, sizes: Mapping[int, str]) -> str:
+def _restorable(assets: JobAssets, view: TimelineView) -> str:
     names = _names(view)
-    head = ["| checkpoint | batch | completed | state | kept by |", "|---|---|---|---|---|"]
+    head = ["| checkpoint | batch | completed | kept by |", "|---|---|---|---|"]
     rows = []
     for entry in reversed(view.retained):
         partition = assets.partition_key(entry.checkpoint_id)
@@ -102,7 +96,6 @@ def _restorable(assets: JobAssets, view: TimelineView, sizes: Mapping[int, str])
             partition_link(assets.checkpoints_key, partition),
             _batch(entry).replace("|", "\\|"),
             _time(entry.completed.recorded_at),
-            sizes.get(entry.checkpoint_id, ""),
             f"savepoint {', '.join(kept)}" if kept else "retention",
         )
         rows.append(f"| {' | '.join(cells)} |")

@@ -1,7 +1,7 @@
 """Marks: how Dagster shows a partition that no run of Dagster's put where it is.
 
-Owns the runs that are marks, and their end. Does not own which partitions are marked, or why (`restores`,
-`reporting`, `opening`).
+Owns the runs that are marks, and their end. Does not own which partitions are marked, and when (`reconcile`,
+`opening`).
 
 Dagster cannot take a materialization back, and it lets nobody say that a partition of an external asset is
 not in order. It shows a partition by the run that planned it last, unless a newer materialization tells
@@ -22,9 +22,26 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
-from dstl_dagster.orchestration.keys import TAG_JOB, TAG_MARK, JobAssets
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_JOB,
+    TAG_MARK,
+    TAG_RESTORED,
+    JobAssets,
+)
+from dstl_dagster.timeline import Completed, Restored
 
-__all__ = ["Mark", "leave_as_it_was", "mark_partitions", "planned_before", "settle_marks"]
+__all__ = [
+    "Mark",
+    "blocked_mark",
+    "leave_as_it_was",
+    "mark_partitions",
+    "planned_before",
+    "restored_mark",
+    "settle_marks",
+]
 
 _MARKED = "dstl/marked"
 _STEP = "mark"
@@ -54,6 +71,38 @@ class Mark:
     why: str
     partitions: Mapping[dg.AssetKey, tuple[str, ...]]
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def restored_mark(
+    assets: JobAssets,
+    restored: Restored,
+    left: tuple[Completed, ...],
+    partitions: Mapping[dg.AssetKey, tuple[str, ...]],
+) -> Mark:
+    """What a restore took away from these partitions, which still show it."""
+    batches = ", ".join(filter(None, (completed.idempotency_key for completed in left)))
+    return Mark(
+        cause=f"restored/{restored.decision_id}",
+        about=f"run again after the restore to checkpoint {restored.checkpoint_id}",
+        why=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}. Run again, oldest first: "
+        f"{batches}",
+        partitions=partitions,
+        tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
+    )
+
+
+def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str) -> Mark:
+    """The partition of a checkpoint with blocked files."""
+    names = ", ".join(file.name for file in checkpoint.blocked)
+    number = checkpoint.checkpoint_id
+    return Mark(
+        cause=f"blocked/{checkpoint.attempt}",
+        about=f"blocked files of checkpoint {number}",
+        why=f"Files of checkpoint {number} are blocked: {names}. "
+        f"`dstl checkpoints resolve {number} NAME` with `--keep` or `--replace`",
+        partitions={assets.files_key: (partition,)},
+        tags={TAG_CHECKPOINT: str(number), TAG_ATTEMPT: str(checkpoint.attempt)},
+    )
 
 
 def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:

@@ -27,24 +27,24 @@ from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
-from dstl_dagster.orchestration.partitions import partition_in, partition_of
-from dstl_dagster.orchestration.program import assets_in, code_location, state_of
+from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.program import assets_in, code_location
 from dstl_dagster.orchestration.report.agreement import findings_beside
+from dstl_dagster.orchestration.report.events import Reporter
 from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
-from dstl_dagster.orchestration.report.lineage import Reporter
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
-from dstl_dagster.orchestration.report.reporting import (
+from dstl_dagster.orchestration.report.reconcile import (
+    History,
+    Page,
     PartitionChanges,
-    are_files_reported,
-    blocked_mark,
-    is_reported,
+    Report,
     partition_changes,
-    unreported_checkpoint,
-    unreported_files,
-    unreported_state,
+    show_newest,
+    to_report,
 )
-from dstl_dagster.orchestration.report.restores import newest_again
+from dstl_dagster.orchestration.report.shown import Shown
 from dstl_dagster.storage import RunningCost
+from dstl_dagster.timeline import CheckpointEntry, Restored, TimelineRecord
 
 __all__ = [
     "Step",
@@ -58,6 +58,7 @@ __all__ = [
     "report_checkpoint",
     "report_checks",
     "report_files",
+    "report_restored",
     "show_again",
     "verify",
 ]
@@ -85,6 +86,24 @@ class Step:
         coordinator, owner = self.coordinator, owner_of(self.context.run)
         view = coordinator.timeline.seen()
         return Reporter("run", coordinator.store.uri, view.timeline_id, coordinator.prices, owner, view=view)
+
+    def page(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Page:
+        """Where the run's definitions show the job.
+
+        Args:
+            own: the checkpoint of the run's own batch, which has the run's partition.
+            shows_state: events show the state of the run's asset, and not its output.
+        """
+        context, key = self.context, self.assets.state_key
+        definition = _partitions_def(context)
+        has_state = shows_state and context.has_assets_def and key in context.assets_def.keys
+        return Page(
+            self.assets,
+            context.instance,
+            definition,
+            {key: definition} if has_state else {},
+            {} if own is None else {own.attempt: partition_of(context)},
+        )
 
     def show(self, metadata: Mapping[str, Any]) -> None:
         """On the output of the step's op. One with several outputs, or none, has no place for it."""
@@ -130,7 +149,6 @@ def confirm(step: Step, attempt: Attempt) -> None:
         f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {cost.in_words()}"
     )
     _show_cost(step, 5, cost)
-    _catch_up_parent(step, checkpoint)
     report_checkpoint(step, checkpoint)
 
 
@@ -153,7 +171,6 @@ def compose_commit(
         report_files(step, checkpoint)
     report_checks(step)
     if checkpoint.blocked:
-        _keep_state_green(step, checkpoint)
         raise _blocked(checkpoint)
 
 
@@ -207,39 +224,73 @@ def verify(step: Step) -> None:
 
 
 def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
-    """Write the events of a completed checkpoint that the instance lacks, and add its partition."""
-    partition = step.assets.partition_key(checkpoint.checkpoint_id)
-    step.context.instance.add_dynamic_partitions(step.assets.partitions_name, [partition])
-    for event in unreported_checkpoint(step.context.instance, step.assets, checkpoint, step.reporter):
-        step.context.log_event(event)
+    """Write what the instance lacks of a completed checkpoint, and of the one before if its run died."""
+    parent = step.coordinator.timeline.seen().checkpoints.get(checkpoint.parent or 0)
+    if parent is not None:
+        _catch_up(step, parent)
+    instance, assets = step.context.instance, step.assets
+    instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(checkpoint.checkpoint_id)])
+    _write(step, _lacking(step, step.page(checkpoint), checkpoint.entry.completed, read=checkpoint))
 
 
 def report_files(step: Step, checkpoint: Checkpoint) -> None:
-    """Write the event of a committed checkpoint's files, where the instance lacks it."""
-    partition = partition_of(step.context)
-    _report_files(step, checkpoint, step.reporter, partition)
+    """Write what the instance lacks of a committed checkpoint."""
+    committed, context = checkpoint.entry.committed, step.context
+    if committed is None:
+        return
+    # The state is the output of this run, unless that is about to fail for its files.
+    page = step.page(checkpoint, shows_state=bool(checkpoint.blocked))
+    report = _lacking(step, page, committed, read=checkpoint)
+    _write(step, report)
+    partition, key = partition_of(context), step.assets.state_key
+    if page.states and partition is not None and not report.materialized(key):
+        leave_as_it_was(context.instance, step.assets, key, partition, context.run_id)
 
 
-def _report_files(step: Step, checkpoint: Checkpoint, reporter: Reporter, partition: str | None) -> None:
-    instance = step.context.instance
-    mark = blocked_mark(step.assets, checkpoint, partition)
-    if mark is not None:
-        mark_partitions(instance, step.assets, mark)
-    for event in unreported_files(instance, step.assets, checkpoint, reporter, partition):
+def report_restored(step: Step, restored: Restored) -> None:
+    """Write what the instance lacks of a restore, and show the checkpoint that counts again."""
+    _write(step, _lacking(step, step.page(), restored))
+    _show_newest(step, restored)
+
+
+def _lacking(
+    step: Step,
+    page: Page,
+    *records: TimelineRecord,
+    owner: str | None = None,
+    read: Checkpoint | None = None,
+) -> Report:
+    checkpoints = () if read is None else (read,)
+    history = History.of(step.coordinator, step.coordinator.timeline.seen(), *checkpoints)
+    shown, reporter = Shown(step.context.instance), step.reporter
+    reporter = reporter if owner is None else replace(reporter, owner=owner)
+    return sum((to_report(record, history, page, shown, reporter) for record in records), Report())
+
+
+def _write(step: Step, report: Report) -> None:
+    for mark in report.marks:
+        mark_partitions(step.context.instance, step.assets, mark)
+    for event in report.events:
         step.context.log_event(event)
 
 
-def _keep_state_green(step: Step, checkpoint: Checkpoint) -> None:
-    """The run is about to fail for its files, but the state has the batch, and is in order."""
-    context, instance, assets = step.context, step.context.instance, step.assets
-    if not context.has_assets_def or assets.state_key not in context.assets_def.keys:
+def _catch_up(step: Step, entry: CheckpointEntry) -> None:
+    """Report a checkpoint whose run died after step 5: this run published its files, and knows."""
+    instance, assets, page = step.context.instance, step.assets, step.page(shows_state=True)
+    records = [record for record in (entry.completed, entry.committed) if record is not None]
+    if not _lacking(step, page, *records):
         return
-    partition = partition_of(context)
-    events = unreported_state(instance, assets, checkpoint, step.reporter, partition)
-    for event in events:
-        context.log_event(event)
-    if not events and partition is not None:
-        leave_as_it_was(instance, assets, assets.state_key, partition, context.run_id)
+    owner = owner_in(step.coordinator.timeline, entry.completed)
+    if owner is not None and OwnerRuns(instance).are_alive(owner):
+        return  # it reports it itself
+    # Before the next one's: the page lists partitions as they were added.
+    instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(entry.checkpoint_id)])
+    _write(step, _lacking(step, page, *records, owner=owner))
+    step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose run {owner} did not")
+
+
+def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[str] | None:
+    return context.assets_def.partitions_def if context.has_assets_def else context.job_def.partitions_def
 
 
 def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
@@ -252,7 +303,7 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
         step.context.instance,
         step.assets,
         step.coordinator.timeline.seen(),
-        PartitionChanges([], []),  # clean-up, the next step, makes them
+        PartitionChanges(),  # clean-up, the next step, makes them
         partitions_def or own,
     )
     allowed = age_allowed(code_location(step.context), step.assets)
@@ -264,55 +315,14 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
 
 def show_again(step: Step) -> None:
     """Let the job's assets show what the store has, after they have shown another store."""
-    last = step.coordinator.timeline.seen().last_completed
-    if last is not None:
-        checkpoint = step.coordinator.get(last.checkpoint_id)
-        for event in newest_again(step.context.instance, step.assets, checkpoint, step.reporter):
-            step.context.log_event(event)
+    _show_newest(step)
     match_partitions(step)
 
 
-def _catch_up_parent(step: Step, checkpoint: Checkpoint) -> None:
-    """Report the checkpoint before, if its run died after step 5: this run published it, and knows."""
-    coordinator, instance, assets = step.coordinator, step.context.instance, step.assets
-    entry = (
-        None if checkpoint.parent is None else coordinator.timeline.seen().checkpoints.get(checkpoint.parent)
-    )
-    if entry is None:
-        return
-    completed, definition = entry.completed, _partitions_def(step.context)
-    partition = partition_in(definition, completed, instance)
-    has_state = step.context.has_assets_def and (definition is None or partition is not None)
-    if has_state and len(assets.state_keys) > 1:
-        made_by = state_of(assets, coordinator.get(entry.checkpoint_id))
-        has_state = made_by is not None and made_by.state_key == assets.state_key
-    own = assets.partition_key(entry.checkpoint_id)
-    if (
-        is_reported(instance, assets.checkpoints_key, own, completed)
-        and (
-            not completed.files or are_files_reported(instance, assets, partition, completed, entry.committed)
-        )
-        and (not has_state or is_reported(instance, assets.state_key, partition, completed))
-    ):
-        return
-    owner = owner_in(coordinator.timeline, completed)
-    if owner is not None and OwnerRuns(instance).are_alive(owner):
-        return  # it reports it itself
-    parent = coordinator.get(entry.checkpoint_id)
-    reporter = replace(step.reporter, owner=owner)
-    # Before the next one's: the page lists partitions as they were added.
-    instance.add_dynamic_partitions(assets.partitions_name, [own])
-    for event in unreported_checkpoint(instance, assets, parent, reporter):
-        step.context.log_event(event)
-    if parent.committed:
-        _report_files(step, parent, reporter, partition)
-    for event in unreported_state(instance, assets, parent, reporter, partition) if has_state else ():
-        step.context.log_event(event)
-    step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose run {owner} did not")
-
-
-def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[str] | None:
-    return context.assets_def.partitions_def if context.has_assets_def else context.job_def.partitions_def
+def _show_newest(step: Step, restored: Restored | None = None) -> None:
+    history = History.of(step.coordinator, step.coordinator.timeline.seen())
+    shown = Shown(step.context.instance)
+    _write(step, show_newest(Report(), history, step.page(), shown, step.reporter, restored))
 
 
 def match_partitions(step: Step) -> None:

@@ -25,7 +25,7 @@ from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.agreement import partitions_finding
 from dstl_dagster.orchestration.report.findings import Finding
-from dstl_dagster.orchestration.report.reporting import partition_changes
+from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.settings import CostBudget
 

@@ -22,14 +22,14 @@ from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
 from dstl_dagster.orchestration.report.agreement import findings_beside
 from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
 from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
-from dstl_dagster.orchestration.report.reporting import PartitionChanges, partition_changes
+from dstl_dagster.orchestration.report.reconcile import PartitionChanges, partition_changes
 from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor", "with_changelog"]
 
-_TO_COME = PartitionChanges([], [])
+_TO_COME = PartitionChanges()
 """The tick itself asks for what the partitions of checkpoints lack."""
 
 
@@ -84,7 +84,7 @@ def build_checkpoint_sensor(
         start = follower.start(context.cursor)
         settle_marks(context.instance, assets)
         tick = follower.follow(start, limits)
-        for mark in tick.marks:
+        for mark in tick.report.marks:
             mark_partitions(context.instance, assets, mark)
         commit = Committing(context.instance, assets, coordinator, tick_clock, limits.patience)
         requests = [] if commit_job is None else commit.requests(tick)
@@ -103,7 +103,7 @@ def build_checkpoint_sensor(
             run_requests=requests,
             skip_reason=None if requests else summary,
             cursor=tick.cursor.to_text(),
-            asset_events=[*tick.events, *checks],
+            asset_events=[*tick.report.events, *checks],
             dynamic_partitions_requests=partitions,
         )
 
@@ -256,7 +256,7 @@ def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], w
         f"reported the restore to {assets.partition_key(checkpoint_id)}"
         for checkpoint_id in tick.rolled_back_to
     ]
-    if tick.events and not parts:
+    if tick.report.events and not parts:
         parts.append("reported the state")
     if requests:
         parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")

@@ -1,12 +1,11 @@
-"""One tick of the checkpoint sensor: what is new on the timeline, and which events report it.
+"""One tick of the checkpoint sensor: the records after its cursor, and what is to be reported of them.
 
-Owns following the records after a cursor, and where that begins and stops. Does not own the sensor around
-it (`sensors`), what events say (`lineage`), or whether they were written before (`reporting`).
+Owns following the records, where that begins and stops, and whom it waits for. Does not own the sensor around
+it (`sensors`), or what is reported of a record (`report.reconcile`).
 
 Why this is safe. Dagster writes the events of a tick one by one, then partitions, then runs, and the cursor
-last: killed in between, the next tick follows the same records again. An event is left out where the
-instance holds the same one, partitions are compared with what can be restored at that moment, and a run is
-requested only if no other run for the same checkpoint is alive or has succeeded.
+last: killed in between, the next tick follows the same records again, and finds out what was written. A tick
+ends where its view of the timeline does, so that it knows of every record which restores undid it before.
 
 It waits for a run that is alive to report what it did itself, but not for ever: a host that dies takes its
 runs along without a word, and Dagster shows them as started until `run_monitoring` looks after them.
@@ -17,35 +16,23 @@ manifest for each new checkpoint, and the timeline's newest snapshot, however lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
-from dstl_dagster.keyed import load_manifest
+from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
-from dstl_dagster.orchestration.partitions import partition_in
-from dstl_dagster.orchestration.program import state_of
-from dstl_dagster.orchestration.report.lineage import Reporter, subsumed_materialization
-from dstl_dagster.orchestration.report.marks import Mark
-from dstl_dagster.orchestration.report.reporting import (
-    are_files_reported,
-    blocked_mark,
-    is_reported,
-    unreported_checkpoint,
-    unreported_files,
-    unreported_state,
-)
-from dstl_dagster.orchestration.report.restores import is_restore_told, newest_again, tell_restore
+from dstl_dagster.orchestration.report.events import Reporter
+from dstl_dagster.orchestration.report.reconcile import History, Page, Report, show_newest, to_report
+from dstl_dagster.orchestration.report.shown import Shown
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.timeline import (
-    CheckpointEntry,
     Committed,
     Completed,
     Released,
@@ -53,6 +40,7 @@ from dstl_dagster.timeline import (
     Savepoint,
     Subsumed,
     TimelineRecord,
+    TimelineView,
 )
 
 __all__ = ["Limits", "Tick", "TimelineFollower"]
@@ -73,25 +61,22 @@ class Limits:
 
 @dataclass
 class Tick:
-    """What a tick found, oldest first.
+    """What a tick found.
 
     Attributes:
         cursor: where the next tick begins.
-        events: to be written in this order.
+        report: what is to be written.
         restorable_changed: the set of checkpoints that can be restored may have changed.
-        marks: to be written before `events`.
-        reported: the checkpoints that `events` report.
-        published: those whose files they report.
-        rolled_back_to: the checkpoints of the restores that they report.
+        reported, published: the checkpoints that it reports, and those whose files it does; oldest first.
+        rolled_back_to: the checkpoints of the restores that it reports.
         waiting_for: the owner whose run is alive and will report its checkpoint itself.
         waiting_since: when there was something to report.
         at_end: every record was followed.
     """
 
     cursor: CheckpointCursor
-    events: list[dg.AssetMaterialization | dg.AssetObservation] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
     restorable_changed: bool = False
-    marks: list[Mark] = field(default_factory=list)
     reported: list[int] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
     rolled_back_to: list[int] = field(default_factory=list)
@@ -124,8 +109,8 @@ class TimelineFollower:
         self._assets = assets
         self._coordinator = coordinator
         self._clock = clock
-        self._partitions_def = partitions_def
-        self._states = states or {}
+        self._page = Page(assets, instance, partitions_def, states or {})
+        self._shown = Shown(instance)
         self._patience = patience
         self._shows_other = False
         self._owners = OwnerRuns(instance)
@@ -159,180 +144,89 @@ class TimelineFollower:
             cursor = CheckpointCursor()  # the page was wiped
         return replace(cursor, timeline=timeline, shown=found.known)
 
-    @property
-    def _reporter(self) -> Reporter:
-        coordinator, timeline = self._coordinator, self._coordinator.timeline
-        return Reporter(_SENSOR, coordinator.store.uri, timeline.names.timeline, coordinator.prices)
-
     def follow(self, start: CheckpointCursor, limits: Limits) -> Tick:
         """Everything that happened after `start`, up to the limits. Writes nothing."""
-        tick = Tick(start)
+        tick, view = Tick(start), None
+        known: dict[int, Completed] = {}
         deadline_seconds = self._clock.monotonic_seconds() + limits.seconds
         for record in self._coordinator.timeline.records(start.slot):
             full = isinstance(record, Completed) and len(tick.reported) >= limits.checkpoints
             if full or self._clock.monotonic_seconds() >= deadline_seconds:
                 return tick
-            if not self._take(record, tick):
+            if view is None:
+                view = self._coordinator.timeline.tail()
+            if isinstance(record, Completed):
+                known[record.checkpoint_id] = record
+            if record.slot > view.slot or not self._take(record, tick, view, known):
                 return tick
             tick.cursor = tick.cursor.after(record)
         tick.at_end = True
         if self._shows_other:
             tick.restorable_changed = True
-        if self._shows_other or tick.cursor.slot != start.slot:
-            self._show_again(tick)
+        if self._shows_other or view is not None:
+            view = view or self._coordinator.timeline.seen()
+            last = view.last_completed
+            if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn
+                tick.report += self._newest(tick.report, view)
         return tick
 
-    def _show_again(self, tick: Tick) -> None:
-        """The last checkpoint, which was reported long ago, as the newest once more: after another store, and
-        after older ones that were reported late.
-        """
-        last, key = self._coordinator.timeline.seen().last_completed, self._assets.checkpoints_key
-        told = [
-            event
-            for event in tick.events
-            if event.asset_key == key and isinstance(event, dg.AssetMaterialization)
-        ]
-        latest = None if told else self._instance.get_latest_materialization_event(key)
-        newest = told[-1] if told else None if latest is None else latest.asset_materialization
-        if last is None or newest is None:
-            return
-        if (newest.tags or {}).get(TAG_ATTEMPT) != str(last.completed.attempt):
-            checkpoint = self._coordinator.get(last.checkpoint_id)
-            tick.events += newest_again(self._instance, self._assets, checkpoint, self._reporter)
-
-    def _take(self, record: TimelineRecord, tick: Tick) -> bool:
-        """Add to the tick what follows from the record; False where the tick has to end before it."""
-        match record:
-            case Completed():
-                return self._completed(record, tick)
-            case Committed():
-                return self._committed(record, tick)
-            case Restored():
-                return self._restored(record, tick)
-            case Subsumed() | Savepoint() | Released():
-                tick.restorable_changed = True
-            case _:
-                pass  # does not change what Dagster shows
-        return True
-
-    def _completed(self, record: Completed, tick: Tick) -> bool:
-        assets, partition = self._assets, self._assets.partition_key(record.checkpoint_id)
-        owner = tick.cursor.owner
-
-        def reported() -> bool:
-            return is_reported(self._instance, assets.checkpoints_key, partition, record)
-
-        if self._run_will_report(owner, record.recorded_at, reported, tick):
-            return False
-        tick.restorable_changed = True
-        checkpoint, reporter = self._checkpoint(record), replace(self._reporter, owner=owner)
-        if checkpoint is None:
-            if not reported():
-                tick.events.append(subsumed_materialization(assets, record, reporter))
-                tick.reported.append(record.checkpoint_id)
-            return True
-        # One look at the tail a tick, for the picture of the chain.
-        reporter = replace(reporter, view=self._coordinator.timeline.seen())
-        events = unreported_checkpoint(self._instance, assets, checkpoint, reporter)
-        if events:
-            tick.events += events
-            tick.reported.append(record.checkpoint_id)
-            tick.cursor = replace(tick.cursor, shown=True)
-        return True
-
-    def _committed(self, record: Committed, tick: Tick) -> bool:
-        """Report the files, and the state, whose run ends with step 7. A resolved file commits once more."""
-        pending, owner = tick.cursor.uncommitted, tick.cursor.owner
-        first = pending is not None and pending.checkpoint_id == record.checkpoint_id
-        completed = self._record_at(pending.slot) if first and pending else self._completed_of(record)
-        if not isinstance(completed, Completed) or self._was_run_again(completed):
-            return True
-        files_partition = partition_in(self._partitions_def, completed, self._instance)
-        assets = self._with_state(completed, record)
-        definition = None if assets is None else self._states[assets.state_key]
-        in_state = partition_in(definition, completed, self._instance)
-        shows_state = assets is not None and (definition is None or in_state is not None)
-        assets = assets or self._assets
-        if first and owner is not None and self._owners.have_succeeded(owner):
-            shows_state = False  # a run that did all its steps reported the state as its own output
-
-        def reported() -> bool:
-            return (
-                not completed.files
-                or are_files_reported(self._instance, self._assets, files_partition, completed, record)
-            ) and (not shows_state or is_reported(self._instance, assets.state_key, in_state, completed))
-
-        if first and self._run_will_report(owner, record.recorded_at, reported, tick):
-            return False
-        checkpoint = None if reported() else self._checkpoint(completed, record)
-        if checkpoint is None:
-            return True
-        given = (
-            self._instance,
-            assets,
-            checkpoint,
-            replace(self._reporter, owner=owner if first else None, view=self._coordinator.timeline.seen()),
-        )
-        files = unreported_files(*given, files_partition)
-        mark = blocked_mark(self._assets, checkpoint, files_partition)
-        if files and mark is not None:
-            tick.marks.append(mark)
-        tick.events += [*files, *(unreported_state(*given, in_state) if shows_state else ())]
-        tick.published += [record.checkpoint_id] if files else []
-        return True
-
-    def _with_state(self, completed: Completed, record: Committed) -> JobAssets | None:
-        """The asset that shows this checkpoint's state; `None` where none does."""
-        if len(self._states) <= 1:
-            return self._assets.of_state(next(iter(self._states))) if self._states else None
-        checkpoint = self._checkpoint(completed, record)
-        return None if checkpoint is None else state_of(self._assets, checkpoint)
-
-    def _restored(self, record: Restored, tick: Tick) -> bool:
-        tick.restorable_changed = True
-        if tick.events:
-            return False  # what was taken away is seen in what the instance holds: so write that first
-
-        def told() -> bool:
-            return is_restore_told(self._instance, self._assets, record)
-
-        if self._run_will_report(record.by, record.recorded_at, told, tick):
-            return False
-        restore = tell_restore(self._instance, self._assets, self._coordinator, record, self._reporter)
-        if restore.events:
-            tick.events += restore.events
-            tick.marks.append(restore.mark(self._assets))
-            tick.rolled_back_to.append(record.checkpoint_id)
-        return True
-
-    def _run_will_report(
-        self, owner: str | None, since: datetime, is_reported: Callable[[], bool], tick: Tick
+    def _take(
+        self, record: TimelineRecord, tick: Tick, view: TimelineView, known: dict[int, Completed]
     ) -> bool:
-        """The run behind the record is alive, has not reported it yet, and there is still time."""
-        if owner is None or not self._owners.are_alive(owner) or is_reported():
+        """Add to the tick what follows from the record; False where the tick has to end before it."""
+        pending, owner = tick.cursor.uncommitted, tick.cursor.owner
+        if isinstance(record, Committed):
+            is_first = pending is not None and pending.checkpoint_id == record.checkpoint_id
+            owner = owner if is_first else None  # else it commits once more, after a file was resolved
+            if pending is not None and is_first and record.checkpoint_id not in known:
+                completed = self._record_at(pending.slot)
+                known |= {record.checkpoint_id: completed} if isinstance(completed, Completed) else {}
+        elif isinstance(record, Restored):
+            owner = record.by
+        found = to_report(
+            record,
+            History.of(self._coordinator, view, known=known),
+            self._page,
+            self._shown,
+            self._reporter(view, owner),
+        )
+        if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
+            found += self._newest(tick.report + found, view, record)
+        if found and owner is not None and self._is_awaited(owner, record.recorded_at):
+            tick.waiting_for, tick.waiting_since = owner, record.recorded_at
             return False
-        if self._clock.now() - since > self._patience:
-            return False
-        tick.waiting_for, tick.waiting_since = owner, since
+        tick.report += found
+        match record:
+            case Completed() if found:
+                tick.reported.append(record.checkpoint_id)
+                tick.cursor = replace(tick.cursor, shown=True)
+            case Committed() if found:
+                tick.published.append(record.checkpoint_id)
+            case Restored() if found:
+                tick.rolled_back_to.append(record.checkpoint_id)
+            case _:
+                pass
+        tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))
         return True
 
-    def _was_run_again(self, completed: Completed) -> bool:
-        """A restore took the batch away, and a later checkpoint holds it: that one's events are the newer."""
-        view, key = self._coordinator.timeline.seen(), completed.idempotency_key
-        return view.is_abandoned(completed.checkpoint_id) and key is not None and bool(view.applied_in(key))
+    def _newest(self, so_far: Report, view: TimelineView, restored: Restored | None = None) -> Report:
+        history, reporter = History.of(self._coordinator, view), self._reporter(view)
+        return show_newest(so_far, history, self._page, self._shown, reporter, restored)
 
-    def _completed_of(self, record: Committed) -> Completed | None:
-        """Where the cursor does not say whose files: it was set by hand, or they were blocked before."""
-        entry = self._coordinator.timeline.tail().checkpoints.get(record.checkpoint_id)
-        return None if entry is None else entry.completed
+    def _reporter(self, view: TimelineView, owner: str | None = None) -> Reporter:
+        coordinator = self._coordinator
+        return Reporter(
+            _SENSOR,
+            coordinator.store.uri,
+            coordinator.timeline.names.timeline,
+            coordinator.prices,
+            owner,
+            view=view,
+        )
 
-    def _checkpoint(self, completed: Completed, committed: Committed | None = None) -> Checkpoint | None:
-        """The checkpoint; `None` where clean-up deleted its manifest."""
-        try:
-            manifest = load_manifest(self._coordinator.store, completed.manifest, completed.manifest_crc32c)
-        except NotFoundError:
-            return None
-        return Checkpoint(CheckpointEntry(completed=completed, committed=committed), manifest)
+    def _is_awaited(self, owner: str, since: datetime) -> bool:
+        """The run behind a record is alive, and there is still time for it to report."""
+        return self._owners.are_alive(owner) and self._clock.now() - since <= self._patience
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)

@@ -1,14 +1,14 @@
-"""How a checkpoint looks in Dagster: a pure translation of a checkpoint into events and their metadata.
+"""What an event of a job says in Dagster: a pure translation of its checkpoints and restores.
 
-Owns the words and the numbers of an event. Does not own how the chain is drawn (`chain`), or where
-objects are (`places`).
+Owns the words and the numbers of an event. Does not own which events are reported (`reconcile`), how the
+chain is drawn (`chain`), or where objects are (`places`).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -51,25 +51,31 @@ from dstl_dagster.orchestration.report.places import (
     store_location,
 )
 from dstl_dagster.settings import StoragePrices
-from dstl_dagster.timeline import Committed, Completed, TimelineView
+from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 __all__ = [
-    "STATE",
+    "Event",
     "Reporter",
+    "attempt_of",
     "checkpoint_materialization",
+    "child_observation",
     "files_event",
     "files_version",
+    "left_behind",
     "operator_materialization",
     "output_of_state",
+    "published_observation",
+    "rolled_back",
     "state_materialization",
     "state_metadata",
     "state_version",
-    "store_location",
     "subsumed_materialization",
 ]
 
-STATE = "state size"
-"""The size of the whole state, in words."""
+Event = dg.AssetMaterialization | dg.AssetObservation
+
+_FILES_SHOWN = 50
+_UUID_LENGTH = 36
 _COLUMN_SCHEMA = "dagster/column_schema"
 _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
 """The keys that Dagster shows in places of their own."""
@@ -97,9 +103,9 @@ class Reporter:
 
 
 def checkpoint_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str] | None = None
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> dg.AssetMaterialization:
-    """The event of a completed checkpoint. `sizes`: of the state at others, as `STATE` of their events."""
+    """The event of a completed checkpoint."""
     parent = _parent(checkpoint.parent)
     manifest = checkpoint.manifest
     metadata: dict[str, Any] = {
@@ -109,7 +115,7 @@ def checkpoint_materialization(
         f"{readable_bytes(manifest.file_bytes)} of files",
         **_state_size(checkpoint),
         **row_measures(manifest.rows),
-        **_links(assets, checkpoint, reporter, sizes or {}),
+        **_links(assets, checkpoint, reporter),
         "sources": _source_table(checkpoint),
         **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
         "operators": _operator_table(checkpoint),
@@ -136,19 +142,108 @@ def checkpoint_materialization(
     )
 
 
-def _links(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, sizes: Mapping[int, str]
-) -> dict[str, dg.MetadataValue]:
+def _links(assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter) -> dict[str, dg.MetadataValue]:
     """Where the page leads to: the parent, the other checkpoints, and the files."""
     links = {}
     if checkpoint.parent is not None:
         links["parent checkpoint"] = _page(assets, checkpoint.parent)
     if reporter.view is not None:
-        known = {**sizes, checkpoint.checkpoint_id: state_bytes_in_words(checkpoint)}
-        links |= chain_metadata(assets, reporter.view, reporter.now, known)
+        links |= chain_metadata(assets, reporter.view, reporter.now)
     if checkpoint.manifest.files:
         links["file names"] = file_links(checkpoint, reporter.store_uri)
     return links | published(checkpoint)
+
+
+def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObservation:
+    """On the page of its parent, whose event is older: the checkpoint that follows."""
+    number = completed.checkpoint_id
+    return dg.AssetObservation(
+        asset_key=assets.checkpoints_key,
+        partition=None if completed.parent is None else assets.partition_key(completed.parent),
+        description=f"checkpoint {number} follows",
+        tags={TAG_CHECKPOINT: str(completed.parent), TAG_VERSION: f"{completed.attempt}-child"},
+        metadata={"child checkpoint": _page(assets, number)},
+    )
+
+
+def published_observation(assets: JobAssets, checkpoint: Checkpoint) -> dg.AssetObservation:
+    """On the checkpoint's own page, whose event is older: whether its files have their final names."""
+    number = checkpoint.checkpoint_id
+    version = files_version(checkpoint.attempt, checkpoint.entry.committed)
+    return dg.AssetObservation(
+        asset_key=assets.checkpoints_key,
+        partition=assets.partition_key(number),
+        description=f"what step 6 made of the files of checkpoint {number}",
+        tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
+        metadata=published(checkpoint),
+    )
+
+
+def left_behind(
+    assets: JobAssets,
+    restored: Restored,
+    completed: Completed,
+    still: Mapping[dg.AssetKey, tuple[str, ...]],
+) -> list[dg.AssetObservation]:
+    """Of a checkpoint that a restore abandoned, at each place that shows it.
+
+    `still`: the partitions of state and files that show such a checkpoint, by asset.
+    """
+    number, batch = completed.checkpoint_id, completed.idempotency_key
+    said: dict[str, Any] = {
+        "checkpoint": str(number),
+        "rolled back at": in_words(restored.recorded_at),
+        "rolled back by": owner_link(restored.by),
+    }
+    if batch is not None:
+        said["run again"] = batch
+
+    def observed(key: dg.AssetKey, partition: str | None, what: str, **more: Any) -> dg.AssetObservation:
+        return dg.AssetObservation(
+            asset_key=key,
+            partition=partition,
+            description=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}: {what}",
+            tags={
+                TAG_CHECKPOINT: str(number),
+                TAG_ATTEMPT: str(completed.attempt),
+                TAG_RESTORED: str(restored.slot),
+                TAG_VERSION: f"{completed.attempt}-left-behind",
+            },
+            metadata={**said, **more},
+        )
+
+    events = [
+        observed(key, batch, f"{batch} is no longer in the state: run it again")
+        for key in assets.state_keys
+        if batch in still.get(key, ())
+    ]
+    if completed.files:
+        names = dg.MetadataValue.md("\n".join(f"* `{file.name}`" for file in completed.files[:_FILES_SHOWN]))
+        where = batch if batch in still.get(assets.files_key, ()) else None
+        what, count = f"the files of checkpoint {number} are gone", len(completed.files)
+        events.append(observed(assets.files_key, where, what, files=count, retracted=names))
+    page = assets.partition_key(number)
+    return [*events, observed(assets.checkpoints_key, page, f"checkpoint {number} cannot be restored")]
+
+
+def rolled_back(
+    event: dg.AssetMaterialization, assets: JobAssets, restored: Restored, left: Iterable[Completed]
+) -> dg.AssetMaterialization:
+    """The event of a checkpoint that a restore went back to: it says so first, and what it abandoned."""
+    days = [each.idempotency_key or f"checkpoint {each.checkpoint_id}" for each in left]
+    said: dict[str, Any] = {
+        "rolled back at": in_words(restored.recorded_at),
+        "rolled back by": owner_link(restored.by),
+        "left behind": ", ".join(assets.partition_key(each.checkpoint_id) for each in left) or "nothing",
+        "run again": dg.MetadataValue.md("\n".join(f"* {day}" for day in days) or "nothing"),
+    }
+    return dg.AssetMaterialization(
+        asset_key=event.asset_key,
+        partition=event.partition,
+        description=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}",
+        tags=event.tags,
+        metadata={**said, **event.metadata},
+    )
 
 
 def subsumed_materialization(
@@ -259,7 +354,7 @@ def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
     whole_bytes, log_bytes = sum(each.whole_bytes for each in sizes), sum(each.log_bytes for each in sizes)
     runs = max(each.log_runs for each in sizes)
     return {
-        STATE: words,
+        "state size": words,
         "a restore reads": f"{readable_bytes(whole_bytes)}, and {readable_bytes(log_bytes)} of changes in "
         f"{counted(runs, 'run')} above",
         "state MiB": mebibytes(whole_bytes + log_bytes),
@@ -289,6 +384,11 @@ def state_materialization(
 def state_version(attempt: uuid.UUID) -> str:
     """What the state is made of, as Dagster's data version: the attempt that completed its checkpoint."""
     return str(attempt)
+
+
+def attempt_of(event: Event) -> str:
+    """The attempt whose checkpoint an event is about, by its data version: every version begins with it."""
+    return (event.tags or {}).get(TAG_VERSION, "")[:_UUID_LENGTH]
 
 
 def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
