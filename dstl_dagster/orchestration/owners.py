@@ -9,10 +9,20 @@ from __future__ import annotations
 from datetime import datetime
 
 import dagster as dg
+from dagster._core.execution.stats import RunStepKeyStatsSnapshot  # no public name
 
 from dstl_dagster.timeline import Completed, Opened, Timeline
 
-__all__ = ["OwnerRuns", "in_words", "owner_in", "owner_link", "owner_of", "root_run_id", "run_of_owner"]
+__all__ = [
+    "OwnerRuns",
+    "in_words",
+    "owner_in",
+    "owner_link",
+    "owner_of",
+    "root_run_id",
+    "run_of_owner",
+    "step_of_owner",
+]
 
 _OWNER_PREFIX = "dagster-run:"
 _SLOTS_BEFORE = 32
@@ -24,9 +34,11 @@ def root_run_id(run: dg.DagsterRun) -> str:
     return run.root_run_id or run.run_id
 
 
-def owner_of(run: dg.DagsterRun) -> str:
-    """The owner of the attempts that this run opens, and of those that its re-executions continue."""
-    return _OWNER_PREFIX + root_run_id(run)
+def owner_of(run: dg.DagsterRun, step_key: str | None = None) -> str:
+    """The owner of the attempts that this run opens, and of those that its re-executions continue; with
+    `step_key` of those of one of its steps, as another step may write the same job.
+    """
+    return "/".join(filter(None, [_OWNER_PREFIX + root_run_id(run), step_key]))
 
 
 def owner_in(timeline: Timeline, completed: Completed) -> str | None:
@@ -41,7 +53,12 @@ def owner_in(timeline: Timeline, completed: Completed) -> str | None:
 
 def run_of_owner(owner: str) -> str | None:
     """The id of the (first) run that owns attempts under this name; `None` for an owner that is no run."""
-    return owner.removeprefix(_OWNER_PREFIX) if owner.startswith(_OWNER_PREFIX) else None
+    return owner.removeprefix(_OWNER_PREFIX).partition("/")[0] if owner.startswith(_OWNER_PREFIX) else None
+
+
+def step_of_owner(owner: str) -> str | None:
+    """The key of the step that owns attempts under this name; `None` for an owner that is no step."""
+    return (owner.partition("/")[2] or None) if owner.startswith(_OWNER_PREFIX) else None
 
 
 def in_words(at: datetime) -> str:
@@ -74,9 +91,26 @@ class OwnerRuns:
         """The owner is a run of this instance, and it or one of its re-executions did all its steps."""
         return any(run.is_success for run in self._of(owner))
 
+    def are_trying(self, owner: str) -> bool:
+        """The owner is a step, and a try of it runs now: none that waits to be tried again."""
+        return any(each.partial_attempt_start is not None for each in self._steps_of(owner))
+
+    def have_done(self, owner: str) -> bool:
+        """The owner is a step of a run that has not ended, and succeeded there."""
+        return any(
+            each.status is not None and each.status.value == "SUCCESS" for each in self._steps_of(owner)
+        )
+
     def are_tagged(self, owner: str, tag: str) -> bool:
         """The owner is a run of this instance, and it or one of its re-executions has this tag as `true`."""
         return any(run.tags.get(tag) == "true" for run in self._of(owner))
+
+    def _steps_of(self, owner: str) -> list[RunStepKeyStatsSnapshot]:
+        step = step_of_owner(owner)
+        if step is None:
+            return []
+        alive = [run for run in self._of(owner) if not run.is_finished]
+        return [each for run in alive for each in self._instance.get_run_step_stats(run.run_id, [step])]
 
     def _of(self, owner: str) -> list[dg.DagsterRun]:
         root = run_of_owner(owner)

@@ -101,6 +101,32 @@ def day_of(key: str) -> date:
 # Operations and assets
 
 
+def test_each_mapped_step_is_handed_its_own_value(world: World) -> None:
+    """Of a dynamic output that goes with the run's events; so does what mapped steps return."""
+    seen: list[str] = []
+
+    @dg.op(out=dg.DynamicOut(str))
+    def parts() -> Iterator[dg.DynamicOutput[str]]:
+        for each in ("a", "b", "c"):
+            yield dg.DynamicOutput(each, mapping_key=each)
+
+    @dg.op
+    def seen_twice(part: str) -> str:
+        seen.append(part)
+        return part * 2
+
+    @dg.op
+    def collected(parts: list[str]) -> None:
+        seen.extend(parts)
+
+    @dg.job(resource_defs=world.resources)
+    def mapped() -> None:
+        collected(parts().map(seen_twice).collect())
+
+    assert mapped.execute_in_process(instance=world.instance).success
+    assert seen == ["a", "b", "c", "aa", "bb", "cc"]
+
+
 def test_ops_of_a_graph(world: World) -> None:
     """Run twice; the job and the name are the op's."""
 

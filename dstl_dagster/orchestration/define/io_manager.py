@@ -29,8 +29,8 @@ from dstl_dagster.orchestration.define.table import in_words
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.new_name import refuse_new_name
-from dstl_dagster.orchestration.inject.opening import may_take_over
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partitions import (
     interval,
@@ -94,13 +94,14 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Complete a checkpoint with the rows."""
         if not context.has_asset_key and not Target.named(context.definition_metadata):
-            context.add_output_metadata({_HANDED_ON: dg.MetadataValue.json(_plain(context, obj))})
+            value = dg.MetadataValue.json(_plain(context, obj))
+            context.add_output_metadata({_handed_on_as(context): value})
             return
         with without_useless_retries():
             target = Target.of_output(context)
         with without_useless_retries(f"state of {target.where}"):
             step = step_of(context)
-            owner = None if step is None else owner_of(step.dagster_run)
+            owner = None if step is None else owner_of(step.dagster_run, step.step.key)
             coordinator = self.changelog.coordinator(target.job, owner=owner)
             if context.has_asset_key and step is not None:
                 require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
@@ -113,12 +114,10 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     ) -> Checkpoint:
         """The checkpoint that holds the rows: a new one, or that of an earlier try of this step."""
         step, partitions = step_of(context), target.partitions
-        take_over: bool | uuid.UUID = False
         if step is None:  # a test has built the context: each call is an execution of its own
             run, execution = dg.DagsterRun("none"), str(uuid.uuid4())
         else:
             run = step.dagster_run
-            take_over = may_take_over(run, step.instance, coordinator)
             execution = execution_of(run, step.step.key, step.instance)
         claim = claim_of_output(
             context, target.rule.operator, None if target.table is None else target.table.columns
@@ -155,14 +154,18 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
                     target.definition, key.key, position, job=coordinator.job, source=claim.source
                 )
 
-        batch = Batch.open(
-            coordinator,
-            idempotency_key=key,
-            take_over=take_over,
-            check=check,
-            claim=claim,
-            anew=applied is not None,
-        )
+        def opened(take_over: TakeOver) -> Batch:
+            return Batch.open(
+                coordinator,
+                idempotency_key=key,
+                take_over=take_over,
+                check=check,
+                claim=claim,
+                anew=applied is not None,
+            )
+
+        turn = None if step is None else Turn(step, run, step.step.key, coordinator)
+        batch = opened(False) if turn is None else turn.taken(opened)
         try:
             batch.add(_written(batch, target, rows, scope))
         except Exception as error:
@@ -238,14 +241,20 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
         ) from error
 
 
+def _handed_on_as(output: dg.OutputContext) -> str:
+    """The metadata of the event; of a dynamic output one of each mapping key."""
+    return "/".join(filter(None, [_HANDED_ON, output.mapping_key]))
+
+
 def _handed_on(upstream: dg.OutputContext, instance: dg.DagsterInstance) -> Any:
     """What an op returned, in the run that it was last executed in."""
     events = instance.all_logs(upstream.run_id, of_type=dg.DagsterEventType.HANDLED_OUTPUT)
     for event in reversed(events):
         handled = event.get_dagster_event()
-        about = handled.event_specific_data
-        if handled.step_key == upstream.step_key and about.output_name == upstream.name:  # type: ignore[union-attr]
-            return about.metadata[_HANDED_ON].value  # type: ignore[union-attr]
+        about: Any = handled.event_specific_data
+        value = about.metadata.get(_handed_on_as(upstream))
+        if (handled.step_key, about.output_name) == (upstream.step_key, upstream.name) and value is not None:
+            return value.value
     raise NotFoundError(f"output {upstream.name!r} of step {upstream.step_key} is not in the run's events")
 
 

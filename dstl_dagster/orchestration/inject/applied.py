@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.inject.opening import is_called_directly
 from dstl_dagster.orchestration.keys import (
@@ -22,9 +23,11 @@ from dstl_dagster.orchestration.keys import (
     TAG_STEP,
     JobAssets,
 )
+from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.program import code_location
 from dstl_dagster.orchestration.report.marks import planned_before
+from dstl_dagster.timeline import BatchKey
 
 __all__ = ["observe_if_unchanged", "repeated_checks", "tell_applied"]
 
@@ -32,13 +35,22 @@ _BACKFILL = "dagster/backfill"
 _NEWEST_EVENTS = 25
 
 
-def tell_applied(context: dg.OpExecutionContext, job: str, checkpoint_id: int) -> None:
+def tell_applied(context: dg.OpExecutionContext, job: str, applied: Attempt, key: BatchKey) -> None:
     """Log and tag that the batch of this run changes nothing.
 
-    Raises: ConflictError (kind `already_applied`) if the run asks for that by its tag.
+    Raises: ConflictError (kind `already_applied`) if the run asks for that by its tag; or if another step of
+    this run has applied it: this one has rows of its own.
     """
-    partition = partition_of(context)
+    partition, checkpoint_id = partition_of(context), applied.checkpoint_id
     what = "this batch" if partition is None else f"partition {partition}"
+    by = "" if applied.batch is None else applied.batch.run
+    if by != key.run and run_of_owner(by) == run_of_owner(key.run) is not None:
+        raise ConflictError(
+            f"{what} of source {key.source!r} is in checkpoint {checkpoint_id} of job {job!r}, which step "
+            f"{step_of_owner(by)} of this run made, and this step would add nothing to it: write both in one "
+            "batch, or give each step an idempotency_key of its own",
+            kind=ErrorKind.ALREADY_APPLIED,
+        )
     said = f"{what} is already in checkpoint {checkpoint_id} of job {job!r}: nothing was changed."
     if is_called_directly(context):
         context.log.warning(said)

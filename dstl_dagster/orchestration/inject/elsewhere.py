@@ -82,10 +82,12 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     with refusing(context, coordinator.job):
         applied = coordinator.applied_batch(request.key, request.claim)
         if applied is not None:
-            tell_applied(context, coordinator.job, applied.checkpoint_id)
+            tell_applied(context, coordinator.job, applied, request.key)
         else:
-            attempt, parent = coordinator.open(
-                request.take_over, idempotency_key=request.key, check=request.check, claim=request.claim
+            attempt, parent = request.taken(
+                lambda take_over: coordinator.open(
+                    take_over, idempotency_key=request.key, check=request.check, claim=request.claim
+                )
             )
     if applied is not None:
         yield PipesBatch(applied)

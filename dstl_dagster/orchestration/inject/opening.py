@@ -9,7 +9,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import dagster as dg
 from dagster._core.execution.context.invocation import BaseDirectExecutionContext  # no public name
@@ -17,8 +18,9 @@ from dagster._core.execution.context.invocation import BaseDirectExecutionContex
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.orchestration.inject.new_name import refuse_new_name
-from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
-from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id
+from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partitions import (
     interval,
     partition_of,
@@ -36,12 +38,13 @@ __all__ = [
     "BatchRequest",
     "Check",
     "is_called_directly",
-    "may_take_over",
     "op_context_of",
     "refusing",
     "request_batch",
+    "step_key",
 ]
 
+T = TypeVar("T")
 Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
 
@@ -56,6 +59,11 @@ def op_context_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> 
     return context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
 
 
+def step_key(context: dg.OpExecutionContext) -> str:
+    """Of the step that the op is in a run, with its mapping key if it has one."""
+    return context.get_step_execution_context().step.key
+
+
 @dataclass(frozen=True)
 class BatchRequest:
     """A batch that is to be opened.
@@ -64,15 +72,19 @@ class BatchRequest:
         coordinator: the job's, as the owner that the run is.
         key: names the batch, and its source.
         claim: what the program says of the batch.
-        take_over: fence another owner's open attempt: any, or only the one of this id.
+        turn: of the step; `None`: a test calls the op.
         check: all else that must hold of the parent.
     """
 
     coordinator: CheckpointCoordinator
     key: BatchKey
     claim: Claim
-    take_over: bool | uuid.UUID
+    turn: Turn | None
     check: Check
+
+    def taken(self, opening: Callable[[TakeOver], T]) -> T:
+        """Open the attempt when it may be, as of `Turn.taken`."""
+        return opening(False) if self.turn is None else self.turn.taken(opening)
 
 
 def request_batch(
@@ -118,9 +130,10 @@ def request_batch(
     )
     if ordered and window is not None:
         claim = claim.at(window_key(window.end))
-    # By the op too: two updates of one job in one run are two batches.
-    by_run = f"call:{uuid.uuid4()}" if run is None else f"run:{root_run_id(run)}/{context.op_handle}"
-    key = claim.key(idempotency_key or partition or by_run, interval(window))
+    # By the step too: two updates of one job in one run are two batches.
+    by = None if run is None else owner_of(run, step_key(context))
+    by_run = f"call:{uuid.uuid4()}" if by is None else by.removeprefix("dagster-")
+    key = replace(claim.key(idempotency_key or partition or by_run, interval(window)), run=by or "")
 
     def check_all(parent: Checkpoint | None) -> None:
         if parent is None and run is not None:
@@ -133,13 +146,13 @@ def request_batch(
             check(parent)
 
     if run is None:
-        return BatchRequest(coordinator, key, claim, False, check_all)
-    take_over = may_take_over(run, context.instance, coordinator)
+        return BatchRequest(coordinator, key, claim, None, check_all)
     shown = assets_in(context, JobAssets.defined(job))
     compared = require_shown_timeline(run, context.instance, coordinator, shown.checkpoints_key)
     if compared.difference is not None:
         show_again(Step(context, shown, coordinator))
-    return BatchRequest(coordinator, key, claim, take_over, check_all)
+    turn = Turn(context, run, step_key(context), coordinator)
+    return BatchRequest(coordinator, key, claim, turn, check_all)
 
 
 @contextmanager
@@ -155,19 +168,3 @@ def refusing(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
             for key in context.assets_def.keys:
                 leave_as_it_was(context.instance, JobAssets.defined(job), key, partition, context.run_id)
         raise
-
-
-def may_take_over(
-    run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator
-) -> bool | uuid.UUID:
-    """Whether the run may fence another owner's attempt: any, if its tag says so, or one of a run that ended.
-
-    A run has ended when all its re-executions have. Only the attempt that was looked at may be fenced then:
-    another one that opens meanwhile has an owner of its own.
-    """
-    if run.tags.get(TAG_TAKE_OVER) == "true":
-        return True
-    opened = coordinator.timeline.tail().open_attempt
-    if opened is None or not OwnerRuns(instance).have_ended(opened.owner):
-        return False
-    return opened.attempt

@@ -34,6 +34,7 @@ from dstl_dagster.orchestration.inject.opening import (
     op_context_of,
     refusing,
     request_batch,
+    step_key,
 )
 from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.keys import JobAssets
@@ -227,16 +228,19 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         with without_useless_retries():
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
-                batch = CheckpointBatch(
-                    request.coordinator,
-                    idempotency_key=request.key,
-                    take_over=request.take_over,
-                    check=request.check,
-                    claim=request.claim,
+                batch = request.taken(
+                    lambda take_over: entering.enter_context(
+                        CheckpointBatch(
+                            request.coordinator,
+                            idempotency_key=request.key,
+                            take_over=take_over,
+                            check=request.check,
+                            claim=request.claim,
+                        )
+                    )
                 )
-                entering.enter_context(batch)
                 if batch.already_in is not None:
-                    tell_applied(context, job, batch.already_in)
+                    tell_applied(context, job, batch.attempt, request.key)
                 opened = entering.pop_all()
             with opened:
                 log_opened(context, batch)
@@ -283,7 +287,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     def _request(
         self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
     ) -> BatchRequest:
-        owner = None if is_called_directly(context) else owner_of(context.run)
+        owner = None if is_called_directly(context) else owner_of(context.run, step_key(context))
         coordinator = self.coordinator(job, owner=owner, options=options)
         _require_files_inside(context, coordinator.store)
         return request_batch(context, coordinator, **work)

@@ -18,7 +18,7 @@ from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.format import counted
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
-from dstl_dagster.orchestration.owners import OwnerRuns, owner_of
+from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
 from dstl_dagster.orchestration.report.agreement import findings_beside
 from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
 from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
@@ -167,7 +167,7 @@ def _abort_open_attempt(
 ) -> str:
     """The outcome, as one line for the page."""
     opened = coordinator.timeline.tail().open_attempt
-    if opened is None or opened.owner != owner_of(run):
+    if opened is None or run_of_owner(opened.owner) != root_run_id(run):
         return f"run {run.run_id} left no attempt of job {coordinator.job!r} open"
     if not owners.have_ended(opened.owner):
         return f"run {run.run_id} is being re-executed, which continues its attempt"
