@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.once_read import OnceRead, ReadMemory, forget_reads, shared_reads
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
-    from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
+    from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
     from dstl_dagster.storage.policy.update_limit import let_settle
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
     from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
@@ -98,7 +98,6 @@ __all__ = [
     "WRITER_ID_KEY",
     "Absent",
     "AnyGeneration",
-    "BackoffPolicy",
     "BatchDeletingStore",
     "BlockReads",
     "Buffer",
@@ -130,6 +129,8 @@ __all__ = [
     "ReadMemory",
     "RequestClass",
     "Retries",
+    "RetryAttempt",
+    "RetryPolicy",
     "RunningCost",
     "Severity",
     "ShortListingStore",
@@ -137,7 +138,6 @@ __all__ = [
     "StoreCapabilities",
     "SummedWriter",
     "TimedStore",
-    "Try",
     "WrapperRanges",
     "WrapperReader",
     "WrapperStore",
@@ -200,7 +200,7 @@ __getattr__, __dir__ = lazy_face(
         "preflight": ["Finding", "Severity", "check_store"],
         "local.private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
-        "policy.retry": ["BackoffPolicy", "Retries", "Try"],
+        "policy.retry": ["RetryPolicy", "Retries", "RetryAttempt"],
         "rules": [
             "check_crc32c",
             "check_delete_all",

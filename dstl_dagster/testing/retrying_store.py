@@ -23,12 +23,12 @@ from dstl_dagster.storage import (
     RangeReader,
     Retries,
     Source,
-    Try,
     WrapperRanges,
     WrapperReader,
     WrapperStore,
     WrapperWriter,
 )
+from dstl_dagster.storage.policy.retry import RetryAttempt
 
 __all__ = ["RetryingStore"]
 
@@ -45,7 +45,7 @@ class RetryingStore(WrapperStore):
         self._retries = retries or Retries()
 
     def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
-        def once(attempt: Try) -> ObjectStat:
+        def once(attempt: RetryAttempt) -> ObjectStat:
             try:
                 return self._inner.put(name, payload, **options)
             except ConflictError:
@@ -85,7 +85,7 @@ class RetryingStore(WrapperStore):
         last_name: str | None = None
         walk = self._inner.list(prefix, start_offset=start_offset)
 
-        def following(attempt: Try) -> ObjectStat | None:
+        def following(attempt: RetryAttempt) -> ObjectStat | None:
             nonlocal walk
             if attempt.in_doubt:
                 # A failed walk is over: start another after the last name listed.

@@ -12,8 +12,7 @@ from typing import Final, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
-from dstl_dagster.storage import StoreCapabilities
-from dstl_dagster.upload.retry import RetryPolicy
+from dstl_dagster.storage import RetryPolicy, StoreCapabilities
 from dstl_dagster.upload.write_behind import WRITE_BEHIND_BUFFERS
 
 __all__ = ["UploadPolicy"]
@@ -83,7 +82,7 @@ class UploadPolicy:
             size_threshold_bytes=options.batch_persist_size_threshold_bytes,
             max_bytes_in_flight=options.max_in_flight_bytes,
             num_threads=capabilities.useful_threads(options.num_upload_threads),
-            retry=RetryPolicy.from_options(options),
+            retry=RetryPolicy.of_uploads(options),
             direct_max_bytes=options.upload_buffer_bytes if is_local else None,
             shares_from_bytes=WRITE_BEHIND_BUFFERS * options.upload_buffer_bytes if is_local else None,
             flushes_early=is_local,

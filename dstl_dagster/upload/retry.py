@@ -1,6 +1,7 @@
-"""Repeating an action until one attempt wins. Owns the policy, the race between attempts, and the losers.
+"""Attempts of an action that race until one wins: which failures are worth another one, and the losers.
 
-Does not own what an attempt does, nor the threads (executor and timer are injected).
+Does not own the policy (`storage.RetryPolicy`), what an attempt does, or the threads (executor and timer are
+injected).
 
 A timed-out attempt is not interrupted: it runs on beside its successor, and whichever succeeds first wins.
 Every other result is discarded.
@@ -22,82 +23,17 @@ from dstl_dagster.errors import (
     ClosedError,
     DstlError,
     ErrorKind,
-    InvalidInputError,
     UnavailableError,
     UploadTimeoutError,
 )
-from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.storage import RetryPolicy
 from dstl_dagster.upload.timers import Timer
 
-__all__ = ["AttemptCounts", "RetriableAction", "RetryPolicy", "RetryingExecutor"]
+__all__ = ["AttemptCounts", "RetriableAction", "RetryingExecutor", "retry_delay_seconds"]
 
 _logger = logging.getLogger(__name__)
 
 _UPLOAD_FAILED_KINDS: Final = (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED)
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """When an attempt is given up and another one made.
-
-    Attributes:
-        max_attempts: the first included; 1 or more.
-        timeout_seconds: after this another attempt is started beside it; None: no time-out.
-        delay_after_failure_seconds: before the next attempt, unless the failure was a time-out.
-    """
-
-    max_attempts: int
-    timeout_seconds: float | None
-    delay_after_failure_seconds: float
-
-    def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise InvalidInputError(f"max_attempts is {self.max_attempts}: 1 or more, the first included")
-        if self.delay_after_failure_seconds < 0:
-            raise InvalidInputError(f"delay_after_failure is {self.delay_after_failure_seconds} s: 0 or more")
-
-    @classmethod
-    def none(cls) -> RetryPolicy:
-        """One attempt, however long it takes."""
-        return cls(1, None, 0.0)
-
-    @classmethod
-    def fixed(cls, max_attempts: int, timeout: float, delay_after_failure: float) -> RetryPolicy:
-        """Up to `max_attempts`; seconds each. A timeout of 0 or less means none."""
-        return cls(max_attempts, timeout if timeout > 0 else None, delay_after_failure)
-
-    @classmethod
-    def from_options(cls, options: FsStateChangelogOptions) -> RetryPolicy:
-        """The policy that the options name."""
-        if options.retry_policy == "none":
-            return cls.none()
-        return cls.fixed(
-            options.max_upload_attempts,
-            options.upload_timeout.total_seconds(),
-            options.next_attempt_delay.total_seconds(),
-        )
-
-    def retry_delay_seconds(self, attempt: int, error: BaseException) -> float | None:
-        """How long to wait after attempt number `attempt` (from 1) failed; None: do not retry."""
-        if attempt >= self.max_attempts:
-            return None
-        if isinstance(error, TimeoutError):
-            return 0.0
-        # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
-        # an upload that was lost or damaged, and created no object, may be repeated.
-        if isinstance(error, DstlError):
-            may_pass = isinstance(error, UnavailableError) or error.kind in _UPLOAD_FAILED_KINDS
-        else:
-            may_pass = isinstance(error, OSError)
-        return self.delay_after_failure_seconds if may_pass else None
-
-    def __str__(self) -> str:
-        if self.max_attempts == 1 and self.timeout_seconds is None:
-            return "none"
-        return (
-            f"timeout={self.timeout_seconds}, maxAttempts={self.max_attempts}, "
-            f"delay={self.delay_after_failure_seconds}"
-        )
 
 
 ResultT = TypeVar("ResultT")
@@ -121,6 +57,21 @@ class RetriableAction(Protocol[ResultT]):
     def fail(self, error: BaseException) -> None:
         """No attempt succeeded and no more will be made. Called at most once."""
         ...
+
+
+def retry_delay_seconds(policy: RetryPolicy, attempt: int, error: BaseException) -> float | None:
+    """The time between an attempt's failure and the next one; None: there is none. `attempt`: from 1."""
+    if attempt == policy.max_attempts:
+        return None
+    if isinstance(error, TimeoutError):
+        return 0.0
+    # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
+    # an upload that was lost or damaged, and created no object, may be repeated.
+    if isinstance(error, DstlError):
+        may_pass = isinstance(error, UnavailableError) or error.kind in _UPLOAD_FAILED_KINDS
+    else:
+        may_pass = isinstance(error, OSError)
+    return policy.pause_seconds(attempt) if may_pass else None
 
 
 @dataclass(frozen=True)
@@ -211,7 +162,7 @@ class _Execution(Generic[ResultT]):
     def run(self, attempt: int) -> None:
         """Make an attempt, unless the action has ended. Never raises."""
         if not self._ended:
-            self._make(attempt, self._policy.timeout_seconds)
+            self._make(attempt, self._policy.timeout_seconds(attempt))
 
     def run_in_caller(self) -> None:
         """Make the first attempt without a time-out; an interrupt is raised."""
@@ -255,7 +206,9 @@ class _Execution(Generic[ResultT]):
         self._attempt_failed(
             attempt,
             gave_up,
-            UploadTimeoutError(f"attempt {attempt} timed out after {self._policy.timeout_seconds} s"),
+            UploadTimeoutError(
+                f"attempt {attempt} timed out after {self._policy.timeout_seconds(attempt)} s"
+            ),
         )
 
     def _attempt_failed(self, attempt: int, gave_up: _Once, error: BaseException) -> None:
@@ -264,7 +217,7 @@ class _Execution(Generic[ResultT]):
         with self._lock:
             if self._ended:
                 return
-            delay_seconds = self._policy.retry_delay_seconds(attempt, error)
+            delay_seconds = retry_delay_seconds(self._policy, attempt, error)
             if delay_seconds is not None:
                 self._active_attempts += 1
                 self._total_attempts += 1

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import ObjectStore, RetryPolicy
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue
 from dstl_dagster.upload.early import BeginFile
@@ -29,7 +29,7 @@ from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import local_changelog_directory
 from dstl_dagster.upload.policy import UploadPolicy
-from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
+from dstl_dagster.upload.retry import RetryingExecutor
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (

@@ -12,7 +12,7 @@ from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError,
 from dstl_dagster.storage import ABSENT, ANY, Generation, delete_each
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.gcs.batch import decoded_batch
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -37,7 +37,7 @@ def store_on(server: GCSServer, bucket: str = "bucket", tries: int = 4) -> GCSOb
     client = storage.Client(
         project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
     )
-    retries = Retries(BackoffPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
+    retries = Retries(RetryPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
     return GCSObjectStore(client, bucket, "below/", retries=retries)
 
 

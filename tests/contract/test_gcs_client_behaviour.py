@@ -18,7 +18,7 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.open import open_store
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.readback import WRITER_ID_KEY
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
@@ -48,7 +48,7 @@ def client(server: GCSServer) -> Iterator[storage.Client]:
 
 
 def quick(max_attempts: int | None = 6) -> Retries:
-    return Retries(BackoffPolicy(max_attempts=max_attempts, total_seconds=None), clock=VirtualClock())
+    return Retries(RetryPolicy(max_attempts=max_attempts, total_seconds=None), clock=VirtualClock())
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_stall_ends_by_the_read_timeout(server: GCSServer, client: storage.Clien
 def test_max_attempt_bounds_the_requests(server: GCSServer, client: storage.Client) -> None:
     """gs.retry.max-attempt is how often a request is sent, including the first."""
     options = GSFileSystemOptions.from_mapping({"gs.retry.max-attempt": "3"})
-    policy = BackoffPolicy.from_options(options)
+    policy = RetryPolicy.of_requests(options)
     store = GCSObjectStore(client, BUCKET, options=options, retries=Retries(policy, clock=VirtualClock()))
     server.faults.add(ServerFault(FaultKind.STATUS, status=503, times=None))
     with pytest.raises(UnavailableError):
@@ -213,7 +213,7 @@ def test_total_timeout_bounds_the_time(server: GCSServer, client: storage.Client
     """After gs.retry.total-timeout, by the injected clock, no further attempt starts."""
     clock = VirtualClock()
     options = GSFileSystemOptions(retry_total_timeout=timedelta(seconds=20))
-    store = GCSObjectStore(client, BUCKET, retries=Retries(BackoffPolicy.from_options(options), clock=clock))
+    store = GCSObjectStore(client, BUCKET, retries=Retries(RetryPolicy.of_requests(options), clock=clock))
     server.faults.add(ServerFault(FaultKind.STATUS, status=503, times=None))
     with pytest.raises(UnavailableError):
         store.stat("a")
@@ -222,7 +222,7 @@ def test_total_timeout_bounds_the_time(server: GCSServer, client: storage.Client
 
 def test_rpc_timeouts_grow_to_their_cap() -> None:
     """init-rpc-timeout, rpc-timeout-multiplier and max-rpc-timeout give each attempt its time-out."""
-    policy = BackoffPolicy.from_options(
+    policy = RetryPolicy.of_requests(
         GSFileSystemOptions.from_mapping(
             {
                 "gs.retry.init-rpc-timeout": "1 s",

@@ -25,7 +25,7 @@ from dstl_dagster.storage import (
     metered,
 )
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -44,7 +44,7 @@ def store_on(server: GCSServer, *, tries: int = 5) -> GCSObjectStore:
     client = storage.Client(
         project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
     )
-    retries = Retries(BackoffPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
+    retries = Retries(RetryPolicy(max_attempts=tries, total_seconds=None), clock=VirtualClock())
     return GCSObjectStore(client, "bucket", retries=retries)
 
 

@@ -10,7 +10,7 @@ from google.cloud import storage
 
 from dstl_dagster.storage import ABSENT, Source
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.gcs_server.faults import RandomFaults
@@ -92,7 +92,7 @@ class TestGCSBelowAPrefixWithErrors(TestGCS):
     def store(self, client: storage.Client, bucket: str, server: GCSServer) -> GCSObjectStore:
         faults = [ServerFault(FaultKind.STATUS, status=status) for status in (503, 429, 500, 408)]
         server.faults.set_random(RandomFaults(5, 0.05, [*faults, ServerFault(FaultKind.RESET)]))
-        retries = Retries(BackoffPolicy(max_attempts=10, total_seconds=None), clock=VirtualClock())
+        retries = Retries(RetryPolicy(max_attempts=10, total_seconds=None), clock=VirtualClock())
         return GCSObjectStore(client, bucket, "some/prefix/", retries=retries)
 
     @pytest.fixture

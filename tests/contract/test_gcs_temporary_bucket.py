@@ -14,7 +14,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.recoverable import pins
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import GCSServer, handler
 from dstl_dagster.testing.gcs_server.listing import rewrite
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -36,7 +36,7 @@ def store_on(server: GCSServer) -> GCSObjectStore:
     client = storage.Client(
         project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
     )
-    retries = Retries(BackoffPolicy(max_attempts=1, total_seconds=None), clock=VirtualClock())
+    retries = Retries(RetryPolicy(max_attempts=1, total_seconds=None), clock=VirtualClock())
     return GCSObjectStore(client, "bucket", retries=retries)
 
 

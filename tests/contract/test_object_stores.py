@@ -9,7 +9,7 @@ import pytest
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.wrapper import WrapperStore
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, Request, SeededFaults
@@ -69,7 +69,7 @@ class TestRetryingOverFaults(ObjectStoreConformance):
     def store(self) -> RetryingStore:
         self.inner = MemoryObjectStore()
         faults = SeededFaults(11, 0.2, [Fault.ERROR_BEFORE, Fault.DELAY])
-        policy = BackoffPolicy(max_attempts=12, total_seconds=None)
+        policy = RetryPolicy(max_attempts=12, total_seconds=None)
         return RetryingStore(
             FaultStore(self.inner, NotWhileStreaming(faults)), Retries(policy, clock=VirtualClock())
         )

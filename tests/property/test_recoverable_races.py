@@ -18,7 +18,7 @@ from dstl_dagster.recoverable import (
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.fault_schedules import (
     AtRequests,
     Fault,
@@ -68,7 +68,7 @@ def faulty(
     view = FaultStore(store, SeededFaults(seed, 0.1), before_request=turn)
     if views is not None:
         views.append(view)
-    policy = BackoffPolicy(max_attempts=3, total_seconds=None)
+    policy = RetryPolicy(max_attempts=3, total_seconds=None)
     return RetryingStore(view, Retries(policy, clock=VirtualClock(), random_unit=lambda: 1.0))
 
 

@@ -22,7 +22,7 @@ from dstl_dagster.storage.base import Precondition
 from dstl_dagster.storage.gcs.errors import refusal, with_translated_errors
 from dstl_dagster.storage.gcs.resources import GCSNames, generation_match
 from dstl_dagster.storage.gcs.transport import GCSTransport
-from dstl_dagster.storage.policy.retry import Try
+from dstl_dagster.storage.policy.retry import RetryAttempt
 
 __all__ = ["BatchesRefusedError", "batch_delete", "decoded_batch", "encoded_batch"]
 
@@ -51,7 +51,7 @@ def batch_delete(
     answers: dict[int, Answer] = {}
     in_doubt: set[int] = set()
 
-    def send(attempt: Try) -> None:
+    def send(attempt: RetryAttempt) -> None:
         waiting = [at for at in range(len(objects)) if _is_open(answers.get(at))]
         boundary = f"batch-{uuid.uuid4()}"
         body = encoded_batch(boundary, {at: _delete_path(names, *objects[at]) for at in waiting})

@@ -1,7 +1,7 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
 Owns its creation, what happens to a client's connections in a fork, the time that its responses tell, and
-which requests keep one pace. Does not own requests (`gcs.transport`), or the pace itself
+which requests share a rate limit. Does not own requests (`gcs.transport`), or the limit itself
 (`policy.rate_limiter`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
@@ -24,9 +24,9 @@ from google.cloud import storage
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.storage.gcs.cleaned import cleaned
-from dstl_dagster.storage.policy.rate_limiter import Pacer
+from dstl_dagster.storage.policy.rate_limiter import RateLimiter
 
-__all__ = ["listen_for_time", "shared_client", "shared_pacer", "split_at_fork", "told_time"]
+__all__ = ["listen_for_time", "shared_client", "shared_rate_limiter", "split_at_fork", "told_time"]
 
 _POOL_CONNECTIONS = 64
 
@@ -47,7 +47,7 @@ class _HeardTime:
 
 _clients: WeakSet[storage.Client] = WeakSet()
 _clocks: WeakKeyDictionary[storage.Client, _HeardTime] = WeakKeyDictionary()
-_pacers: dict[tuple[str, str], Pacer] = {}
+_rate_limiters: dict[tuple[str, str], RateLimiter] = {}
 _left_to_parent: list[object] = []
 """Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
 
@@ -71,9 +71,9 @@ def told_time(client: storage.Client) -> datetime | None:
     return None if heard is None else heard.newest
 
 
-def shared_pacer(client: storage.Client, bucket_name: str) -> Pacer:
+def shared_rate_limiter(client: storage.Client, bucket_name: str) -> RateLimiter:
     """One for each bucket in a process, on the system's clock: users bring clients of their own, several."""
-    return _pacers.setdefault((str(client._connection.API_BASE_URL), bucket_name), Pacer())
+    return _rate_limiters.setdefault((str(client._connection.API_BASE_URL), bucket_name), RateLimiter())
 
 
 def _renew_connections() -> None:

@@ -18,7 +18,7 @@ from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs.resources import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs.streams import GCSReader
 from dstl_dagster.storage.gcs.transport import GCSTransport
-from dstl_dagster.storage.policy.retry import Try
+from dstl_dagster.storage.policy.retry import RetryAttempt
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -39,7 +39,7 @@ class GCSReading:
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
         """As `ObjectStore.stat`."""
 
-        def reload(attempt: Try) -> ObjectStat:
+        def reload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, generation)
             blob.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
             if "crc32c" not in blob._properties:
@@ -96,7 +96,7 @@ class GCSReading:
             return b""
 
     def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
-        def download(attempt: Try) -> bytes:
+        def download(attempt: RetryAttempt) -> bytes:
             payload = self._names.blob(name, generation).download_as_bytes(
                 raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
             )
@@ -142,7 +142,7 @@ class GCSReading:
     def _page(
         self, full_prefix: str, offset: str | None, token: str | None, count: int = _LIST_PAGE_OBJECTS
     ) -> tuple[Sequence[ObjectStat], str | None]:
-        def fetch(attempt: Try) -> tuple[Sequence[ObjectStat], str | None]:
+        def fetch(attempt: RetryAttempt) -> tuple[Sequence[ObjectStat], str | None]:
             walk = self._transport.client.list_blobs(
                 self._transport.bucket,
                 prefix=full_prefix or None,

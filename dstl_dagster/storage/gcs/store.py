@@ -40,7 +40,7 @@ from dstl_dagster.storage.gcs.resources import GCSNames, content_type_of, genera
 from dstl_dagster.storage.gcs.streams import GCSWriter
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.gcs.upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
-from dstl_dagster.storage.policy.retry import Retries, Try
+from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class GCSObjectStore:
             caller's to close.
         bucket_name: the bucket.
         prefix: empty, or ending in `/`.
-        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        options: time-outs and retries; unset ones default as in `RetryPolicy`.
         retries: override those of the options, with the caller's clock and jitter.
     """
 
@@ -135,7 +135,7 @@ class GCSObjectStore:
         name: str,
         operation: Operation,
         metadata: Mapping[str, str],
-        request: Callable[[Try], ObjectStat],
+        request: Callable[[RetryAttempt], ObjectStat],
         *,
         bytes_up: int = 0,
     ) -> ObjectStat:
@@ -182,7 +182,7 @@ class GCSObjectStore:
             finally:
                 writer.abort()
 
-        def upload(attempt: Try) -> ObjectStat:
+        def upload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, metadata=pairs)
             blob.upload_from_string(
                 octets,
@@ -268,7 +268,7 @@ class GCSObjectStore:
         rules.check_compose(sources, target)
         pairs = rules.check_metadata(metadata)
 
-        def compose_once(attempt: Try) -> ObjectStat:
+        def compose_once(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(target, metadata=pairs)
             if crc32c is not None:
                 # The resource may carry the expected checksum; the client has no parameter for it.
@@ -314,7 +314,7 @@ class GCSObjectStore:
         source_blob = self._names.blob(source.name, source.generation)
         token: str | None = None
 
-        def rewrite_once(attempt: Try) -> ObjectStat:
+        def rewrite_once(attempt: RetryAttempt) -> ObjectStat:
             nonlocal token
             while True:
                 blob = destination._names.blob(target, metadata=pairs)
@@ -345,7 +345,7 @@ class GCSObjectStore:
         rules.check_delete(name, precondition)
         in_doubt = False
 
-        def delete_once(attempt: Try) -> bool:
+        def delete_once(attempt: RetryAttempt) -> bool:
             nonlocal in_doubt
             in_doubt = attempt.in_doubt
             self._names.blob(name).delete(

@@ -17,10 +17,10 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs.cleaned import cleaned
-from dstl_dagster.storage.gcs.client import listen_for_time, shared_pacer, split_at_fork
+from dstl_dagster.storage.gcs.client import listen_for_time, shared_rate_limiter, split_at_fork
 from dstl_dagster.storage.gcs.errors import may_pass, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs.upload import Reply
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
+from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -42,7 +42,7 @@ class GCSTransport:
     Args:
         client: stays the caller's to close.
         bucket_name: the bucket.
-        options: time-outs and retries; unset ones default as in `BackoffPolicy`.
+        options: time-outs and retries; unset ones default as in `RetryPolicy`.
         retries: override those of the options. Without them all requests of this process to the bucket slow
             down together when the service refuses one.
         meters: count each request, as it is answered or lost.
@@ -61,7 +61,7 @@ class GCSTransport:
         self.options = options or GSFileSystemOptions()
         self.given_retries = retries
         self.retries = retries or Retries(
-            BackoffPolicy.from_options(self.options), pacer=shared_pacer(client, bucket_name)
+            RetryPolicy.of_requests(self.options), limiter=shared_rate_limiter(client, bucket_name)
         )
         self.meters = tuple(meters)
         self._uri = f"gs://{bucket_name}"
@@ -75,7 +75,7 @@ class GCSTransport:
             self.client, bucket_name, self.options, self.given_retries, (*self.meters, *meters)
         )
 
-    def timeout_seconds(self, attempt: Try) -> tuple[float | None, float | None]:
+    def timeout_seconds(self, attempt: RetryAttempt) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
         connect = _seconds(self.options.http_connect_timeout)
         read = _seconds(self.options.http_read_timeout)
@@ -91,7 +91,12 @@ class GCSTransport:
             meter.add(cost)
 
     def _counted(
-        self, uri: str, operation: Operation, request: Callable[[Try], _T], attempt: Try, bytes_up: int = 0
+        self,
+        uri: str,
+        operation: Operation,
+        request: Callable[[RetryAttempt], _T],
+        attempt: RetryAttempt,
+        bytes_up: int = 0,
     ) -> _T:
         """One request, counted: the one place through which every request of the client goes."""
         refused = False
@@ -103,7 +108,7 @@ class GCSTransport:
         finally:
             self.count(Cost.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
 
-    def ask(self, uri: str, operation: Operation, request: Callable[[Try], _T]) -> _T:
+    def ask(self, uri: str, operation: Operation, request: Callable[[RetryAttempt], _T]) -> _T:
         """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
         answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt))
         self._answered.add(self.bucket.name)
@@ -113,7 +118,7 @@ class GCSTransport:
         self,
         uri: str,
         operation: Operation,
-        request: Callable[[Try], ObjectStat],
+        request: Callable[[RetryAttempt], ObjectStat],
         find_own: Callable[[], ObjectStat | None],
         *,
         bytes_up: int = 0,
@@ -125,7 +130,7 @@ class GCSTransport:
         ours, and that is a success.
         """
 
-        def once(attempt: Try) -> ObjectStat:
+        def once(attempt: RetryAttempt) -> ObjectStat:
             try:
                 return self._counted(uri, operation, request, attempt, bytes_up)
             except (ConflictError, NotFoundError):
@@ -138,13 +143,15 @@ class GCSTransport:
         self._answered.add(self.bucket.name)
         return made
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try) -> Reply:
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
+    ) -> Reply:
         """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
         self.count(Cost.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
         return self.send_uncounted(method, url, headers, body, attempt)
 
     def send_uncounted(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
     ) -> Reply:
         """`send` for a request that its caller counts."""
         place = cleaned(url.partition("?")[0])
@@ -193,7 +200,7 @@ class GCSTransport:
         if self.bucket.name in self._answered:
             return
 
-        def list_one(attempt: Try) -> None:
+        def list_one(attempt: RetryAttempt) -> None:
             pages = self.client.list_blobs(
                 self.bucket, max_results=1, timeout=self.timeout_seconds(attempt), retry=None
             ).pages
@@ -209,7 +216,7 @@ class GCSTransport:
     def bucket_resource(self) -> Mapping[str, Any]:
         """As `InspectableStore.bucket_resource`."""
 
-        def reload(attempt: Try) -> Mapping[str, Any]:
+        def reload(attempt: RetryAttempt) -> Mapping[str, Any]:
             bucket = self.client.bucket(self.bucket.name)
             bucket.reload(timeout=self.timeout_seconds(attempt), retry=None)
             return dict(bucket._properties)
@@ -219,7 +226,7 @@ class GCSTransport:
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         """As `InspectableStore.missing_permissions`."""
 
-        def test(attempt: Try) -> Sequence[str]:
+        def test(attempt: RetryAttempt) -> Sequence[str]:
             granted = self.bucket.test_iam_permissions(
                 list(wanted), timeout=self.timeout_seconds(attempt), retry=None
             )

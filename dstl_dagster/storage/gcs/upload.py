@@ -19,7 +19,7 @@ from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.gcs.errors import refusal
-from dstl_dagster.storage.policy.retry import Retries, Try
+from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 
 __all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send"]
 
@@ -47,7 +47,7 @@ class Send(Protocol):
     """One HTTP request. UnavailableError where there was no answer. `body` is only valid during the call."""
 
     def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: Try
+        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
     ) -> Reply: ...
 
 
@@ -124,7 +124,7 @@ class ResumableUpload:
         self._drop_buffer()
         if self._url is not None and self._resource is None:
             try:
-                self._send("DELETE", self._url, {"Content-Length": "0"}, b"", Try(1, None))
+                self._send("DELETE", self._url, {"Content-Length": "0"}, b"", RetryAttempt(1, None))
             except UnavailableError:
                 return  # it expires by itself after a week, and creates nothing
 
@@ -145,7 +145,7 @@ class ResumableUpload:
             self._url = self._start()
         return self._url
 
-    def _send_chunk(self, attempt: Try) -> None:
+    def _send_chunk(self, attempt: RetryAttempt) -> None:
         url = self._session_url()
         if attempt.in_doubt:
             self._ask(url, "bytes */*", attempt)
@@ -162,7 +162,7 @@ class ResumableUpload:
             # It took a part. The rest is no multiple of 256 KiB only if the service says so itself.
             raise UnavailableError(f"the service took only a part of a chunk of {self._uri!r}")
 
-    def _send_end(self, attempt: Try) -> Mapping[str, Any]:
+    def _send_end(self, attempt: RetryAttempt) -> Mapping[str, Any]:
         url = self._session_url()
         total = self._sent + self._filled
         if attempt.in_doubt:
@@ -180,7 +180,7 @@ class ResumableUpload:
             raise UnavailableError(f"the service took only a part of the end of {self._uri!r}")
         raise self._refusal(reply)
 
-    def _ask(self, url: str, span: str, attempt: Try) -> Mapping[str, Any] | None:
+    def _ask(self, url: str, span: str, attempt: RetryAttempt) -> Mapping[str, Any] | None:
         """The session's object if it is finished; otherwise drops from the buffer what the service holds."""
         reply = self._send("PUT", url, {"Content-Range": span}, b"", attempt)
         if reply.status in (200, 201) and reply.document is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["MAX_RETRY_AFTER_SECONDS", "MIN_RATE", "Pace"]
+__all__ = ["MAX_RETRY_AFTER_SECONDS", "MIN_RATE", "RateLimit"]
 
 MIN_RATE: Final = 5.0
 """Requests a second that a process may always begin: that hammers nobody."""
@@ -31,7 +31,7 @@ _DROPPED_AFTER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class RateLimit:
     """Frozen. All times are seconds of one monotonic clock.
 
     Attributes:
@@ -60,7 +60,7 @@ class Pace:
         """Whether a `start` that was given at `asked_at` still stands: nothing was refused since."""
         return self.decreased_at < asked_at and self.not_before <= start
 
-    def begun(self, now: float, start: float) -> Pace:
+    def begun(self, now: float, start: float) -> RateLimit:
         """A request that is asked for now begins at `start`, and the next one a little later."""
         counted = self._counted(start, 1)
         if self.rate is None:
@@ -68,7 +68,7 @@ class Pace:
         limited_at = now if self.next_start > now else self.limited_at
         return replace(counted, next_start=start + 1.0 / self.rate, limited_at=limited_at)
 
-    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> Pace:
+    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> RateLimit:
         """A request that began at `began` was refused, with this `Retry-After` if there was one."""
         not_before = self.not_before
         if retry_after_seconds is not None:
@@ -84,7 +84,7 @@ class Pace:
             decreased_at=now,
         )
 
-    def answered(self, now: float) -> Pace:
+    def answered(self, now: float) -> RateLimit:
         """A request was answered, whatever the answer."""
         if self.rate is None:
             return self
@@ -100,7 +100,7 @@ class Pace:
         current = self._counted(now, 0)
         return current.starts_before * (1.0 - now % 1.0) + current.starts
 
-    def _counted(self, now: float, starts: int) -> Pace:
+    def _counted(self, now: float, starts: int) -> RateLimit:
         second = int(now)
         if second <= self.second:
             return replace(self, starts=self.starts + starts)

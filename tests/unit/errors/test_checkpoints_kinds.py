@@ -14,10 +14,10 @@ from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverabl
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.storage import MemoryObjectStore, RetryPolicy
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import UploadTask
-from dstl_dagster.upload.retry import RetryingExecutor, RetryPolicy
+from dstl_dagster.upload.retry import RetryingExecutor
 from dstl_dagster.upload.scheduler import BatchingStateChangeUploadScheduler
 
 if TYPE_CHECKING:

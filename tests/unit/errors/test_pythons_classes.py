@@ -29,6 +29,7 @@ from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.storage.local.errors import translate_os_errors
 from dstl_dagster.upload import RetryPolicy
+from dstl_dagster.upload.retry import retry_delay_seconds
 
 OF_STORAGE = [
     NotFoundError,
@@ -84,10 +85,10 @@ def test_damaged_bytes_are_an_os_error() -> None:
 def test_only_what_may_pass_is_repeated(error: DstlError) -> None:
     """An OSError is repeated, an OSError of ours only where its class says that it may pass."""
     policy = RetryPolicy.fixed(3, 0, 0.5)
-    assert policy.retry_delay_seconds(1, error) is None
-    assert policy.retry_delay_seconds(1, UnavailableError("x")) == 0.5
-    assert policy.retry_delay_seconds(1, OSError("x")) == 0.5
-    assert policy.retry_delay_seconds(1, TimeoutError("x")) == 0
+    assert retry_delay_seconds(policy, 1, error) is None
+    assert retry_delay_seconds(policy, 1, UnavailableError("x")) == 0.5
+    assert retry_delay_seconds(policy, 1, OSError("x")) == 0.5
+    assert retry_delay_seconds(policy, 1, TimeoutError("x")) == 0
 
 
 @pytest.mark.parametrize("error_class", OF_STORAGE)

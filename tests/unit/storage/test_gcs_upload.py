@@ -20,7 +20,7 @@ from dstl_dagster.errors import (
 from dstl_dagster.format.crc32c import crc32c, to_base64
 from dstl_dagster.storage.gcs.errors import refusal
 from dstl_dagster.storage.gcs.upload import Reply, ResumableUpload
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries, Try
+from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 UNIT = 256 * 1024
@@ -40,7 +40,9 @@ class Service:
     def start(self) -> str:
         return "session"
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: Try) -> Reply:
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, attempt: RetryAttempt
+    ) -> Reply:
         number = len(self.requests)
         span = headers.get("Content-Range", "")
         self.requests.append(f"{method} {span}")
@@ -73,7 +75,7 @@ class Service:
 
 
 def upload_to(service: Service, chunk_size: int = UNIT, max_attempts: int = 20) -> ResumableUpload:
-    retries = Retries(BackoffPolicy(max_attempts=max_attempts, total_seconds=None), clock=VirtualClock())
+    retries = Retries(RetryPolicy(max_attempts=max_attempts, total_seconds=None), clock=VirtualClock())
     return ResumableUpload("gs://b/o", service.start, service.send, retries, chunk_size)
 
 

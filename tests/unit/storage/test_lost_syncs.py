@@ -16,7 +16,7 @@ from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError, Unavailable
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, Generation, LocalObjectStore, Source, put_own
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -87,7 +87,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingDisk]:
 
 def retrying(root: Path) -> ObjectStore:
     clock = VirtualClock()
-    return RetryingStore(LocalObjectStore(root), Retries(BackoffPolicy(max_attempts=4), clock=clock))
+    return RetryingStore(LocalObjectStore(root), Retries(RetryPolicy(max_attempts=4), clock=clock))
 
 
 def create(root: Path) -> bytes:

@@ -14,7 +14,7 @@ from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError,
 from dstl_dagster.storage.base import ABSENT, Generation
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.open import open_store
-from dstl_dagster.storage.policy.retry import BackoffPolicy, Retries
+from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.readback import Expected, put_own
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
@@ -82,12 +82,12 @@ def test_retries_stop_by_number_and_time() -> None:
         raise UnavailableError("no")
 
     with pytest.raises(UnavailableError):
-        Retries(BackoffPolicy(max_attempts=4), clock=clock).run(fail)
+        Retries(RetryPolicy(max_attempts=4), clock=clock).run(fail)
     assert asked == [1, 2, 3, 4]
     asked.clear()
     began = clock.monotonic_seconds()
     with pytest.raises(UnavailableError):
-        Retries(BackoffPolicy(total_seconds=10.0), clock=clock, random_unit=lambda: 1.0).run(fail)
+        Retries(RetryPolicy(total_seconds=10.0), clock=clock, random_unit=lambda: 1.0).run(fail)
     assert clock.monotonic_seconds() - began <= 10.0
     assert len(asked) > 4
 
@@ -103,7 +103,7 @@ def test_retries_stop_by_number_and_time() -> None:
 
 def test_pauses_grow_to_their_cap() -> None:
     """Each pause is at most twice the one before, up to the cap, and differs between callers."""
-    policy = BackoffPolicy(first_pause_seconds=1.0, max_pause_seconds=5.0)
+    policy = RetryPolicy(first_pause_seconds=1.0, max_pause_seconds=5.0)
     assert [policy.pause_seconds(number) for number in range(1, 6)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 

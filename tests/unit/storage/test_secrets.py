@@ -22,7 +22,7 @@ from google.cloud import storage
 
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ABSENT, ANY, BackoffPolicy, GCSObjectStore, Retries
+from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Retries, RetryPolicy
 from dstl_dagster.storage.gcs.cleaned import cleaned
 from dstl_dagster.storage.gcs.client import shared_client
 from dstl_dagster.storage.gcs.errors import with_translated_errors
@@ -162,7 +162,7 @@ def test_what_a_faulted_run_leaves(
         return send(method, url, *rest, **how)
 
     client._http.request = noted  # type: ignore[method-assign]
-    retries = Retries(BackoffPolicy(max_attempts=2), clock=VirtualClock())
+    retries = Retries(RetryPolicy(max_attempts=2), clock=VirtualClock())
     store = GCSObjectStore(client, "b", options=GSFileSystemOptions(), retries=retries)
     errors, stderr = [], io.StringIO()
     with contextlib.redirect_stderr(stderr), caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""The pace of a process that is refused: it neither hammers nor starves. Simulated, without a thread."""
+"""The rate limit of a refused process neither hammers nor starves. Simulated, without a thread."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstl_dagster.storage.policy.rate import MAX_RETRY_AFTER_SECONDS, MIN_RATE, Pace
+from dstl_dagster.storage.policy.rate import MAX_RETRY_AFTER_SECONDS, MIN_RATE, RateLimit
 from tests.profiles import examples
 
 
-class NeverSlower(Pace):
+class NeverSlower(RateLimit):
     """A broken variant: it hammers."""
 
-    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> Pace:
+    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> RateLimit:
         return self
 
 
-class NeverFaster(Pace):
+class NeverFaster(RateLimit):
     """A broken variant: it starves."""
 
-    def answered(self, now: float) -> Pace:
+    def answered(self, now: float) -> RateLimit:
         return self
 
 
-class HalvedByEach(Pace):
+class HalvedByEach(RateLimit):
     """A broken variant: every refusal of a burst halves the rate again, and it starves."""
 
-    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> Pace:
+    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> RateLimit:
         return super().refused(now, float("inf"), retry_after_seconds)
 
 
-class DeafToWaits(Pace):
+class DeafToWaits(RateLimit):
     """A broken variant: it does not obey `Retry-After`."""
 
-    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> Pace:
+    def refused(self, now: float, began: float, retry_after_seconds: float | None) -> RateLimit:
         return super().refused(now, began, None)
 
 
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def simulate(
-    pace: Pace,
+    limit: RateLimit,
     service: Service,
     *,
     threads: int,
@@ -106,9 +106,9 @@ def simulate(
         now, _, what, thread, since = heapq.heappop(events)
         if what == "capacity":
             service.capacity = since
-        elif what == "ask" or (what == "begin" and since < now and not pace.holds(since, now)):
-            start = pace.start_at(now)
-            pace = pace.begun(now, start)
+        elif what == "ask" or (what == "begin" and since < now and not limit.holds(since, now)):
+            start = limit.start_at(now)
+            limit = limit.begun(now, start)
             push(start, "begin", thread, now)
         elif what == "begin":
             outcome.starts.append(now)
@@ -117,21 +117,23 @@ def simulate(
         elif what == "done":
             outcome.done.append(now)
             failures[thread] = 0
-            pace = pace.answered(now)
+            limit = limit.answered(now)
             push(now, "ask", thread)
         else:
             outcome.refused.append(now)
-            pace = pace.refused(now, since, service.retry_after_seconds)
+            limit = limit.refused(now, since, service.retry_after_seconds)
             pause = min(30.0, 0.2 * 2 ** failures[thread]) * (0.5 + 0.5 * jitter.random())
             failures[thread] += 1
             push(now + max(pause, service.retry_after_seconds or 0.0), "ask", thread)
     return outcome
 
 
-def neither_hammers_nor_starves(pace: Pace, capacity: float, threads: int, latency_seconds: float) -> bool:
+def neither_hammers_nor_starves(
+    limit: RateLimit, capacity: float, threads: int, latency_seconds: float
+) -> bool:
     """From the tenth second on: at most an eighth refused, and at least half of what is to be had done."""
     outcome = simulate(
-        pace, Service(capacity), threads=threads, latency_seconds=latency_seconds, seconds=60.0
+        limit, Service(capacity), threads=threads, latency_seconds=latency_seconds, seconds=60.0
     )
     to_be_had = min(capacity, threads / latency_seconds)
     return (
@@ -148,11 +150,11 @@ def neither_hammers_nor_starves(pace: Pace, capacity: float, threads: int, laten
 @examples(30)
 def test_it_neither_hammers_nor_starves(capacity: float, threads: int, latency_seconds: float) -> None:
     """Whatever the service takes, however many threads want it, however long a request takes."""
-    assert neither_hammers_nor_starves(Pace(), capacity, threads, latency_seconds)
+    assert neither_hammers_nor_starves(RateLimit(), capacity, threads, latency_seconds)
 
 
 @pytest.mark.parametrize("broken", [NeverSlower(), NeverFaster(), HalvedByEach()])
-def test_broken_rules_are_found_out(broken: Pace) -> None:
+def test_broken_rules_are_found_out(broken: RateLimit) -> None:
     """The property can fail."""
     assert not neither_hammers_nor_starves(broken, 100.0, 64, 0.1)
 
@@ -160,7 +162,7 @@ def test_broken_rules_are_found_out(broken: Pace) -> None:
 @pytest.mark.parametrize("threads", [1, 64])
 def test_a_service_that_takes_nothing_is_asked_seldom(threads: int) -> None:
     """A failure of the whole service: after the first answers the process begins few requests a second."""
-    outcome = simulate(Pace(), Service(0.0, tokens=0.0), threads=threads, latency_seconds=0.05)
+    outcome = simulate(RateLimit(), Service(0.0, tokens=0.0), threads=threads, latency_seconds=0.05)
     assert sum(at > 5.0 for at in outcome.starts) <= 55 * 1.1 * MIN_RATE
 
 
@@ -168,7 +170,7 @@ def test_all_of_the_service_is_used_again_once_it_has_recovered() -> None:
     """A minute at a twentieth of the need, then everything: within half a minute nothing is held back."""
     service = Service(40.0)
     outcome = simulate(
-        Pace(), service, threads=40, latency_seconds=0.05, seconds=150.0, capacities=((60.0, 10_000.0),)
+        RateLimit(), service, threads=40, latency_seconds=0.05, seconds=150.0, capacities=((60.0, 10_000.0),)
     )
     assert outcome.done_between(20.0, 60.0) >= 0.5 * 40 * 40
     assert outcome.done_between(90.0, 150.0) >= 0.95 * 60 * 40 / 0.05
@@ -178,7 +180,7 @@ def test_all_of_the_service_is_used_again_once_it_has_recovered() -> None:
 @examples(20)
 def test_retry_after_holds_for_all_threads(wait: float, threads: int) -> None:
     """From an answer with `Retry-After` until then, no thread begins a request."""
-    assert obeys(Pace(), wait, threads)
+    assert obeys(RateLimit(), wait, threads)
 
 
 def test_a_rule_that_is_deaf_is_found_out() -> None:
@@ -186,32 +188,32 @@ def test_a_rule_that_is_deaf_is_found_out() -> None:
     assert not obeys(DeafToWaits(), 5.0, 8)
 
 
-def obeys(pace: Pace, wait: float, threads: int) -> bool:
+def obeys(limit: RateLimit, wait: float, threads: int) -> bool:
     outcome = simulate(
-        pace, Service(20.0, retry_after_seconds=wait), threads=threads, latency_seconds=0.05, seconds=60.0
+        limit, Service(20.0, retry_after_seconds=wait), threads=threads, latency_seconds=0.05, seconds=60.0
     )
     return all(not at < start < at + wait for at in outcome.refused for start in outcome.starts)
 
 
 def test_a_wait_without_end_is_not_obeyed() -> None:
     """No answer stops a process for good: an hour at most."""
-    assert Pace().refused(10.0, 9.0, 1e12).not_before == 10.0 + MAX_RETRY_AFTER_SECONDS
+    assert RateLimit().refused(10.0, 9.0, 1e12).not_before == 10.0 + MAX_RETRY_AFTER_SECONDS
 
 
 def test_a_process_that_is_never_refused_is_never_held_back() -> None:
     """Without a refusal a request begins when it is asked for, however many there are."""
-    pace = Pace()
+    limit = RateLimit()
     for number in range(1_000):
         now = number / 10_000
-        assert pace.start_at(now) == now
-        pace = pace.begun(now, now).answered(now)
+        assert limit.start_at(now) == now
+        limit = limit.begun(now, now).answered(now)
 
 
 def test_a_limit_that_limits_nobody_is_dropped() -> None:
     """Two requests a second under a limit of five: after half a minute there is none."""
-    pace = replace(Pace(), rate=MIN_RATE, decreased_at=0.0)
+    limit = replace(RateLimit(), rate=MIN_RATE, decreased_at=0.0)
     now = 1.0
-    while pace.rate is not None:
-        pace = pace.begun(now, pace.start_at(now)).answered(now)
+    while limit.rate is not None:
+        limit = limit.begun(now, limit.start_at(now)).answered(now)
         now += 0.5
     assert 30 <= now <= 35
